@@ -1,10 +1,10 @@
-"""Rerankers as configs, the job that puts a run into their order, and what that job says at its end."""
+"""The config of a reranker, the job that reranks a run, and its summary."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import IndexPlace, Place
@@ -12,42 +12,22 @@ from diffretriever.schemas.retriever import BackboneConfig, TitleJoin
 from diffretriever.schemas.settings import JobConfig
 
 
-class LikelihoodReranker(Model):
-    """Scores a passage by an estimate of log p(query | passage) under a masked diffusion model, in nats.
+class RerankerConfig(Model):
+    """Scores a passage by log p(query | passage) under a masked diffusion model.
 
-    The model sees the passage and as many masks as the query has tokens, so the query's length is given as well.
+    The model sees the passage and as many masks as the query has tokens, so it knows the query's length.
     """
 
-    method: Literal["query-likelihood"] = "query-likelihood"
     backbone: BackboneConfig
-    estimator: Literal["one-pass", "monte-carlo", "pseudo-likelihood"] = "one-pass"
-    """How log p(query | passage) is estimated for a query of L tokens.
-    `one-pass`: all L masked, one forward pass a passage. The tokens are judged apart from each other, so it is neither
-    the likelihood nor a bound of it.
-    `monte-carlo`: LLaDA's estimate (arXiv 2502.09992, Eq. 6), the only one that has a bound of the log-likelihood as
-    its mean; at most `n_samples` passes a passage, fewer where maskings coincide.
-    `pseudo-likelihood`: each token masked alone, L passes a passage. Exact as such, but no likelihood: a token is read
-    off the rest of the query too, so the passage counts for less."""
-    n_samples: PositiveInt = 16
-    """Maskings drawn by `monte-carlo`; they depend on query and seed only, so all passages of a query share them."""
-    seed: NonNegativeInt = 0
-    """Seed of those maskings."""
-    normalise_length: bool = True
-    """Divide by the query's tokens. The order of a query's passages is the same either way."""
     read_offset: Literal[0, -1] = 0
     """Position read for a token, relative to it. 0: LLaDA and masked language models. -1: Dream, which predicts a token
     one position before it."""
     title_join: TitleJoin = "space"
-    """What stands between a passage's title and text; `none` leaves the title out."""
+    """Separator of a passage's title and text; `none` leaves the title out."""
     max_query_tokens: PositiveInt = 128
-    """Tokens of a query that are scored; the rest is left out. The logits of all these over the whole vocabulary are
-    computed, and `pseudo-likelihood` takes as many passes."""
+    """Tokens of a query that are scored; the rest is left out."""
     max_passage_tokens: PositiveInt = 512
-    """Tokens of a passage that the model sees; fewer where prompt and query leave it less room. Only the passage makes
-    room, never the prompt or the query."""
-
-
-RerankerConfig: TypeAlias = LikelihoodReranker
+    """Tokens of a passage that the model sees; fewer where prompt and query leave less room."""
 
 
 class RerankJob(JobConfig):

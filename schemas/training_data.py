@@ -6,13 +6,12 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.search import SearchOptions
-from diffretriever.schemas.settings import JobConfig, RayConfig
+from diffretriever.schemas.settings import JobConfig, ModelOptions
 
 PASSAGES_SCHEMA = pa.schema(
     [
@@ -29,20 +28,19 @@ EXAMPLES_SCHEMA = pa.schema(
         pa.field("query", pa.large_string(), nullable=False),
         pa.field("n_positives", pa.int32(), nullable=False),
         pa.field("passages", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
-        pa.field("scores", pa.list_(pa.field("item", pa.float64(), nullable=False)), nullable=False),
     ]
 )
-"""`examples.arrow`: passages are rows of `passages.arrow`, the positives first; no scores: an empty list."""
+"""`examples.arrow`: passages are rows of `passages.arrow`, the positives first."""
 
 
 class PrepareTrainingJob(JobConfig):
     """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
 
     source: tuple[str, ...]
-    """What to train on; repeat the flag to join several. A file .jsonl or .tsv, either may be .gz, or .parquet: records
-    in Tevatron's layout or of plain texts. A folder of such files whose names begin with the split. A collection as
+    """Training data; repeat the flag to join several. A file .jsonl or .tsv, either may be .gz, or .parquet: records in
+    Tevatron's layout or of plain texts. A folder of such files whose names begin with the split. A collection as
     encode_beir.py takes it, whose judgements of relevance 1 and more are the positives. Each of them may be the URI of
-    an object store. `docstrings`: the documented objects of the installed libraries."""
+    an object store."""
     split: str = "train"
     """Split of collections and of folders of files."""
     output: Place
@@ -114,10 +112,6 @@ class TrainingSetManifest(Model):
     """Collections whose texts were left out; they have no counts."""
     files: dict[str, int]
     """Name of each file to its size in bytes."""
-    versions: dict[str, str]
-    """Of Python and of the libraries that wrote it."""
-    created: str
-    """ISO 8601 time, UTC."""
 
     @field_validator("files")
     @classmethod
@@ -128,7 +122,7 @@ class TrainingSetManifest(Model):
         return files
 
 
-class MineNegativesJob(RayConfig, SearchOptions):
+class MineNegativesJob(ModelOptions):
     """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
 
     The result is a file in Tevatron's layout that prepare_training.py reads.
@@ -139,33 +133,45 @@ class MineNegativesJob(RayConfig, SearchOptions):
     passages should be those of the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
+    index: IndexPlace
+    """Folder or object-store URI of the index."""
     output: Place
-    """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it says how it was made; OUTPUT.parts holds what is done
-    until all is."""
+    """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it is its manifest; OUTPUT.parts has finished parts until
+    all are done."""
     mode: Mode | None = None
-    """Score to rank by; default: hybrid where the index offers it, else what it has."""
+    """Score to rank by; default: hybrid if the index offers it, else the index's own score."""
     depth: PositiveInt = 200
-    """Passages looked at for each query."""
+    """Passages retrieved for each query."""
     negatives: PositiveInt = 30
-    """Passages kept for each query at most, the best-ranked ones."""
-    skip_top: NonNegativeInt = 0
-    """Best-ranked passages to leave out, positives not counted: those that judges most often missed."""
+    """Most passages kept for each query, the best-ranked ones."""
     max_share: PositiveFloat | None = None
     """Leave out passages that score more than this share of the query's best positive, for they may be relevant too; a
     positive that is not within the depth scores less than all that is. Published trials did well with 0.95
     (arXiv 2407.15831)."""
     on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be used: stop, or set them aside in OUTPUT.quarantine.jsonl."""
+    """Policy for bad records: stop, or set them aside in OUTPUT.quarantine.jsonl."""
+    backbone: str | None = None
+    """Path or hub id of the index's backbone, if it has moved; it must be the same weights."""
+    adapter: str | None = None
+    """Path or hub id of its adapter, if it has moved; it must be the same weights."""
+    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
+    """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
+    accelerate_index.py made a candidate index, and otherwise all."""
+    ray_address: str = "auto"
+    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
+    starts one."""
+    encoders: PositiveInt | None = None
+    """Encoder actors; default: as many as the cluster has room for."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:
-        if self.depth < self.skip_top + self.negatives:
-            raise ValueError(f"--depth {self.depth} is less than --skip-top and --negatives together: look deeper")
+        if self.depth < self.negatives:
+            raise ValueError(f"--depth {self.depth} is less than --negatives {self.negatives}: raise --depth")
         return self
 
 
 class MinedNegatives(Model):
-    """The file OUTPUT.json of a mining job, and what the job says at its end."""
+    """The file OUTPUT.json of a mining job."""
 
     identity: str
     """Of everything that the result depends on."""

@@ -264,7 +264,7 @@ def _adapter(name: str) -> Callable[[Path], Path]:
 
 
 def _engine() -> PlainEngine:
-    return PlainEngine({"a": torch.nn.Parameter(torch.zeros(3))}, Recipe(), Workers(0, 1))
+    return PlainEngine({"a": torch.nn.Parameter(torch.zeros(3))}, Workers(0, 1))
 
 
 def _state(folder: Path) -> Path:
@@ -608,7 +608,6 @@ TRIED: dict[str, tuple[str, ...]] = {
     "pipelines/mining.py": ("mined negatives",),
     "pipelines/ray_executor.py": (_OURS,),
     "pipelines/sweep.py": ("job of a sweep",),
-    "pipelines/training_data.py": (_OURS,),
     "presets.py": ("preset", "selection of a budget"),
     "studies/reproduction/exhibits/analyses.py": ("analysis of budgets",),
     "studies/reproduction/exhibits/hyperparameters.py": ("[data of this package]",),

@@ -22,7 +22,7 @@ MODULES = (
     "diffretriever.encoders.base",
     "diffretriever.representations",
     "diffretriever.evaluation.measures",
-    "diffretriever.rerank.base",
+    "diffretriever.rerank.likelihood",
     "diffretriever.scoring",
     "diffretriever.search.base",
 )

@@ -157,27 +157,22 @@ def _training(config: GpuBenchmark, folder: Path, reached: float) -> Rows:
     retriever.write_text(retriever_of("masked", model, budget="q4p16").model_dump_json(), "utf-8")
     rows: Rows = []
     published = config.size == "published"
-    for negatives in ("gathered", "cached"):
-        recipe = Recipe(
-            batch_queries=16 if published else 4,
-            queries_per_device=8 if published else 2,
-            hard_negatives=15 if published else 1,
-            max_steps=1 + config.steps,
-            strategy="ddp",
-            negatives=negatives,
-        )
-        setting = Setting(
-            retriever=retriever, dtype="bfloat16", recipe=recipe, collection="pydoc", device=config.device
-        )
-        run_of = in_child("benchmarks.train.loops", "ours", setting=setting.model_dump(mode="json"))
-        rows.append(
-            {
-                "name": f"{negatives} negatives",
-                "tokens/s": run_of["tokens_per_second"],
-                "utilisation": run_of["flops_per_second"] / 1e12 / reached,
-                "peak MB": run_of["peak_mb"],
-            }
-        )
+    recipe = Recipe(
+        batch_queries=16 if published else 4,
+        queries_per_device=8 if published else 2,
+        hard_negatives=15 if published else 1,
+        max_steps=1 + config.steps,
+    )
+    setting = Setting(retriever=retriever, dtype="bfloat16", recipe=recipe, collection="pydoc", device=config.device)
+    run_of = in_child("benchmarks.train.loops", "ours", setting=setting.model_dump(mode="json"))
+    rows.append(
+        {
+            "name": "training",
+            "tokens/s": run_of["tokens_per_second"],
+            "utilisation": run_of["flops_per_second"] / 1e12 / reached,
+            "peak MB": run_of["peak_mb"],
+        }
+    )
     return rows
 
 

@@ -29,7 +29,7 @@ def main(config: BenchTexts) -> None:
     from diffretriever.collections.beir import write_beir_folder
     from diffretriever.collections.pydoc import passages_and_summaries
     from diffretriever.files import whole_folder
-    from diffretriever.training.data.sources import documented_in
+    from tools.docstrings import documented_in
 
     passages: list[Passage] = []
     queries: list[Query] = []

@@ -66,12 +66,9 @@ def main(config: TrainBenchmark) -> None:
 def _against_plain(config: TrainBenchmark, folder: Path) -> tuple[list[Figures], tuple[str, ...], str]:
     file, what = _of_preset(config, folder)
     results = []
-    for negatives in ("gathered", "cached"):
-        for checkpointing in (False, True):
-            recipe = _recipe(
-                config, config.queries_per_device, negatives=negatives, gradient_checkpointing=checkpointing
-            )
-            results.append(measured(_setting(config, file, config.dtype, recipe), config.repeats))
+    for checkpointing in (False, True):
+        recipe = _recipe(config, config.queries_per_device, gradient_checkpointing=checkpointing)
+        results.append(measured(_setting(config, file, config.dtype, recipe), config.repeats))
     return results, COLUMNS, what
 
 
@@ -79,11 +76,9 @@ def _strategies(config: TrainBenchmark, folder: Path) -> tuple[list[Figures], tu
     if find_spec("deepspeed") is None:
         raise SystemExit("--strategies: deepspeed is not installed: `pip install 'diffretriever[train]'`")
     file, what = _of_preset(config, folder)
-    results = []
-    for negatives in ("gathered", "cached"):
-        recipe = _recipe(config, config.queries_per_device, negatives=negatives)
-        results.append(strategies(_setting(config, file, config.dtype, recipe), config.workers, config.repeats))
-    return results, COLUMNS_STRATEGIES, what
+    recipe = _recipe(config, config.queries_per_device)
+    result = strategies(_setting(config, file, config.dtype, recipe), config.workers, config.repeats)
+    return [result], COLUMNS_STRATEGIES, what
 
 
 def _of_preset(config: TrainBenchmark, folder: Path) -> tuple[Path, str]:

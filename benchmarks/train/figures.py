@@ -144,8 +144,7 @@ def _in_turn(
 
 
 def _name(setting: Setting) -> str:
-    checkpointing = ", checkpointing" if setting.recipe.gradient_checkpointing else ""
-    return f"{setting.recipe.negatives}{checkpointing}"
+    return "checkpointing" if setting.recipe.gradient_checkpointing else "no checkpointing"
 
 
 def _run(function: str, setting: Setting, **arguments: int) -> Run:

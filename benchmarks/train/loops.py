@@ -37,11 +37,12 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.schemas.training import Recipe
+from diffretriever.schemas.training import WARMUP, Recipe
 from diffretriever.training.adapters import lora_config
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import seed_torch
+from diffretriever.training.engine import CLIP_NORM, WEIGHT_DECAY
 from diffretriever.training.gather import Workers
 from diffretriever.training.session import describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
@@ -176,7 +177,7 @@ class DistinctPassages:
         """A row's own passages."""
         own = self._passages[row * self._each : (row + 1) * self._each]
         query = " ".join((own[0].text or own[0].title).split()[:_QUERY_WORDS])
-        return Group(f"q{row}", query, tuple(own), None)
+        return Group(f"q{row}", query, tuple(own))
 
 
 class Clock:
@@ -229,7 +230,7 @@ def train_plainly(encoder: MaskedEncoder, items: list[Item], recipe: Recipe, clo
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
     seed_torch("lora", recipe.seed)
     model = get_peft_model(encoder.backbone.model, lora_config(encoder.backbone, recipe))
-    parts = 1 if recipe.negatives == "cached" else recipe.batch_queries // recipe.queries_per_device
+    parts = recipe.batch_queries // recipe.queries_per_device
     with TemporaryDirectory() as folder:
         trainer = _PlainTrainer(
             model=model,
@@ -320,9 +321,9 @@ def _arguments(recipe: Recipe, parts: int, folder: str, *, on_cpu: bool) -> Trai
         max_steps=recipe.max_steps or -1,
         learning_rate=recipe.learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=recipe.warmup,
-        weight_decay=recipe.weight_decay,
-        max_grad_norm=recipe.clip_norm,
+        warmup_steps=WARMUP,
+        weight_decay=WEIGHT_DECAY,
+        max_grad_norm=CLIP_NORM,
         activation_checkpointing=recipe.gradient_checkpointing,
         activation_checkpointing_kwargs={"use_reentrant": False},
         seed=recipe.seed,

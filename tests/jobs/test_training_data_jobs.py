@@ -15,19 +15,18 @@ from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.mining import mine_negatives
-from diffretriever.pipelines.training_data import prepare_training
+from diffretriever.pipelines.training_data import QUARANTINE_FILE, prepare_training
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.training_data import MineNegativesJob, PrepareTrainingJob
 from diffretriever.search import open_searcher
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.data import sources as raw_records
-from diffretriever.training.data.preparation import QUARANTINE_FILE
 from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FILE, TrainingSet
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE = examples(600, scores=True)
+MADE = examples(600)
 
 pytestmark = pytest.mark.cluster
 
@@ -49,7 +48,6 @@ def job(tmp_path: Path) -> PrepareTrainingJob:
 
 @pytest.mark.usefixtures("cluster")
 def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The reader runs in a worker, where this is not set: the pieces differ, and the result must not.
     monkeypatch.setattr(raw_records, "_PIECE_RECORDS", 70)
     alone = prepared(job.model_copy(update={"output": job.output.with_name("alone")}))
     manifest = prepare_training(job)

@@ -12,7 +12,7 @@ import yaml
 from diffretriever.backbones import load_backbone
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
-from diffretriever.schemas.rerank import LikelihoodReranker, RerankJob
+from diffretriever.schemas.rerank import RerankerConfig, RerankJob
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import DEPTH, FAMILIES, PASSAGES, QUERIES, RUN, FolderOf, MakeJob, MakeReranker
 
@@ -24,7 +24,7 @@ def make_reranker(folder_of: FolderOf) -> MakeReranker:
 
     def make(family: str, **fields: Any) -> QueryLikelihood:
         place = BackboneConfig(source=str(folder_of(family)), dtype="float32")
-        return QueryLikelihood(LikelihoodReranker(backbone=place, **fields), backbone_of(family))
+        return QueryLikelihood(RerankerConfig(backbone=place, **fields), backbone_of(family))
 
     return make
 

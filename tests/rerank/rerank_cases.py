@@ -5,7 +5,7 @@ Legend: T tokens of a sequence, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,14 +92,13 @@ class SlowLikelihood:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=split)["input_ids"])
 
     @torch.inference_mode()
-    def log_p(self, hidden: Collection[int], judged: Collection[int]) -> float:
-        """Sum of log-probabilities of the query tokens `judged`, with those in `hidden` masked."""
+    def mean_log_p(self) -> float:
+        """Mean log-probability of the query tokens, all of them masked."""
         mask = self.model.vocabulary.mask_token_id
         assert mask is not None
-        shown = [mask if i in hidden else token for i, token in enumerate(self.query)]
-        ids_1T = torch.tensor([self.context + shown + self.tail])
+        ids_1T = torch.tensor([self.context + [mask] * len(self.query) + self.tail])
         states_TH = self.model.model.base_model(input_ids=ids_1T).last_hidden_state[0]
         logits_TV = self.model.output_projection(self.model.head_input(states_TH)).double()
         logs_TV = logits_TV - logits_TV.exp().sum(-1, keepdim=True).log()
-        places = [len(self.context) + i + self.offset for i in judged]
-        return sum(float(logs_TV[place, self.query[i]]) for place, i in zip(places, judged, strict=True))
+        start = len(self.context) + self.offset
+        return sum(float(logs_TV[start + i, token]) for i, token in enumerate(self.query)) / len(self.query)

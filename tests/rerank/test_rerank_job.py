@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,6 @@ from diffretriever.schemas.rerank import RerankJob
 from diffretriever.schemas.retriever import Bm25Retriever
 from tests.places import local
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def ranked_ids(scores: dict[str, float]) -> list[str]:
@@ -51,7 +49,7 @@ def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> N
     rerank(job)
     assert sorted(file.name for file in local(job.output).parent.iterdir()) == ["new.trec", "new.trec.yaml"]
     record = yaml.safe_load((folder / "out" / "new.trec.yaml").read_text())
-    assert record["reranker"]["estimator"] == "one-pass"
+    assert record["reranker"]["read_offset"] == 0
     assert RerankJob.model_validate(record["job"]) == job
     assert record["dtype"] == "float32"
     assert record["weights"]
@@ -78,7 +76,7 @@ def test_equal_scores_are_ranked_by_id() -> None:
 def test_missing_texts_are_named_before_anything_is_loaded(
     make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffretriever.rerank.run.load_reranker", None)
+    monkeypatch.setattr("diffretriever.rerank.run.QueryLikelihood.load", None)
     write_run(folder / "other.trec", [Run.of({"q1": {"p1": 2.0, "gone": 1.0}, "q9": {"p1": 1.0}})], "x")
     with pytest.raises(ValueError, match=r"other\.trec: 1 of its queries .*split 'test' of .*tiny.* 'q9'"):
         rerank(make_job(run=folder / "other.trec"))
@@ -89,22 +87,20 @@ def test_missing_texts_are_named_before_anything_is_loaded(
         rerank(make_job(run=folder / "other.trec", depth=1))
 
 
-@pytest.mark.usefixtures("warm")
-def test_the_command_takes_texts_from_an_index(make_job: MakeJob, folder: Path) -> None:
+def test_the_command_takes_texts_from_an_index(
+    make_job: MakeJob, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "jobs")
     job = make_job()
     rerank(job)
     index = PassageIndex.create(str(folder / "index"), bm25_manifest(Bm25Retriever()))
     Committer(index).commit({"all": write_block(index.uri, text_table(PASSAGES, "c"))}, [])
     # The index alone has the passages.
     (folder / "tiny" / "corpus.jsonl").write_text("")
-    output = folder / "by-command.trec"
-    flags = {"run": job.run, "collection": job.collection, "index": index.uri, "reranker": job.reranker}
-    flags |= {"depth": str(DEPTH), "output": output, "device": "cpu"}
-    command = ["python", str(ROOT / "jobs" / "rerank.py")]
-    command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"{output}: 3 queries, 7 passages scored now" in done.stdout
+    by_index = make_job(index=index.uri, output=folder / "by-index.trec")
+    importlib.import_module("rerank").main(by_index)
+    assert f"{by_index.output}: 3 queries, 7 passages scored now" in capsys.readouterr().out
+    output = by_index.output
     found, expected = read_run(output), read_run(job.output)
     for query_id, scores in expected.items():
         assert ranked_ids(found[query_id]) == ranked_ids(scores)

@@ -63,7 +63,7 @@ def test_scores_of_another_job_are_not_taken_over(
             rerank(make_job())
     if change == "reranker":
         text = (folder / "mine.yaml").read_text()
-        (folder / "mine.yaml").write_text(text + "normalise_length: false\n")
+        (folder / "mine.yaml").write_text(text + "max_query_tokens: 1\n")
     if change == "query":
         file = folder / "tiny" / "queries.jsonl"
         file.write_text(file.read_text().replace("copper", "honey").replace("winter", "summer"))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.collections.records import Passage
+from diffretriever.pipelines.training_data import blocks_here, open_inputs, write_training_set
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.examples import Checked, Example
-from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set
 from diffretriever.training.data.training_set import TrainingSet
 
 WORDS = "slab heat wing flow mach shock plate jet layer drag lift tube cone wake gust".split()  # noqa: SIM905
@@ -23,28 +23,26 @@ def passage(number: int) -> Passage:
     return Passage(f"d{number}", f"Title {number}", f"{number} " + " ".join(chance.choices(WORDS, k=12)))
 
 
-def examples(count: int, *, positives: int = 2, negatives: int = 5, scores: bool = False) -> list[Example]:
+def examples(count: int, *, positives: int = 2, negatives: int = 5) -> list[Example]:
     """Return examples that share some of their passages, each passage a positive of one query only."""
     made = []
     for number in range(count):
         own = [passage(number * positives + i) for i in range(positives)]
         others = [passage(((number + 1) * positives + 3 * i) % (count * positives + 40)) for i in range(negatives)]
         others = [other for other in others if other not in own]
-        values = tuple(0.5 + number - i / 8 for i in range(len(own) + len(others))) if scores else None
         query = f"what of {' '.join(WORDS[(number + i) % 15] for i in range(4))} {number}"
-        made.append(Example(f"q{number}", query, tuple(own), tuple(others), values))
+        made.append(Example(f"q{number}", query, tuple(own), tuple(others)))
     return made
 
 
 def tevatron(example: Example) -> dict[str, Any]:
     """Return an example in Tevatron's layout."""
-    fields = {
+    return {
         "query_id": example.query_id,
         "query": example.query,
         "positive_passages": [_fields(p) for p in example.positives],
         "negative_passages": [_fields(p) for p in example.negatives],
     }
-    return fields | ({"scores": list(example.scores)} if example.scores is not None else {})
 
 
 def _fields(found: Passage) -> dict[str, str]:
@@ -72,7 +70,7 @@ def write_beir(folder: Path, made: Sequence[Example], split: str = "train") -> P
 def prepared(job: PrepareTrainingJob) -> TrainingSet:
     """Prepare in this process and open the result."""
     inputs = open_inputs(job)
-    write_training_set(job, inputs, checked_blocks(inputs), lambda _: None)
+    write_training_set(job, inputs, blocks_here(inputs), lambda _: None)
     return TrainingSet.open(job.output)
 
 

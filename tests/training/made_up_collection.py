@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from diffretriever.pipelines.training_data import blocks_here, open_inputs, write_training_set
 from diffretriever.schemas.training_data import PrepareTrainingJob
-from diffretriever.training.data.preparation import checked_blocks, open_inputs, write_training_set
 from tests.training.trainer_cases import text_of, topic
 
 PASSAGES = 40
@@ -47,7 +47,7 @@ def write_training_data(folder: Path, size: int) -> Path:
     output = folder / "training-set"
     job = PrepareTrainingJob(source=(str(file),), output=output)
     inputs = open_inputs(job)
-    write_training_set(job, inputs, checked_blocks(inputs), lambda _: None)
+    write_training_set(job, inputs, blocks_here(inputs), lambda _: None)
     return output
 
 

@@ -13,7 +13,7 @@ from diffretriever.schemas.training import Recipe
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.batches import Batches, key_tensor, known_answers
 from diffretriever.training.data.examples import passage_key, text_key
-from diffretriever.training.objective import dense_scores, objective, own_passages, sparse_scores
+from diffretriever.training.objective import dense_scores, objective, sparse_scores
 from diffretriever.training.trainable import TextVectors
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 from tests.training.trainer_cases import (
@@ -27,6 +27,7 @@ from tests.training.trainer_cases import (
     random_texts,
     run,
     session_of,
+    with_gradients,
 )
 
 RECIPE = Recipe(hard_negatives=1, temperature=0.1)
@@ -53,12 +54,12 @@ def slow_loss(scores_QP: Tensor) -> Tensor:
 
 
 def leaves() -> tuple[TextVectors, TextVectors]:
-    return QUERIES.leaf(), PASSAGES.leaf()
+    return with_gradients(QUERIES), with_gradients(PASSAGES)
 
 
 def test_answers_count_neither_as_negatives_nor_as_mistakes() -> None:
     ours, theirs = leaves(), leaves()
-    found = objective(*ours, None, 2, RECIPE, ANSWERS)
+    found = objective(*ours, RECIPE, ANSWERS)
     dense, sparse = slow_loss(dense_scores(*theirs) / RECIPE.temperature), slow_loss(sparse_scores(*theirs))
     torch.testing.assert_close(found.dense, dense)
     torch.testing.assert_close(found.sparse, sparse)
@@ -76,29 +77,10 @@ def test_answers_count_neither_as_negatives_nor_as_mistakes() -> None:
 
 def test_a_query_whose_candidates_all_answer_it_learns_nothing() -> None:
     queries, passages = leaves()
-    objective(queries, passages, None, 2, RECIPE, ANSWERS).loss.backward()
+    objective(queries, passages, RECIPE, ANSWERS).loss.backward()
     assert queries.vectors_BKH.grad is not None
     assert queries.vectors_BKH.grad[:4].abs().amin(0).max() > 0
     assert torch.equal(queries.vectors_BKH.grad[4], torch.zeros(3, 5))
-
-
-def test_the_default_is_the_papers() -> None:
-    """Its labels know the place of the positive alone, so that a copy of it elsewhere is a negative."""
-    assert Recipe().equal_passages == "keep"
-
-
-def test_no_others_than_positives_change_nothing() -> None:
-    only_own = torch.zeros(5, 10, dtype=torch.bool).scatter(1, 2 * torch.arange(5)[:, None], True)
-    found = objective(QUERIES, PASSAGES, None, 2, RECIPE, only_own)
-    assert found == objective(QUERIES, PASSAGES, None, 2, RECIPE)
-
-
-def test_distillation_is_over_all_own_passages() -> None:
-    recipe = RECIPE.model_copy(update={"distillation": "mse"})
-    teacher_QC = torch.rand(5, 2, generator=torch.Generator().manual_seed(3))
-    found = objective(QUERIES, PASSAGES, teacher_QC, 2, recipe, ANSWERS)
-    own_QC = own_passages(dense_scores(QUERIES, PASSAGES), 2)
-    torch.testing.assert_close(found.distillation, ((own_QC - teacher_QC) ** 2).mean())
 
 
 def test_keys_keep_all_64_bits() -> None:
@@ -138,7 +120,7 @@ def test_a_training_set_knows_all_positives(tmp_path: Path) -> None:
 def test_the_switch(folder_of: FolderOf) -> None:
     retriever = config_of("masked-bert", folder_of)
     kept, masked = (
-        run(session_of(retriever, quick_recipe(negatives="cached", equal_passages=way)), 1)[0]
+        run(session_of(retriever, quick_recipe(queries_per_device=8, equal_passages=way)), 1)[0]
         for way in ("keep", "mask")
     )
     assert masked.dense_loss < kept.dense_loss

@@ -13,10 +13,12 @@ import pytest
 from diffretriever.collections import BadRecord
 from diffretriever.training.data import sources
 from diffretriever.training.data.examples import Example
-from diffretriever.training.data.sources import docstring_pairs, documented_in, open_source
+from diffretriever.training.data.sources import open_source
 from tests.training.example_cases import examples, good, jsonl, tevatron, write_beir
+from tools import docstrings
+from tools.docstrings import docstring_pairs, documented_in
 
-MADE = examples(7, scores=True)
+MADE = examples(7)
 
 
 def as_jsonl(folder: Path) -> Path:
@@ -62,7 +64,7 @@ def test_formats_read_equal_examples(
 
 def test_a_collection_gives_its_positives(tmp_path: Path) -> None:
     source = open_source(str(write_beir(tmp_path / "beir", MADE)), "train")
-    assert good(source.records()) == [Example(e.query_id, e.query, e.positives, (), None) for e in MADE]
+    assert good(source.records()) == [Example(e.query_id, e.query, e.positives, ()) for e in MADE]
     with pytest.raises(ValueError, match=r"no split 'dev' to train on.*Splits: train"):
         open_source(str(tmp_path / "beir"), "dev")
 
@@ -145,9 +147,9 @@ def test_docstrings_give_pairs_that_the_built_in_collection_has_not(
     (package / "tests" / "test_x.py").write_text('"""Never read at all.\n\nx\n"""', "utf-8")
     docs = dict(documented_in(package))
     assert list(docs) == ["lib", "lib.mod.A", "lib.mod.A.f", "lib.mod.g"]
-    held = Example("h", "held OUT by its own question.", MADE[1].positives, (), None)
+    held = Example("h", "held OUT by its own question.", MADE[1].positives, ())
     folder = write_beir(tmp_path / "beir", [held, *MADE[:1]], "test")
-    monkeypatch.setattr(sources, "PYDOC", str(folder))
+    monkeypatch.setattr(docstrings, "PYDOC", str(folder))
     found = list(docstring_pairs(docs))
     assert [(pair["query_id"], pair["query"]) for pair in found] == [
         ("summary:lib", "Count sheep in the meadow."),

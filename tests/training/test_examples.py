@@ -23,9 +23,8 @@ from tests.training.example_cases import examples, tevatron
 GOOD: dict[str, Any] = {"query_id": "q", "query": "why", "positive_passages": [{"docid": "a", "text": "because"}]}
 
 
-@pytest.mark.parametrize("scores", [True, False])
-def test_tevatrons_layout_is_read(scores: bool) -> None:
-    for example in examples(5, scores=scores):
+def test_tevatrons_layout_is_read() -> None:
+    for example in examples(5):
         found = example_from_json(json.dumps(tevatron(example)))
         assert found.example == example
         assert found.repeated == 0
@@ -49,14 +48,7 @@ def test_a_single_negative_is_read_and_harmless_fields_are_passed_over() -> None
     assert found == example_from_fields({"query": "why", "positives": ["because"], "negatives": ["no"]})
 
 
-def test_scores_of_single_passages_count_where_all_have_one() -> None:
-    fields = {"query": "q", "positives": [{"text": "a", "score": 2}], "negatives": [{"text": "b", "score": 1.5}]}
-    assert example_from_fields(fields).example.scores == (2.0, 1.5)
-    fields["negatives"] = [{"text": "b", "score": 1.5}, {"text": "c"}]
-    assert example_from_fields(fields).example.scores is None
-
-
-def test_repeated_passages_are_left_out_with_their_scores() -> None:
+def test_repeated_passages_are_left_out() -> None:
     """By id, by text in another case, and a positive among the negatives by either."""
     fields = {
         "query": "q",
@@ -71,12 +63,10 @@ def test_repeated_passages_are_left_out_with_their_scores() -> None:
             {"docid": "b", "text": "four"},
             {"docid": "e", "text": "THREE"},
         ],
-        "scores": [7, 6, 5, 4, 3, 2, 1],
     }
     found = example_from_fields(fields)
     assert [p.id for p in found.example.positives] == ["a", "b"]
     assert [p.id for p in found.example.negatives] == ["d"]
-    assert found.example.scores == (7.0, 5.0, 3.0)
     assert found.repeated == 4
 
 
@@ -97,9 +87,6 @@ def test_repeated_passages_are_left_out_with_their_scores() -> None:
         ({"neg": ["no"]}, "unknown field: 'neg'"),
         ({"negatives": ["no"], "negative": "never"}, "unknown field: 'negative'"),
         ({"pos_scores": [1.0]}, "unknown field: 'pos_scores'"),
-        ({"scores": [1, 2]}, "bad scores: .* array of 1"),
-        ({"scores": [float("nan")]}, "bad scores: .*finite"),
-        ({"scores": [True]}, "bad scores: .*finite"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], reason: str) -> None:
@@ -129,17 +116,15 @@ def digest_of(example: Example) -> bytes:
 
 
 def test_the_digest_is_of_everything() -> None:
-    example = example_from_fields(GOOD | {"negatives": ["b", "c"], "scores": [1, 2, 3]}).example
+    example = example_from_fields(GOOD | {"negatives": ["b", "c"]}).example
     variants = [
-        example_from_fields(GOOD | {"negatives": ["b", "c"], "scores": [1, 2, 3]} | changes).example
+        example_from_fields(GOOD | {"negatives": ["b", "c"]} | changes).example
         for changes in (
             {"query": "w"},
             {"query_id": "r"},
-            {"scores": [1, 2, 4]},
-            {"scores": None},
             {"negatives": ["c", "b"]},
             {"positive_passages": ["because"]},
             {"positive_passages": [{"docid": "a", "text": "because"}, "b"], "negatives": ["c"]},
         )
     ]
-    assert len({digest_of(e) for e in (example, *variants)}) == 8
+    assert len({digest_of(e) for e in (example, *variants)}) == 6

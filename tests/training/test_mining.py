@@ -62,7 +62,6 @@ def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]
         said = own | {example.query.lower()} | {texts[other] for other, _ in others}
         if texts[i] not in said and i != example.query_id:
             others.append((i, score))
-    others = others[job.skip_top :]
     if job.max_share is not None:
         limit = job.max_share * max(positive_scores, default=-1.0)
         others = [(i, score) for i, score in others if score <= limit]
@@ -71,7 +70,7 @@ def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"skip_top": 3}, {"max_share": 0.9}, {"negatives": 20, "depth": 20}, {"max_share": 2.0, "skip_top": 1}],
+    [{}, {"max_share": 0.9}, {"negatives": 20, "depth": 20}, {"max_share": 2.0}],
 )
 def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: MineNegativesJob) -> None:
     job = MineNegativesJob.model_validate(job.model_dump() | changes)
@@ -82,9 +81,10 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     expected = [reference(job, example) for example in MADE]
     by_id = {p.id: p for p in (*ALL, TWIN, ECHO, SELF)}
     assert [e.negatives for e in found] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
-    for example, hits in zip(found, expected, strict=True):
-        if example.scores is not None:
-            assert example.scores[len(example.positives) :] == tuple(score for _, score in hits)
+    lines = gzip.decompress(local(job.output).read_bytes()).splitlines()
+    assert [[p["score"] for p in json.loads(line)["negative_passages"]] for line in lines] == [
+        [score for _, score in hits] for hits in expected
+    ]
     assert made.queries == 30
     assert made.negatives == sum(map(len, expected))
     assert made.incomplete == sum(len(hits) < job.negatives for hits in expected)
@@ -124,8 +124,8 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
         with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
             mine_negatives(job)
         assert not local(job.output).exists()
-        with pytest.raises(ValueError, match=r"(?s)an attempt at another job.*settings\.skip_top: 0 != 1"):
-            mine_negatives(job.model_copy(update={"skip_top": 1}))
+        with pytest.raises(ValueError, match=r"(?s)an attempt at another job.*settings\.negatives: 6 != 5"):
+            mine_negatives(job.model_copy(update={"negatives": 5}))
         searched.clear()
         with patch.object(Bm25Searcher, "search", counting):
             again = mine_negatives(job)
@@ -137,7 +137,7 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
     # The same command once more finds all done; another one is refused.
     assert mine_negatives(job) == again
     with pytest.raises(ValueError, match="was mined otherwise"):
-        mine_negatives(job.model_copy(update={"skip_top": 1}))
+        mine_negatives(job.model_copy(update={"negatives": 5}))
 
 
 def test_a_file_of_others_is_left_alone(job: MineNegativesJob) -> None:
@@ -157,7 +157,7 @@ def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
 
 
 def test_the_settings_must_fit(job: MineNegativesJob) -> None:
-    with pytest.raises(ValueError, match="look deeper"):
+    with pytest.raises(ValueError, match="raise --depth"):
         MineNegativesJob.model_validate(job.model_dump() | {"depth": 5})
     with pytest.raises(ValueError, match="no dense scores"):
         mine_negatives(job.model_copy(update={"mode": "dense"}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -32,46 +31,25 @@ def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> Traini
 def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out")
     manifest = manifest_of(folder_of)
-    assert folder.begin(manifest, job_for(tmp_path)) == manifest
-    assert RunFolder(tmp_path / "out").begin(manifest, job_for(tmp_path)) == manifest
+    folder.begin(manifest, job_for(tmp_path))
+    RunFolder(tmp_path / "out").begin(manifest, job_for(tmp_path))
     with pytest.raises(ValueError, match=r"examples: 48 != 40\n  recipe\.seed: 42 != 7\n  total_steps: 6 != 5"):
         folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
     other = manifest.model_copy(update={"data": "other", "weights": "w"})
     with pytest.raises(ValueError, match=r"data: of the tests != other\n  weights: .* != w"):
         folder.begin(other, job_for(tmp_path))
+    with pytest.raises(ValueError, match="workers: 1 != 2"):
+        folder.begin(manifest.model_copy(update={"workers": 2}), job_for(tmp_path))
     assert not folder.finished
-
-
-@pytest.mark.parametrize(
-    ("recipe", "reason"),
-    [
-        ({"negatives": "gathered"}, "the passages of all workers, so that it would be another loss"),
-        ({"negatives": "cached", "strategy": "deepspeed"}, "DeepSpeed has stored a share of the optimiser's state"),
-        ({"negatives": "cached"}, None),
-        ({"negatives": "local"}, None),
-    ],
-)
-def test_another_number_of_workers(
-    recipe: dict[str, str], reason: str | None, folder_of: FolderOf, tmp_path: Path
-) -> None:
-    folder, manifest = RunFolder(tmp_path), manifest_of(folder_of, 48, **recipe)
-    folder.begin(manifest, job_for(tmp_path))
-    other = manifest.model_copy(update={"workers": 2})
-    if reason is None:
-        assert folder.begin(other, job_for(tmp_path)) == other
-        return
-    with pytest.raises(ValueError, match=f"begun with --workers 1 cannot go on with 2: .*{reason}"):
-        folder.begin(other, job_for(tmp_path))
 
 
 def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: FolderOf) -> None:
     manifest = manifest_of(folder_of)
     place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]
     moved = manifest.model_copy(update={"retriever": manifest.retriever.model_copy(update={"backbone": place})})
-    assert manifest.differences(moved) == []
+    assert manifest.identity == moved.identity
     named = manifest.retriever.model_copy(update={"default_mode": "dense+0.3bm25"})
-    assert manifest.differences(manifest.model_copy(update={"retriever": named})) == []
-    assert manifest.differences(manifest.model_copy(update={"step": 3})) == []
+    assert manifest.identity == manifest.model_copy(update={"retriever": named, "step": 3}).identity
 
 
 def test_precision_stays_what_it_was_begun_in(folder_of: FolderOf, tmp_path: Path) -> None:
@@ -97,11 +75,6 @@ def test_a_checkpoint_needs_no_installed_package(
     monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
     session = session_of(config_of("masked-bert", folder_of), quick_recipe(max_steps=1))
     assert session.save_adapter(tmp_path / "adapter").versions["diffretriever"] == diffretriever.__version__
-
-
-def test_the_version_is_that_of_the_package() -> None:
-    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    assert diffretriever.__version__ == project["version"]
 
 
 def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
@@ -138,23 +111,13 @@ def test_the_journal(tmp_path: Path) -> None:
     assert b"validation/dense" in events.read_bytes()
 
 
-def test_the_defaults_are_the_papers() -> None:
-    recipe = Recipe()
-    assert (recipe.learning_rate, recipe.warmup, recipe.epochs, recipe.seed) == (1e-4, 0.06, 1, 42)
-    assert recipe.batch_queries == recipe.queries_per_device * 4 * 4 == 128
-    assert recipe.parts_per_worker(4) == 4
-    assert (recipe.hard_negatives, recipe.max_query_tokens, recipe.max_passage_tokens) == (15, 32, 156)
-    assert (recipe.temperature, recipe.sparse_weight, recipe.weight_decay, recipe.clip_norm) == (0.01, 1.0, 0.01, 1.0)
-    assert (recipe.lora_rank, recipe.lora_alpha, recipe.lora_dropout, recipe.adapter_head) == (16, 64, 0.05, "drop")
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"learn_rate": 1e-3}, "Did you mean 'learning_rate'"),
         ({"batch_queries": 20}, "must be a multiple of queries_per_device"),
-        ({"negatives": "local", "hard_negatives": 0, "queries_per_device": 1}, "no query has a negative"),
-        ({"warmup": 1.0}, "less than 1"),
+        ({"hard_negatives": 0, "queries_per_device": 1}, "no query has a negative"),
+        ({"lora_dropout": 1.0}, "less than 1"),
     ],
 )
 def test_recipes_that_make_no_sense(fields: dict[str, object], message: str) -> None:
@@ -174,15 +137,6 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     plain, paper, *_ = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
-    ours: dict[str, object] = {
-        "equal_passages": "keep",
-        "distillation": "none",
-        "teacher": None,
-        "compression": None,
-        "query_budgets": (),
-    }
-    ours |= {"passage_budgets": (), "slot_embeddings": 0, "token_head": False, "negatives": "gathered"}
-    assert ours == {name: getattr(paper, name) for name in ours}
     assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
     for name, folder in EMBEDDED_ADAPTERS.items():
         shipped = TrainingManifest.model_validate_json((folder / "training.json").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from diffretriever.backbones.flops import Matrices
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.testing.checkpoints import write_random_checkpoint
+from diffretriever.training import loop
 from diffretriever.training.adapters import target_modules
 from diffretriever.training.session import describe_training, open_session
 from tests.training.trainer_cases import ALONE, FolderOf, config_of, quick_recipe, text_of
@@ -56,15 +56,16 @@ def retriever(folder_of: FolderOf, tmp_path: Path) -> Path:
     return described(config_of("masked-bert", folder_of), tmp_path)
 
 
-@pytest.mark.parametrize("negatives", ["gathered", "cached"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_both_loops_train_alike(negatives: str, checkpointing: bool, collection: str, retriever: Path) -> None:
+def test_both_loops_train_alike(
+    checkpointing: bool, collection: str, retriever: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their losses stay equal after steps, so gradients, clipping and the optimiser do too."""
-    recipe = quick_recipe(
-        negatives=negatives, gradient_checkpointing=checkpointing, lora_dropout=0, warmup=0, max_steps=3
-    )
+    for module in (loop, loops):
+        monkeypatch.setattr(module, "WARMUP", 0)
+    recipe = quick_recipe(gradient_checkpointing=checkpointing, lora_dropout=0, max_steps=3)
     setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
-    plain, ours = (loop(setting.model_dump(mode="json")) for loop in (loops.plain, loops.ours))
+    plain, ours = (run(setting.model_dump(mode="json")) for run in (loops.plain, loops.ours))
     assert len(plain.losses) == len(ours.losses) == 3
     assert ours.losses == pytest.approx(plain.losses, rel=1e-3)
     assert abs(ours.losses[0] - ours.losses[1]) > 0.01
@@ -88,8 +89,8 @@ def test_the_whole_benchmark(
     given += ["--queries-per-device", "1", "--steps", "1", "--repeats", "1", "--output", str(tmp_path / "out.json")]
     train.main(train.TrainBenchmark.from_command_line(given))
     lines = capsys.readouterr().out.splitlines()
-    names = ("gathered", "gathered, checkpointing", "cached", "cached, checkpointing")
-    assert [line.split("  ")[0] for line in lines[-4:]] == list(names)
+    names = ("no checkpointing", "checkpointing")
+    assert [line.split("  ")[0] for line in lines[-2:]] == list(names)
     written = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert written["command"] == "python -m benchmarks.train"
     assert [result["name"] for result in written["results"]] == list(names)
@@ -105,35 +106,13 @@ def test_loops_that_differ_are_refused(retriever: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(figures, "in_child", runs)
     losses = (2.1, 2.0)
-    with pytest.raises(RuntimeError, match=r"gathered, 2 workers: the loss of step 2 is 2\.1 with ddp, 2\.0 with deep"):
+    with pytest.raises(RuntimeError, match=r"2 workers: the loss of step 2 is 2\.1 with ddp, 2\.0 with deep"):
         figures.strategies(setting, 2, 1)
     # The Trainer's loop is held to its first step alone.
     found = figures.measured(setting, 1)
-    assert found.row()[:4] == ["gathered", "10", "10", "1.00"]
+    assert found.row()[:4] == ["no checkpointing", "10", "10", "1.00"]
     losses = (2.1, 2.1)
     assert figures.strategies(setting, 1, 2).row()[-1] == "1.00 1.00"
-
-
-def test_a_run_in_a_process_group(collection: str, retriever: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def here(work: Callable[..., None], args: tuple[Any, ...], nprocs: int, start_method: str) -> None:
-        assert (nprocs, start_method) == (1, "spawn")
-        work(0, *args)
-
-    monkeypatch.setattr(loops, "start_processes", here)
-    monkeypatch.setenv("LOCAL_RANK", "")
-    recipe = quick_recipe(negatives="cached", hard_negatives=1, max_steps=2, lora_dropout=0)
-    setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
-    given = setting.model_dump(mode="json")
-    found = loops.by_strategy(given, 1)
-    assert found.losses == pytest.approx(loops.ours(given).losses, rel=1e-5)
-    assert found.tokens_per_second > 0
-
-
-def test_a_collection_may_be_too_small(collection: str, retriever: Path) -> None:
-    recipe = quick_recipe(max_steps=100)
-    setting = Setting(retriever=retriever, dtype="float32", recipe=recipe, collection=collection, device="cpu")
-    with pytest.raises(SystemExit, match="has 72 passages, and 800 queries with 3 each need 2400"):
-        data_of(setting)
 
 
 def test_flops_as_torch_counts_them(tmp_path: Path, collection: str) -> None:
@@ -145,7 +124,7 @@ def test_flops_as_torch_counts_them(tmp_path: Path, collection: str) -> None:
             "prompt": {"variant": "bare"},
         }
     )
-    recipe = quick_recipe(negatives="local", hard_negatives=1, max_steps=1, lora_dropout=0)
+    recipe = quick_recipe(hard_negatives=1, max_steps=1, lora_dropout=0)
     setting = Setting(
         retriever=described(config, tmp_path), dtype="float32", recipe=recipe, collection=collection, device="cpu"
     )

@@ -11,7 +11,7 @@ from tests.training.trainer_cases import CASES, FolderOf, config_of, quick_recip
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_few_steps(case: str, folder_of: FolderOf) -> None:
-    recipe = quick_recipe(epochs=10, negatives="cached", queries_per_device=4, lora_dropout=0.0)
+    recipe = quick_recipe(max_steps=10, queries_per_device=8, lora_dropout=0.0)
     # One batch, seen ten times.
     session = session_of(config_of(case, folder_of), recipe, size=8)
     backbone = session.encoder.backbone

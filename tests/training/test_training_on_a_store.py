@@ -11,20 +11,17 @@ from typing import BinaryIO
 
 import pytest
 
-from diffretriever.files import files_in, is_folder, open_input, read_bytes, read_text, remove, write_bytes
+from diffretriever.files import files_in, open_input, read_bytes, read_text, remove, write_bytes
+from diffretriever.pipelines.training_data import finished, open_inputs
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.training import TrainJob
 from diffretriever.schemas.training_data import PrepareTrainingJob
-from diffretriever.training.data.preparation import finished, open_inputs
 from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
-from diffretriever.training.run_folder import METRICS_FILE, Journal, RunFolder
+from diffretriever.training.run_folder import METRICS_FILE, Journal
 from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
 from tests.training.test_example_files import MADE, as_folder, as_gzip, as_parquet
-from tests.training.test_run_folder import manifest_of
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 
-MANY = examples(20, scores=True)
+MANY = examples(20)
 
 
 @pytest.fixture
@@ -109,22 +106,6 @@ def test_nothing_incomplete_opens(output: StorePath, tmp_path: Path) -> None:
     remove(output / MANIFEST_FILE)
     with pytest.raises(ValueError, match=f"{place}: incomplete"):
         TrainingSet.open(place)
-
-
-def test_one_training_a_place_and_its_result(output: StorePath, folder_of: FolderOf, tmp_path: Path) -> None:
-    session = session_of(config_of("masked-bert", folder_of), quick_recipe(max_steps=1))
-    list(session.trainer.run())
-    job = TrainJob(train="set", output=output, strategy="ddp")
-    folder = RunFolder(output)
-    assert folder.begin(session.manifest, job) == RunFolder(str(output)).begin(session.manifest, job)
-    with pytest.raises(ValueError, match=r"(?s)holds another training .*recipe\.seed: 42 != 7"):
-        folder.begin(manifest_of(folder_of, seed=7), job)
-    trained = session.save_adapter(tmp_path / "checkpoint" / "adapter")
-    assert not folder.finished
-    assert folder.finish(tmp_path / "checkpoint") == RunFolder(output).result() == trained
-    assert RunFolder(output).finished
-    assert f"adapter: {output}/adapter" in read_text(output / "retriever.yaml")
-    assert is_folder(output / "adapter")
 
 
 def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:

@@ -6,20 +6,18 @@ import json
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from diffretriever.collections import BadInputError
+from diffretriever.pipelines.training_data import blocks_here, finished, open_inputs, write_training_set
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data import sources as raw_records
 from diffretriever.training.data.examples import Example
-from diffretriever.training.data.preparation import checked_blocks, finished, open_inputs, write_training_set
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
-from diffretriever.training.data.training_set_writer import DigestRows
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE = examples(40, positives=3, negatives=10, scores=True)
+MADE = examples(40, positives=3, negatives=10)
 
 
 def write(folder: Path, made: list[Example], name: str = "train.jsonl") -> str:
@@ -39,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
 def test_what_goes_in_comes_out(made: TrainingSet, tmp_path: Path) -> None:
     assert [made.example(row) for row in range(len(made))] == MADE
     passages = {p for e in MADE for p in (*e.positives, *e.negatives)}
-    assert made.manifest.passages == len(passages) == len(made._passage_rows), "each is stored once"
+    assert made.manifest.passages == len(passages), "each is stored once"
     assert made.manifest.counts.model_dump(exclude_defaults=True) == {
         "examples": 40,
         "positives": 120,
@@ -146,7 +144,7 @@ def test_a_source_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
     source = write(tmp_path, MADE[:3])
     job = PrepareTrainingJob(source=(source,), output=tmp_path / "out")
     inputs = open_inputs(job)
-    blocks = checked_blocks(inputs)
+    blocks = blocks_here(inputs)
     with pytest.raises(ValueError, match="changed while it was read"):
         write_training_set(job, inputs, blocks, lambda _: write(tmp_path, MADE[:2]))
     with pytest.raises(ValueError, match="incomplete"):
@@ -157,13 +155,3 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n", "utf-8")
     with pytest.raises(ValueError, match=r"empty\.jsonl: no example is left"):
         prepared(PrepareTrainingJob(source=(str(tmp_path / "empty.jsonl"),), output=tmp_path / "out"))
-
-
-def test_digests_are_numbered_as_a_dict_would() -> None:
-    chance = np.random.default_rng(0)
-    rows, reference = DigestRows(), dict[bytes, int]()
-    for size in (1, 0, 30_000, 7, 60_000):
-        digests = [int(number).to_bytes(16, "little") for number in chance.integers(0, 50_000, size)]
-        expected = [reference.setdefault(digest, len(reference)) for digest in digests]
-        assert rows.add(digests).tolist() == expected
-        assert len(rows) == len(reference)

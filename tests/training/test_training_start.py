@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_encoder
+from diffretriever.schemas.base import differing_fields
 from diffretriever.schemas.retriever import BackboneRetriever
+from diffretriever.schemas.training import LORA_RANK
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.training.adapters import adapter_tensors
 from diffretriever.training.data.training_set import TrainingSet
@@ -19,7 +21,7 @@ from tests.training.made_up_collection import write_training_data
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 TEXTS = ["the river and the honey", "copper", "winter of winter again"]
-SLOTS = {"slot_embeddings": 4, "token_head": True, "word_weights": "idf"}
+SLOTS = {"slot_layers": 4}
 
 
 def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> BackboneRetriever:
@@ -37,10 +39,8 @@ def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder
     first.save_adapter(tmp_path / "first")
     expected = first.encoder.encode_queries(TEXTS)
 
-    more = {"slot_embeddings": 6} if slots else {}
-    second = session_of(
-        going_on(retriever, tmp_path / "first"), quick_recipe(max_steps=2, lora_alpha=4, **slots | more)
-    )
+    more = {"slot_layers": 6} if slots else {}
+    second = session_of(going_on(retriever, tmp_path / "first"), quick_recipe(max_steps=2, **slots | more))
     found = second.encoder.encode_queries(TEXTS)
     np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
     np.testing.assert_array_equal(found.impact_ids, expected.impact_ids)
@@ -65,50 +65,46 @@ def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder
 def test_another_start_is_another_training(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of)
     for seed in (0, 1):
-        write_random_adapter(folder_of("bert"), tmp_path / f"adapter{seed}", rank=4, seed=seed)
-    write_random_adapter(folder_of("bert"), tmp_path / "copy", rank=4, seed=0)
+        write_random_adapter(folder_of("bert"), tmp_path / f"adapter{seed}", rank=LORA_RANK, seed=seed)
+    write_random_adapter(folder_of("bert"), tmp_path / "copy", rank=LORA_RANK, seed=0)
     recipe = quick_recipe(max_steps=1)
     new, zero, one, copy = (
         session_of(each, recipe).manifest
         for each in (retriever, *(going_on(retriever, tmp_path / name) for name in ("adapter0", "adapter1", "copy")))
     )
-    assert zero.differences(copy) == [], "where it lies does not count"
-    assert [text.partition(":")[0] for text in zero.differences(one)] == ["start"]
-    assert [text.partition(":")[0] for text in new.differences(zero)] == ["start"]
+    assert zero.identity == copy.identity, "its path does not count"
+    assert [text.partition(":")[0] for text in differing_fields(zero.identity, one.identity)] == ["start"]
+    assert [text.partition(":")[0] for text in differing_fields(new.identity, zero.identity)] == ["start"]
 
 
 def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> None:
     from diffretriever.training.adapters import describe_start, read_start
 
     retriever = config_of("masked-bert", folder_of)
-    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4)
+    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=LORA_RANK)
     place = going_on(retriever, tmp_path / "adapter").backbone
     start = describe_start(place, quick_recipe())
-    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=4, seed=5)
+    write_random_adapter(folder_of("bert"), tmp_path / "adapter", rank=LORA_RANK, seed=5)
     backbone = session_of(retriever, quick_recipe(max_steps=1)).encoder.backbone
     with pytest.raises(ValueError, match="the adapter is not what it was when this training began"):
         read_start(backbone, place, start)
 
 
-def test_what_has_no_place_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     llada = config_of("masked-llada", folder_of)
-    write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=8)
-    with pytest.raises(ValueError, match=r"its rank is 8, lora_rank is 4: set --lora-rank 8"):
-        session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
-    with pytest.raises(ValueError, match=r"changes lm_head, .*set --adapter-head include, or backbone.adapter_head"):
-        session_of(going_on(llada, tmp_path / "llada"), quick_recipe(lora_rank=8))
-    assert session_of(going_on(llada, tmp_path / "llada"), quick_recipe(lora_rank=8, adapter_head="include"))
+    write_random_adapter(folder_of("llada"), tmp_path / "narrow", rank=8)
+    with pytest.raises(ValueError, match="its rank is 8, training has 16"):
+        session_of(going_on(llada, tmp_path / "narrow"), quick_recipe())
+    write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=LORA_RANK)
+    with pytest.raises(ValueError, match=r"changes lm_head, .*set backbone.adapter_head: drop"):
+        session_of(going_on(llada, tmp_path / "llada"), quick_recipe())
+    assert session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
 
     bert = config_of("masked-bert", folder_of)
     session_of(bert, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "slots")
-    for changes, message in (
-        ({}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
-        ({"slot_embeddings": 3}, "vectors for 4 slots: set --slot-embeddings 4, or more"),
-        ({"slot_embeddings": 4}, "it has a token head: set --token-head"),
-        ({"slot_embeddings": 4, "token_head": True}, "it has weights of words: set --word-weights idf"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            session_of(going_on(bert, tmp_path / "slots"), quick_recipe(**changes))
+    for slots in (0, 3):
+        with pytest.raises(ValueError, match=f"it has layers for 4 slots, the recipe for {slots}"):
+            session_of(going_on(bert, tmp_path / "slots"), quick_recipe(slot_layers=slots))
 
 
 def test_too_few_passages_are_refused_before_workers_start(folder_of: FolderOf, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.pipelines.validation import MEASURE, Validator
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.validation import MEASURE, Validator
 from tests.training.made_up_collection import write_collection
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 
@@ -41,7 +41,7 @@ def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderO
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")
     assert isinstance(encoder, BackboneEncoder)
-    found = Validator(str(collection), "test").measure(encoder)
+    found = Validator(str(collection)).measure(encoder)
     expected = by_the_jobs(encoder, collection, tmp_path)
     assert found == pytest.approx(expected)
     assert set(found) == set(retriever.modes)
@@ -50,7 +50,7 @@ def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderO
 
 def test_it_follows_the_weights(collection: Path, folder_of: FolderOf) -> None:
     session = session_of(config_of("generated-llama3", folder_of), quick_recipe(gradient_checkpointing=True))
-    validator = Validator(str(collection), "test")
+    validator = Validator(str(collection))
     first = validator.measure(session.encoder)
     assert validator.measure(session.encoder) == first
     with torch.no_grad():
@@ -66,5 +66,5 @@ def test_a_collection_with_bad_records_is_refused(tmp_path: Path) -> None:
     folder = write_collection(tmp_path)
     with (folder / "corpus.jsonl").open("a") as lines:
         lines.write('{"_id": "broken"}\n')
-    with pytest.raises(ValueError, match=r"corpus\.jsonl:\d+: .*mend the collection"):
-        Validator(str(folder), "test")
+    with pytest.raises(ValueError, match=r"corpus\.jsonl:\d+: .*correct the collection"):
+        Validator(str(folder))

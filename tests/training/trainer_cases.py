@@ -54,8 +54,6 @@ QUICK: dict[str, Any] = {
     "queries_per_device": 2,
     "hard_negatives": 2,
     "equal_passages": "mask",
-    "lora_rank": 4,
-    "lora_alpha": 16,
     "temperature": 0.05,
     "learning_rate": 1e-2,
 }
@@ -78,8 +76,7 @@ class ListedData:
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
         passages = tuple(Passage(f"p{row}-{i}", "", text) for i, text in enumerate(own_texts(row, 1 + negatives)))
-        scores = tuple(1.0 - 0.1 * i - 0.01 * epoch for i in range(1 + negatives))
-        return Group(f"q{row}", " ".join(topic(row)), passages, scores, tuple(map(text_key, answers_to(row))))
+        return Group(f"q{row}", " ".join(topic(row)), passages, tuple(map(text_key, answers_to(row))))
 
 
 def topic(row: int) -> tuple[str, str]:
@@ -141,6 +138,12 @@ def on_workers(work: Callable[..., None], *args: Any) -> None:
         ["deepspeed", "diffretriever.training.session", "tests.training.trainer_cases"]
     )
     start_processes(work, args=args, nprocs=WORKERS, start_method="forkserver")
+
+
+def with_gradients(texts: TextVectors, dtype: torch.dtype = torch.float32) -> TextVectors:
+    """The same values, cut off from their graph, ready to collect gradients."""
+    vectors_BKH, weights_BT = (t.detach().to(dtype).requires_grad_() for t in (texts.vectors_BKH, texts.weights_BT))
+    return texts._replace(vectors_BKH=vectors_BKH, weights_BT=weights_BT)
 
 
 def random_texts(count: int, slots: int, ids: int, *, seed: int, dtype: torch.dtype = torch.float32) -> TextVectors:

@@ -2,7 +2,7 @@
 
 Their ratio is the model FLOPs utilisation: the share of a device's time for which it would have to be busy if it did
 nothing but the products that the texts need. What is computed beside those counts as waste: padding, and in training
-the second forward pass of gradient caching, what gradient checkpointing computes again, and a teacher's passes.
+what gradient checkpointing computes again.
 
 Counted are the matrices of the layers and the two products of attention, every token with every token of its text,
 whether or not the family's mask hides some. Left out are embeddings, norms, rotary positions, losses, and the output

@@ -1,4 +1,4 @@
-"""A mining job: search for the training queries a part at a time, keep each part, join them at the end.
+"""A mining job: search for the training queries, some at a time, keep each part, join the parts at the end.
 
 A BM25 index is searched in this process by threads, any other by batch search, for which the executor is kept open.
 """
@@ -12,11 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from diffretriever.collections import BadRecord, read_run
+from diffretriever.collections.records import Passage
 from diffretriever.files import exists, json_digest, read_model, remove, whole_file, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
@@ -24,35 +28,35 @@ from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK
 from diffretriever.pipelines.executor import LocalExecutor, executor_for, few_queries
+from diffretriever.pipelines.training_data import quarantine
 from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.search import BatchSearchJob, SearchOptions
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.scoring.hits import Hit
 from diffretriever.search.base import check_modes
 from diffretriever.search.bm25 import Bm25Searcher
-from diffretriever.training.data.examples import Checked
-from diffretriever.training.data.mining import Corpus, choose_negatives, mined_line
-from diffretriever.training.data.preparation import quarantine
+from diffretriever.training.data.examples import Checked, Example, passage_key, text_key
 from diffretriever.training.data.sources import ExampleSource, open_source
 
-_DECISIVE = ("split", "mode", "depth", "negatives", "skip_top", "max_share", "maxsim", "search_budget", "score_dtype")
+_DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share", "search_budget"}
 """Settings that results depend on."""
-
+_SEARCH = ("index", "backbone", "adapter", "trust_code", "search_budget", "ray_address", "encoders")
+"""Settings that are those of a batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.
 _COMPRESSION = 2
 
+Search = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
+"""Takes the number of a part and its queries; returns the hits of each query."""
+
 
 def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
-    """Mine negatives for the queries of a source.
-
-    What an attempt that was killed had finished is not done again; where this very job is done, nothing is.
+    """Mine negatives for the queries of a source. A job that was killed resumes; one that is done returns at once.
 
     Raises:
-        ValueError: no index there, bad input, a mode that it does not offer, or the output of another job.
+        ValueError: The index is missing, the input is bad, the index lacks the mode, or another job has the output.
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
@@ -67,7 +71,7 @@ def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
         made_from = about.model_dump(mode="json", include={"index", "version", "fingerprint", "settings"})
         ledger = Ledger(work, {**made_from, "source": source.state()})
         with quarantine(job.on_bad_input, _path_beside(job, "quarantine.jsonl")) as put:
-            counts = _Parts(job, index, work, ledger).run(_good(source, put))
+            counts = _mine(job, index, work, ledger, _usable(source, put))
         if not counts["queries"]:
             raise ValueError(f"{job.source}: no example to mine for")
         with whole_file(job.output) as sink:
@@ -87,8 +91,8 @@ def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
 
 
 def _describe(job: MineNegativesJob, index: PassageIndex, source: ExampleSource) -> MinedNegatives:
-    """Return what the job will say of itself, without its counts."""
-    settings: dict[str, Any] = {"source": job.source, **job.model_dump(mode="json", include=set(_DECISIVE))}
+    """Return the job's manifest without its counts."""
+    settings: dict[str, Any] = job.model_dump(mode="json", include=_DECISIVE)
     return MinedNegatives(
         identity=json_digest([index.uri, index.version, index.manifest.fingerprint, source.state(), settings]),
         index=index.uri,
@@ -104,10 +108,10 @@ def _path_beside(job: MineNegativesJob, end: str) -> Path | StorePath:
 
 
 def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
-    """Return what the job said when it was done, None where it is not.
+    """Return the manifest of the same job if it is done, None otherwise.
 
     Raises:
-        ValueError: the output is that of another job.
+        ValueError: The output is that of another job.
     """
     about = _path_beside(job, "json")
     if not exists(job.output) or not exists(about):
@@ -120,8 +124,7 @@ def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
     return made
 
 
-def _good(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
-    """Yield the usable examples, and put the others into the quarantine."""
+def _usable(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
     for record in source.records():
         if isinstance(record, BadRecord):
             put([record])
@@ -132,100 +135,169 @@ def _good(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> 
 def _lines(ledger: Ledger) -> Iterator[bytes]:
     """Yield the lines of each part, in the order of the source."""
     for number in count():
-        lines = ledger.get(_lines_name(number))
+        lines = ledger.get(f"{number:06}.lines")
         if lines is None:
             return
         yield lines
 
 
-class _Parts:
-    """The parts of a job: some queries each, searched for, chosen from and kept by themselves.
-
-    Entries of the ledger: the lines of a part, and then its counts, which say that it is complete.
-    """
-
-    def __init__(self, job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger) -> None:
-        self._job, self._work, self._ledger = job, work, ledger
-        self._index, self._corpus = index, Corpus(index)
-        self._searcher = None if index.manifest.retriever.has_weights else Bm25Searcher(index)
-
-    def run(self, records: Iterable[Checked]) -> Counter[str]:
-        """Do the parts that no attempt has done; return the counts of all."""
-        is_bm25 = self._searcher is not None
-        size = _QUERIES_PER_PART["bm25" if is_bm25 else "encoded"]
-        workers = (os.cpu_count() or 1) if is_bm25 else 1
-        records = iter(records)
-        first = list(islice(records, QUERIES_PER_BLOCK + 1))
-        parts = enumerate(_chunks(chain(first, records), size))
-        counts: Counter[str] = Counter()
-        small = few_queries(self._index, len(first))
-        executor = LocalExecutor(self._job) if is_bm25 else executor_for(self._job, small=small)
-        with executor, ThreadPoolExecutor(workers) as pool, Progress("mining", None, unit="queries") as progress:
-            # Some at a time: a source need not fit in memory.
-            while some := list(islice(parts, 2 * workers)):
-                for found in pool.map(lambda part: self._part(*part), some):
-                    counts.update(found)
-                    progress.update(found["queries"])
-        return counts
-
-    def _part(self, number: int, records: list[Checked]) -> dict[str, int]:
-        """Return the counts of a part, done now or by an earlier attempt."""
-        earlier = self._ledger.get_json(_counts_name(number))
-        if earlier is not None:
-            return dict(earlier)
-        hits = self._search(number, [record.example.query for record in records])
-        found = [
-            choose_negatives(record, ranked, self._corpus, self._job)
-            for record, ranked in zip(records, hits, strict=True)
-        ]
-        fields = self._corpus.fields(passage for each in found for passage, _ in each.negatives)
-        pairs = zip(records, found, strict=True)
-        data = "".join(mined_line(record.example, each, fields) for record, each in pairs).encode()
-        if self._job.output.suffix == ".gz":
-            data = gzip.compress(data, _COMPRESSION, mtime=0)
-        counts = {
-            "queries": len(found),
-            "negatives": sum(len(each.negatives) for each in found),
-            "incomplete": sum(len(each.negatives) < self._job.negatives for each in found),
-            "positives_found": sum(bool(each.positives) for each in found),
-        }
-        self._ledger.put(_lines_name(number), data)
-        self._ledger.put_json(_counts_name(number), counts)
-        return counts
-
-    def _search(self, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
-        job = self._job
-        if self._searcher is not None:
-            return self._searcher.search(queries, k=job.depth)["sparse"]
-        assert job.mode is not None, "it is chosen by now"
-        asked, output = self._work / f"{number:06}.queries.jsonl", self._work / f"{number:06}.search"
-        lines = (json.dumps({"id": str(place), "text": text}) + "\n" for place, text in enumerate(queries))
-        write_text(asked, "".join(lines))
-        search_batch(
-            BatchSearchJob(
-                **{name: getattr(job, name) for name in {**RayConfig.model_fields, **SearchOptions.model_fields}},
-                queries=asked,
-                output=output,
-                modes=(job.mode,),
-                top_k=job.depth,
-                exclude_self=False,
-                queries_at_once=len(queries),
-            )
-        )
-        run = read_run(output / f"{job.mode}.trec")
-        remove(output)
-        remove(asked)
-        return [list(run.get(str(place), {}).items()) for place in range(len(queries))]
+def _mine(
+    job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger, records: Iterator[Checked]
+) -> Counter[str]:
+    """Mine for all records, a part at a time; parts of an earlier attempt are kept. Return the counts of all."""
+    is_bm25 = not index.manifest.retriever.has_weights
+    size = _QUERIES_PER_PART["bm25" if is_bm25 else "encoded"]
+    threads = (os.cpu_count() or 1) if is_bm25 else 1
+    first = list(islice(records, QUERIES_PER_BLOCK + 1))
+    parts = enumerate(_chunks(chain(first, records), size))
+    search_job = BatchSearchJob(
+        **{name: getattr(job, name) for name in _SEARCH},
+        queries=work / "queries.jsonl",
+        output=work / "search",
+        modes=(job.mode,),
+        top_k=job.depth,
+        exclude_self=False,
+        queries_at_once=size,
+    )
+    search: Search = partial(_search_texts, Bm25Searcher(index), job.depth) if is_bm25 else partial(_search, search_job)
+    mine = partial(_mine_part, job, Corpus(index), ledger, search)
+    counts: Counter[str] = Counter()
+    small = few_queries(index, len(first))
+    executor = LocalExecutor(search_job) if is_bm25 else executor_for(search_job, small=small)
+    with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
+        # Some at a time: a source need not fit in memory.
+        while some := list(islice(parts, 2 * threads)):
+            for made in pool.map(mine, *zip(*some, strict=True)):
+                counts.update(made)
+                progress.update(made["queries"])
+    return counts
 
 
-def _lines_name(number: int) -> str:
-    return f"{number:06}.lines"
+def _mine_part(
+    job: MineNegativesJob, corpus: Corpus, ledger: Ledger, search: Search, number: int, records: list[Checked]
+) -> dict[str, int]:
+    """Return the counts of a part. The ledger has its lines, and then its counts, which mark it as complete."""
+    earlier = ledger.get_json(f"{number:06}.json")
+    if earlier is not None:
+        return dict(earlier)
+    hits = search(number, [record.example.query for record in records])
+    mined = [choose_negatives(record, ranked, corpus, job) for record, ranked in zip(records, hits, strict=True)]
+    passages = corpus.passages(passage for each in mined for passage, _ in each.negatives)
+    data = "".join(
+        mined_line(record.example, each, passages) for record, each in zip(records, mined, strict=True)
+    ).encode()
+    if job.output.suffix == ".gz":
+        data = gzip.compress(data, _COMPRESSION, mtime=0)
+    counts = {
+        "queries": len(mined),
+        "negatives": sum(len(each.negatives) for each in mined),
+        "incomplete": sum(len(each.negatives) < job.negatives for each in mined),
+        "positives_found": sum(bool(each.positives) for each in mined),
+    }
+    ledger.put(f"{number:06}.lines", data)
+    ledger.put_json(f"{number:06}.json", counts)
+    return counts
 
 
-def _counts_name(number: int) -> str:
-    return f"{number:06}.json"
+def _search_texts(searcher: Bm25Searcher, depth: int, _: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    return searcher.search(queries, k=depth)["sparse"]
+
+
+def _search(job: BatchSearchJob, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    assert job.queries is not None, "it is set above"
+    asked, output = job.queries.with_name(f"{number:06}.queries.jsonl"), job.output.with_name(f"{number:06}.search")
+    lines = (json.dumps({"id": str(place), "text": text}) + "\n" for place, text in enumerate(queries))
+    write_text(asked, "".join(lines))
+    search_batch(job.model_copy(update={"queries": asked, "output": output}))
+    run = read_run(output / f"{job.modes[0]}.trec")
+    remove(output)
+    remove(asked)
+    return [list(run.get(str(place), {}).items()) for place in range(len(queries))]
 
 
 def _chunks(records: Iterator[Checked], size: int) -> Iterator[list[Checked]]:
     while chunk := list(islice(records, size)):
         yield chunk
+
+
+class Corpus:
+    """The passages of an index by id, in some 150 bytes of memory a passage."""
+
+    def __init__(self, index: PassageIndex) -> None:
+        """Read the index once."""
+        self._index = index
+        self._rows: dict[str, int] = {}
+        keys: list[np.ndarray] = [np.empty(0, np.uint64)]
+        for batch in index.batches(["id", "title", "text"], 8192):
+            passages = [Passage(**row) for row in batch.to_pylist()]
+            first = len(self._rows)
+            self._rows.update((passage.id, first + i) for i, passage in enumerate(passages))
+            keys.append(np.fromiter(map(passage_key, passages), np.uint64))
+        self._keys = np.concatenate(keys)
+
+    def key_of(self, passage_id: str) -> int:
+        """Return the key of a passage's text; see `examples.passage_key`."""
+        return int(self._keys[self._rows[passage_id]])
+
+    def passages(self, ids: Iterable[str]) -> dict[str, Passage]:
+        """Return passages by id."""
+        rows = np.sort(np.array([self._rows[i] for i in set(ids)], np.int64))
+        if not len(rows):
+            return {}
+        return {row["id"]: Passage(**row) for row in self._index.take(rows, ["id", "title", "text"]).to_pylist()}
+
+
+class Mined(NamedTuple):
+    """The passages of a ranking that training uses."""
+
+    negatives: list[Hit]
+    """Best first."""
+    positives: dict[str, float]
+    """Score of each positive that is in the ranking, by the positive's own id."""
+
+
+def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: MineNegativesJob) -> Mined:
+    """Choose the negatives of a query among its best passages.
+
+    Left out are the positives, passages with the text of a positive, of the query or of a better passage, the passage
+    with the query's own id, and passages that score more than `max_share` of the best positive.
+
+    Args:
+        record: the query with its positives.
+        hits: its best `depth` passages, best first.
+        corpus: of the index that was searched.
+        job: the settings.
+    """
+    example = record.example
+    id_of = dict(zip(record.keys, (passage.id for passage in example.positives), strict=False))
+    own_ids = set(id_of.values())
+    taken = {text_key(example.query)}
+    positives: dict[str, float] = {}
+    others: list[Hit] = []
+    for passage_id, score in hits:
+        key = corpus.key_of(passage_id)
+        if passage_id in own_ids or key in id_of:
+            positives.setdefault(passage_id if passage_id in own_ids else id_of[key], score)
+        elif passage_id != example.query_id and key not in taken:
+            others.append((passage_id, score))
+            taken.add(key)
+    if job.max_share is not None:
+        limit = job.max_share * max(positives.values()) if positives else -np.inf
+        others = [hit for hit in others if hit[1] <= limit]
+    return Mined(others[: job.negatives], positives)
+
+
+def mined_line(example: Example, mined: Mined, passages: dict[str, Passage]) -> str:
+    """Return the record of a query in Tevatron's layout; a passage whose score is known has it as `score`."""
+    record = {
+        "query_id": example.query_id,
+        "query": example.query,
+        "positive_passages": [_fields(passage, mined.positives.get(passage.id)) for passage in example.positives],
+        "negative_passages": [_fields(passages[passage_id], score) for passage_id, score in mined.negatives],
+    }
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _fields(passage: Passage, score: float | None) -> dict[str, object]:
+    fields: dict[str, object] = {"docid": passage.id, "title": passage.title, "text": passage.text}
+    return fields if score is None else {**fields, "score": score}

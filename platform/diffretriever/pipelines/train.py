@@ -1,17 +1,20 @@
-"""Training on Ray Train: workers, checkpoints, deaths and resuming."""
+"""Training on Ray Train: workers, checkpoints, failures and resuming."""
 
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
 import ray.train.torch
+import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
@@ -22,31 +25,36 @@ from diffretriever.files import filesystem_of, is_file
 from diffretriever.full_disk import full_disk
 from diffretriever.pipelines.cluster import Share, check_room, gpus_for_model, ray_session, result_of, see_nodes
 from diffretriever.pipelines.training_data import prepare_training
+from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 from diffretriever.schemas.training_data import PrepareTrainingJob
+from diffretriever.training.adapters import ADAPTER
 from diffretriever.training.data.training_set import MANIFEST_FILE, TrainingSet
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record
 from diffretriever.training.run_folder import Journal, RunFolder
-from diffretriever.training.session import check_trainable, describe_training, work
+from diffretriever.training.session import Session, check_trainable, describe_training, open_session
 
 _PUMP_SECONDS = 0.5
 # Others wait this long for the worker that validates.
 _PATIENCE_SECONDS = 7200
+# Failures of workers after which training resumes from the last checkpoint.
+_MAX_FAILURES = 3
+# As in the authors' training.
+_CHECKPOINTS_KEPT = 3
 
 
 def train(job: TrainJob) -> TrainingManifest:
-    """Run a training job, or the rest of one, in the Ray session at hand or in one of its own.
+    """Run a training job, or the rest of one, in the current Ray session or in one of its own.
 
-    Workers that die are replaced, and training goes on from the last checkpoint; so does the same job run again after
-    this process died.
+    Workers that fail are replaced and resume from the last checkpoint; so does the same job after this process failed.
 
     Raises:
-        ValueError: the retriever, the data or the folder does not fit, or the loss stopped being a number.
+        ValueError: The retriever, the data or the folder does not fit, or the loss is not a finite number.
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
@@ -55,14 +63,15 @@ def train(job: TrainJob) -> TrainingManifest:
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)
         task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)
-        manifest = folder.begin(result_of(task.remote(job, retriever, "cuda" if gpus else "cpu")), job)
+        manifest = result_of(task.remote(job, retriever, "cuda" if gpus else "cpu"))
+        folder.begin(manifest, job)
         if not folder.finished:
             _fit(job, manifest, folder, gpus)
     return folder.result()
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    """The training set's place: the one given, or one made from what was given."""
+    """Return the path of the training set, which is made in the output folder if the job has a source instead."""
     given = as_place(job.train)
     if is_file(given / MANIFEST_FILE):
         return given
@@ -75,7 +84,7 @@ def _gpus_that_fit(job: TrainJob) -> float:
     """Return the GPUs of each worker.
 
     Raises:
-        ValueError: the cluster can never hold the workers: Ray would wait for ever.
+        ValueError: The cluster has no room for the workers: Ray would wait forever.
     """
     nodes, gpus = see_nodes(), job.gpus_per_worker
     if gpus is None:
@@ -92,29 +101,29 @@ def _gpus_that_fit(job: TrainJob) -> float:
 
 @ray.remote
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
-    """Find out, on a machine like the workers', which training this is; raises `ValueError` if it cannot begin."""
+    """Describe the training on a node like the workers'; raises `ValueError` if it cannot begin."""
     if job.validation is not None:
-        open_collection(job.validation).qrels(job.validation_split)
+        open_collection(job.validation)
     return describe_training(retriever, job.hyperparameters, _open_training_set(job), job.workers, device)
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
-    """Open the training set on the machine of a worker; raises `ValueError` where that cannot see it."""
-    _refuse_unseen(is_file(as_place(job.train) / MANIFEST_FILE), "train", job.train)
+    """Open the training set on the node of a worker; raises `ValueError` if that cannot see it."""
+    if not is_file(as_place(job.train) / MANIFEST_FILE):
+        raise _unseen("train", job.train)
     return TrainingSet.open(job.train)
 
 
-def _refuse_unseen(is_seen: bool, flag: str, place: object) -> None:  # noqa: FBT001 (what was found out)
-    if not is_seen:
-        raise ValueError(
-            f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
-            "object store, such as s3://bucket/folder, or a folder that all machines share"
-        )
+def _unseen(flag: str, place: object) -> ValueError:
+    return ValueError(
+        f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
+        "object store, such as s3://bucket/folder, or a folder that all nodes share"
+    )
 
 
 def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
     filesystem, path = filesystem_of(folder.place)
-    # Beside this process, as Ray has its own controller: machines of workers come and go.
+    # On the node of this process, as Ray has its own controller: nodes of workers come and go.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
     trainer = TorchTrainer(
@@ -129,8 +138,8 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
             name=folder.checkpoints.name,
             storage_path=path,
             storage_filesystem=filesystem,
-            failure_config=FailureConfig(max_failures=job.max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=job.checkpoints_kept),
+            failure_config=FailureConfig(max_failures=_MAX_FAILURES),
+            checkpoint_config=CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
         ),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
@@ -150,10 +159,10 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
 
 @contextmanager
 def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
-    """Carry records from the workers to the journal as long as the block runs, and what is left at its end.
+    """Pass records from the workers to the journal as long as the block runs, and the remaining ones at its end.
 
     Raises:
-        OSError: the journal could not be written, and the block has raised nothing.
+        OSError: The journal could not be written, and the block has not raised an error.
     """
     ended = threading.Event()
     failed: list[Exception] = []
@@ -181,7 +190,7 @@ def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
 
 @ray.remote(num_cpus=0)
 class _Inbox:
-    """Where workers leave what the driver is to show, and what ends the training."""
+    """Passes records and errors from workers to the driver."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -189,29 +198,29 @@ class _Inbox:
         self._refusal: str | None = None
 
     def put(self, record: Record) -> None:
-        """Leave a record."""
+        """Add a record."""
         self._records.append(record)
         self._refusal = None
 
     def take(self) -> list[Record]:
-        """Take all that lie here."""
+        """Take all records."""
         taken, self._records = self._records, []
         return taken
 
     def report_mistake(self, message: str) -> None:
-        """Leave the message of an error that a restart will not mend."""
+        """Report an error that every restart would meet again."""
         self._mistake = self._mistake or message
 
     def mistake(self) -> str | None:
-        """Return that message."""
+        """Return that error."""
         return self._mistake
 
     def report_refusal(self, message: str) -> None:
-        """Leave the message of an error that the next attempt may not meet: a store or the hub did not answer."""
+        """Report an error that the next attempt may not meet: a store or the hub did not answer."""
         self._refusal = message
 
     def reason(self) -> str | None:
-        """Return why training has ended, if workers have said it."""
+        """Return the error that has ended the training, if workers have reported one."""
         return self._mistake or self._refusal
 
 
@@ -225,22 +234,8 @@ def _work(config: dict[str, Any]) -> None:
     # A mistake is the same after every restart.
     if mistake := ray.get(inbox.mistake.remote()):
         raise ValueError(mistake)
-    context = ray.train.get_context()
-    checkpoint = ray.train.get_checkpoint()
     try:
-        # Before weights are loaded: a checkpoint that only one machine sees could not be put together.
-        _refuse_unseen(RunFolder(job.output).begun, "output", job.output)
-        with checkpoint.as_directory() if checkpoint else nullcontext() as resume:
-            work(
-                job,
-                config["manifest"],
-                _open_training_set(job),
-                device=str(ray.train.torch.get_device()),
-                workers=Workers(context.get_world_rank(), context.get_world_size()),
-                resume=Path(resume) if resume else None,
-                log=lambda record: ray.get(inbox.put.remote(record)),
-                save_checkpoint=_save_checkpoint,
-            )
+        _train(job, config["manifest"], inbox)
     except Exception as error:
         is_full = full_disk(error) is not None
         if is_full or isinstance(error, ValueError):
@@ -250,6 +245,40 @@ def _work(config: dict[str, Any]) -> None:
         raise
 
 
-def _save_checkpoint(step: int, folder: Path) -> None:
-    written = ray.train.Checkpoint.from_directory(folder) if any(folder.iterdir()) else None
-    ray.train.report({"step": step}, checkpoint=written)
+def _train(job: TrainJob, manifest: TrainingManifest, inbox: Any) -> None:
+    # Before weights are loaded: a checkpoint that only one node sees could not be put together.
+    if not RunFolder(job.output).begun:
+        raise _unseen("output", job.output)
+    context = ray.train.get_context()
+    workers = Workers(context.get_world_rank(), context.get_world_size())
+    torch.set_num_threads(max(1, int(job.cpus_per_worker)))
+    session = open_session(_open_training_set(job), manifest, str(ray.train.torch.get_device()), workers)
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            session.trainer.load(Path(folder))
+    validator = Validator(job.validation) if job.validation is not None and workers.rank == 0 else None
+    if session.trainer.step == 0:
+        _validate(session, validator, inbox)
+    for metrics in session.trainer.run():
+        if workers.rank == 0:
+            ray.get(inbox.put.remote(asdict(metrics)))
+        if metrics.step == manifest.total_steps or metrics.step % job.checkpoint_every == 0:
+            _validate(session, validator, inbox)
+            _save(session, workers)
+
+
+def _validate(session: Session, validator: Validator | None, inbox: Any) -> None:
+    if validator is not None:
+        measured = {f"validation/{mode}": value for mode, value in validator.measure(session.encoder).items()}
+        ray.get(inbox.put.remote({"step": session.trainer.step} | measured))
+
+
+def _save(session: Session, workers: Workers) -> None:
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
+        folder = Path(place)
+        session.trainer.save(folder)
+        if workers.rank == 0:
+            session.save_adapter(folder / ADAPTER)
+        # Not all workers have files of their own.
+        written = ray.train.Checkpoint.from_directory(folder) if any(folder.iterdir()) else None
+        ray.train.report({"step": session.trainer.step}, checkpoint=written)

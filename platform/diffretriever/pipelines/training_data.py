@@ -1,53 +1,69 @@
-"""Training sources to a training set on Ray Data: one reader, checks on all CPUs, one writer.
+"""Training sources to a training set: this process reads and writes, Ray tasks check the records.
 
-Reading is a stream that cannot be split (gzip, a join with a corpus), checking is what takes the time, and storing
-every passage once needs one place that sees all, the driver. The pieces keep their order, so the result is that of
-`training.data.preparation.checked_blocks`, which does the same in one process.
+Reading is a stream that cannot be split (gzip, a join with a corpus), checking takes the time, and one writer stores
+every passage once. Blocks keep the order of the sources.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from functools import partial
-from typing import Any
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import ray
 
-from diffretriever.collections import BadRecord
+from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
+from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
+from diffretriever.files import cache_dir, exists, put_folder, whole_file
 from diffretriever.index.writer import WriterLock
-from diffretriever.pipelines.blocks import pack, unpack
+from diffretriever.ledger import refuse_another
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.ray_executor import AS_ARROW, read_blocks, tables_of
 from diffretriever.progress import Progress
+from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.settings import RayConfig
-from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
+from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 from diffretriever.training.data.examples import keys_of
-from diffretriever.training.data.preparation import (
-    Inputs,
-    NumberedBlock,
-    finished,
-    open_inputs,
-    pieces_of,
-    write_training_set,
-)
-from diffretriever.training.data.sources import ExampleSource, RawPiece, checked
-from diffretriever.training.data.training_set_writer import ExampleBlock, make_block
+from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
+from diffretriever.training.data.training_set import MANIFEST_FILE, read_manifest
+from diffretriever.training.data.training_set_writer import ExampleBlock, TrainingSetWriter, make_block
 
+QUARANTINE_FILE = "quarantine.jsonl"
+_LISTED = 5
 _CHECK_CPUS = 0.75
 
 
-def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
-    """Make a training set in the Ray session at hand, or in one of its own.
+class Inputs(NamedTuple):
+    """The inputs of a training set, opened and not yet read."""
 
-    A job that is killed leaves nothing that opens, and is begun anew by the same command; where that has made its
-    training set already, nothing is done.
+    sources: tuple[ExampleSource, ...]
+    hold_out: tuple[Collection, ...]
+
+    def described(self) -> tuple[list[TrainingSource], list[TrainingSource]]:
+        """Return sources and held-out collections by name and state."""
+        return (
+            [TrainingSource(name=source.name, state=source.state()) for source in self.sources],
+            [TrainingSource(name=collection.name, state=collection.source_state()) for collection in self.hold_out],
+        )
+
+    def pieces(self) -> Iterator[tuple[int, RawPiece]]:
+        """Stream the pieces of all sources, each with the number of its source."""
+        for number, source in enumerate(self.sources):
+            for piece in source.pieces():
+                yield number, piece
+
+
+def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
+    """Make a training set in the current Ray session, or in one of its own.
+
+    A job that is killed leaves a folder that does not open; the same command starts again. If the same job has made the
+    training set already, return its manifest.
 
     Raises:
-        ValueError: bad input, another training set in the folder, or no example left.
+        ValueError: Bad input, another training set in the folder, or no example left.
     """
     inputs = open_inputs(job)
     with WriterLock(str(job.output)):
@@ -59,41 +75,137 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
             return write_training_set(job, inputs, blocks_on_ray(inputs), progress.update)
 
 
-def blocks_on_ray(inputs: Inputs) -> Iterator[NumberedBlock]:
-    """Read and check on Ray; yield the blocks in the order of the sources."""
+def open_inputs(job: PrepareTrainingJob) -> Inputs:
+    """Open sources and held-out collections; raises `ValueError` if one cannot be opened."""
+    sources = tuple(open_source(source, job.split) for source in job.source)
+    return Inputs(sources, tuple(open_collection(name) for name in job.hold_out))
+
+
+def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | None:
+    """Return the manifest of the training set if the same job has made it, None if there is no training set.
+
+    Raises:
+        ValueError: The folder has another training set.
+    """
+    if not exists(job.output / MANIFEST_FILE):
+        return None
+    there = read_manifest(job.output)
+    sources, hold_out = inputs.described()
+    refuse_another(
+        job.output,
+        "another training set",
+        _made_from(there.sources, there.hold_out, there.split, there.on_bad_input),
+        _made_from(sources, hold_out, job.split, job.on_bad_input),
+    )
+    return there
+
+
+def _made_from(
+    sources: Sequence[TrainingSource], hold_out: Sequence[TrainingSource], split: str, policy: BadInputPolicy
+) -> dict[str, object]:
+    return {
+        "sources": [(source.name, source.state) for source in sources],
+        "hold_out": [(source.name, source.state) for source in hold_out],
+        "split": split,
+        "on_bad_input": policy,
+    }
+
+
+def blocks_here(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
+    """Check all records in this process; yield blocks, each with the number of its source."""
+    held_out = keys_of(inputs.hold_out)
+    for number, piece in inputs.pieces():
+        yield number, make_block(checked(piece), held_out)
+
+
+def blocks_on_ray(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
+    """Check the records in Ray tasks; yield the blocks of `blocks_here`."""
     held_out = ray.put(keys_of(inputs.hold_out))
-    pieces = read_blocks([partial(_read, inputs.sources)])
-    # The dataset's own copy of the settings: others keep theirs.
-    pieces.context.execution_options.preserve_order = True
-    blocks = pieces.map_batches(_check, fn_kwargs={"held_out": held_out}, num_cpus=_CHECK_CPUS, **AS_ARROW)
-    for expected, (number, block) in enumerate(_unpacked(tables_of(blocks))):
-        assert number == expected, "Ray keeps the order of blocks"
-        yield block
+    at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    tasks: deque[tuple[int, ray.ObjectRef[ExampleBlock]]] = deque()
+    for number, piece in inputs.pieces():
+        tasks.append((number, _checked.remote(piece, held_out)))
+        if len(tasks) == at_once:
+            first, task = tasks.popleft()
+            yield first, ray.get(task)
+    for number, task in tasks:
+        yield number, ray.get(task)
 
 
-def _read(sources: tuple[ExampleSource, ...]) -> Iterable[pa.Table]:
-    for number, (source, piece) in enumerate(pieces_of(sources)):
-        yield pack(json.dumps([number, source, piece.file, piece.kind]), piece.records)
+@ray.remote(num_cpus=_CHECK_CPUS)
+def _checked(piece: RawPiece, held_out: np.ndarray) -> ExampleBlock:
+    return make_block(checked(piece), held_out)
 
 
-def _check(rows: pa.Table, held_out: Any) -> Iterator[pa.Table]:
-    """Check the records of each piece."""
-    keys: np.ndarray = ray.get(held_out)
-    for key, records in unpack(rows):
-        number, source, file, kind = json.loads(key)
-        block = make_block(checked(RawPiece(file, kind, records)), keys)
-        bad = [asdict(record) for record in block.bad]
-        about = json.dumps([number, source, bad, block.counts.model_dump()])
-        passages = pack(about, block.passages).column("block")
-        yield pack(about, block.examples).append_column("passages", passages)
+def write_training_set(
+    job: PrepareTrainingJob,
+    inputs: Inputs,
+    blocks: Iterable[tuple[int, ExampleBlock]],
+    progress: Callable[[int], object],
+) -> TrainingSetManifest:
+    """Write blocks in their order.
+
+    Args:
+        job: the output, and the policy for bad records.
+        inputs: of the blocks.
+        blocks: in the order of the sources, each with the number of its source.
+        progress: called with the number of examples of each block.
+
+    Raises:
+        BadInputError: A record cannot be used and the policy is `error`.
+        ValueError: No example is left, or a source has changed meanwhile.
+    """
+    described = inputs.described()
+    counts = [TrainingCounts()] * len(inputs.sources)
+    with _put_to(job.output) as folder, TrainingSetWriter(folder) as writer:
+        with quarantine(job.on_bad_input, folder / QUARANTINE_FILE) as put:
+            for number, block in blocks:
+                put(block.bad)
+                counts[number] += writer.add(block)
+                progress(len(block.examples))
+        if inputs.described() != described:
+            raise ValueError("a source changed while it was read: start again")
+        sources = [source.model_copy(update={"counts": n}) for source, n in zip(described[0], counts, strict=True)]
+        return writer.finish(job, sources, described[1])
 
 
-def _unpacked(found: Iterable[pa.Table]) -> Iterator[tuple[int, NumberedBlock]]:
-    for rows in found:
-        examples = unpack(rows.select(["key", "block"]))
-        passages = unpack(rows.select(["key", "passages"]).rename_columns(["key", "block"]))
-        for (about, example_table), (_, passage_table) in zip(examples, passages, strict=True):
-            number, source, bad, counts = json.loads(about)
-            records = tuple(BadRecord(**fields) for fields in bad)
-            block = ExampleBlock(example_table, passage_table, records, TrainingCounts(**counts))
-            yield number, NumberedBlock(source, block)
+@contextmanager
+def _put_to(output: Path | StorePath) -> Iterator[Path]:
+    """Yield a folder to write a training set in; put it to an object store, if that is the output, at the end."""
+    if isinstance(output, Path):
+        yield output
+        return
+    # A set may be larger than a node's folder for temporary files.
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="training-set-", dir=cache_dir()) as place:
+        folder = Path(place)
+        yield folder
+        put_folder(folder, output, last=MANIFEST_FILE)
+
+
+@contextmanager
+def quarantine(policy: BadInputPolicy, path: Path | StorePath) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
+    """Yield a function that takes bad records: it raises an error, or writes them to a file, whole at the end.
+
+    The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. The lines of an earlier
+    attempt are replaced.
+
+    Raises:
+        ValueError: The file is there and has something else than bad records.
+    """
+    if policy == "error":
+        yield _refuse
+        return
+    refuse_other_files(path)
+    with whole_file(path) as stream:
+        yield lambda bad: stream.writelines(map(quarantine_line, bad))
+
+
+def _refuse(bad: Sequence[BadRecord]) -> None:
+    if not bad:
+        return
+    listed = [f"  {record}" for record in bad[:_LISTED]] + (["  ..."] if len(bad) > _LISTED else [])
+    raise BadInputError(
+        "records that cannot be used, the first of which are:\n" + "\n".join(listed) + "\n"
+        "Correct them, or leave them out and have them listed with --on-bad-input quarantine."
+    )

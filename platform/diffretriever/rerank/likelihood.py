@@ -1,28 +1,26 @@
-"""Reranking by the likelihood of the query: how well a masked diffusion model fills in the query, given the passage.
+"""Reranking by the likelihood of the query: how well a masked diffusion model predicts the query, given the passage.
 
-Passage and instruction are the user's turn, the query is the assistant's. `maskings` has the three estimators: which
-query tokens are hidden in which forward pass, and what each pass counts.
+Passage and instruction are the user's turn, the query is the assistant's. All query tokens are masked, and one forward
+pass per passage predicts them. They are predicted independently, so the score is neither the likelihood nor a bound.
 
-Legend: N passages, L query tokens, C tokens before the query, S maskings, R rows (a passage under a masking), B rows of
-a batch, T padded length, P masked tokens of a row, padded, V vocabulary.
+Legend: N passages, L query tokens, B passages of a batch, T padded length, V vocabulary.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from diffretriever.backbones import Backbone, Vocabulary, load_backbone
+from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.base import pad_right
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import token_budget_batches, tokens_per_batch
 from diffretriever.encoders.preparer import Prompt, frame, join_title
-from diffretriever.rerank.base import Reranker
-from diffretriever.schemas.rerank import LikelihoodReranker
+from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
 
 PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
@@ -30,36 +28,68 @@ PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this p
 _LOGITS_PER_TOKEN = 16384
 
 
-class QueryLikelihood(Reranker):
-    """log p(query | passage), estimated as `maskings` says."""
+class FramedQuery(NamedTuple):
+    """A query with its passages as the model sees them."""
 
-    config: LikelihoodReranker
+    contexts: list[np.ndarray]
+    """int32, N prompts with a passage each."""
+    query_ids: np.ndarray
+    """int32 [L]; empty for a query without tokens."""
+    tail: np.ndarray
+    """int32, the end of the assistant's turn; may be empty."""
 
-    def __init__(self, config: LikelihoodReranker, backbone: Backbone) -> None:
-        super().__init__(config, backbone)
-        if backbone.vocabulary.mask_token_id is None:
+
+class QueryLikelihood:
+    """Scores passages by log p(query | passage) / L. A score does not depend on the other passages."""
+
+    def __init__(self, config: RerankerConfig, backbone: Backbone) -> None:
+        """Raises `ValueError` for a backbone that has no mask token."""
+        vocabulary = backbone.vocabulary
+        if vocabulary.mask_token_id is None:
             raise ValueError("this backbone has no mask token, so it cannot fill in a query: choose another one")
-        self._mask_id = backbone.vocabulary.mask_token_id
-        self._framing = Framing(backbone.vocabulary, config)
+        self.config, self.backbone = config, backbone
         self.tokens_per_batch = tokens_per_batch(backbone.device)
+        opening = vocabulary.tokenizer.cls_token or vocabulary.tokenizer.bos_token or ""
+        # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
+        self._left, self._right = (
+            vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
+            for text in frame(PROMPT, vocabulary.tokenizer, opening)
+        )
+        self._tail = [] if vocabulary.turn_end_id is None else [vocabulary.turn_end_id]
 
     @classmethod
-    def load(cls, config: LikelihoodReranker, device: str) -> Self:
-        """Load the backbone, its adapter if there is one, and its tokenizer."""
+    def load(cls, config: RerankerConfig, device: str = "auto") -> QueryLikelihood:
+        """Load the backbone, its adapter if there is one, and its tokenizer.
+
+        Raises:
+            ValueError: The checkpoint is missing or damaged, or has no mask token.
+        """
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         backbone.freeze()
         return cls(config, backbone)
 
+    @property
+    def identity(self) -> str:
+        """Config and weights, which scores depend on besides the texts, as JSON; not the path of the weights."""
+        settings = self.config.model_dump(mode="json", exclude={"backbone"})
+        return json.dumps([settings, self.backbone.weights_digest, self.backbone.precision], sort_keys=True)
+
     def score(self, query: str, passages: Sequence[Passage]) -> np.ndarray:
-        """Return estimates of log p(query | passage) in nats, float64 [N]; 0 for a query without tokens."""
-        framed = self._framing(query, passages)
+        """Return the scores, float64 [N], in nats per query token; higher is better. 0 for a query without tokens.
+
+        Raises:
+            ValueError: A score is not finite, or there is no room for a passage.
+        """
+        framed = self.framed(query, passages)
         length = len(framed.query_ids)
         if not length or not passages:
             return np.zeros(len(passages))
-        masks_SL, weights_S = maskings(self.config, framed.query_ids.tolist())
-        rows = [self._row(framed, context, mask_L) for context in framed.contexts for mask_L in masks_SL]
-        terms_NS = self._log_probabilities(rows).reshape(len(passages), len(masks_SL))
-        scores_N: np.ndarray = (terms_NS * weights_S).sum(axis=1) / (length if self.config.normalise_length else 1)
+        per_logits = -(-self.backbone.vocab_size // _LOGITS_PER_TOKEN)
+        outside = length + len(framed.tail) + per_logits * length
+        sizes_N = np.array([len(context) + outside for context in framed.contexts])
+        scores_N = np.empty(len(passages))
+        for batch in token_budget_batches(sizes_N, self.tokens_per_batch):
+            scores_N[batch] = self._log_likelihoods(framed, [framed.contexts[i] for i in batch]) / length
         if not np.isfinite(scores_N).all():
             worst = int(np.flatnonzero(~np.isfinite(scores_N))[0])
             raise ValueError(
@@ -68,126 +98,46 @@ class QueryLikelihood(Reranker):
             )
         return scores_N
 
-    def _row(self, framed: FramedQuery, context: np.ndarray, mask_L: np.ndarray) -> _Row:
-        query_ids = np.where(mask_L, self._mask_id, framed.query_ids)
-        positions = len(context) + np.flatnonzero(mask_L) + self.config.read_offset
-        return _Row(np.concatenate([context, query_ids, framed.tail]), positions, framed.query_ids[mask_L])
-
-    def _log_probabilities(self, rows: Sequence[_Row]) -> np.ndarray:
-        """Log-probabilities of the masked tokens, summed within each row: float64 [R]."""
-        per_logits = -(-self.backbone.vocab_size // _LOGITS_PER_TOKEN)
-        sizes_R = np.array([len(row.ids) + per_logits * len(row.positions) for row in rows])
-        sums_R = np.empty(len(rows))
-        for batch in token_budget_batches(sizes_R, self.tokens_per_batch):
-            sums_R[batch] = self._run([rows[i] for i in batch])
-        return sums_R
-
-    def _run(self, rows: Sequence[_Row]) -> np.ndarray:
-        ids_BT, mask_BT = pad_right([row.ids for row in rows], self.backbone.vocabulary.pad_token_id)
-        positions_BP, _ = pad_right([row.positions for row in rows], 0)
-        with torch.inference_mode():
-            logits_BPV = self.backbone.forward(ids_BT, mask_BT, positions_BP).logits
-            # One row at a time: the fp32 copy of a whole batch's logits could be larger than the model.
-            sums_B = [_target_sum(logits_PV, row.targets) for logits_PV, row in zip(logits_BPV, rows, strict=True)]
-            summed: np.ndarray = torch.stack(sums_B).cpu().numpy()
-        return summed
-
-
-def _target_sum(logits_PV: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
-    logs_PV = torch.log_softmax(logits_PV[: len(targets)].float(), dim=-1)
-    index_P1 = torch.from_numpy(targets).long().to(logs_PV.device)[:, None]
-    return logs_PV.gather(1, index_P1).double().sum()
-
-
-class _Row(NamedTuple):
-    """One sequence to run: its ids, and the columns and true ids of its masked tokens."""
-
-    ids: np.ndarray
-    positions: np.ndarray
-    targets: np.ndarray
-
-
-def maskings(config: LikelihoodReranker, query_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks, bool [S, L], and weights, float64 [S], of a query of at least one token.
-
-    The estimate is the sum over maskings of their weight times the log-probabilities of the tokens they hide.
-    """
-    length = len(query_ids)
-    if config.estimator == "one-pass":
-        return np.ones((1, length), bool), np.ones(1)
-    if config.estimator == "pseudo-likelihood":
-        return np.eye(length, dtype=bool), np.ones(length)
-    generator = np.random.default_rng([config.seed, *query_ids])
-    return _monte_carlo(length, config.n_samples, generator)
-
-
-def _monte_carlo(length: int, n_samples: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Hide l of L tokens, l uniform in 1..L, weight L/l (LLaDA, arXiv 2502.09992, Eq. 6).
-
-    The ratios l/L of the samples are spread evenly from one random start, as in LLaDA's own evaluation: each is uniform
-    by itself, and together they vary less. Equal maskings are merged, since they would give equal terms.
-    """
-    ratios_S = (generator.random() + np.arange(n_samples)) / n_samples
-    hidden_S = np.minimum((ratios_S * length).astype(int) + 1, length)
-    masks_SL = np.zeros((n_samples, length), bool)
-    for mask_L, hidden in zip(masks_SL, hidden_S, strict=True):
-        mask_L[generator.permutation(length)[:hidden]] = True
-    masks_SL, counts_S = np.unique(masks_SL, axis=0, return_counts=True)
-    return masks_SL, counts_S / n_samples * length / masks_SL.sum(axis=1)
-
-
-@dataclass(frozen=True, slots=True)
-class FramedQuery:
-    """What the model sees for one query: context, query tokens, tail, in this order.
-
-    Attributes:
-        contexts: a passage each, int32 [C]: prompt, passage, prompt.
-        query_ids: int32 [L]; empty for a query that the tokenizer makes nothing of.
-        tail: int32, what closes the assistant's turn; may be empty.
-    """
-
-    contexts: list[np.ndarray]
-    query_ids: np.ndarray
-    tail: np.ndarray
-
-
-class Framing:
-    """Frames pairs for one vocabulary. Cuts query and passage to their limits, never the prompt."""
-
-    def __init__(self, vocabulary: Vocabulary, config: LikelihoodReranker) -> None:
-        tokenizer = vocabulary.tokenizer
-        opening = tokenizer.cls_token or tokenizer.bos_token or ""
-        # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
-        self._left, self._right = (
-            tokenizer(text, add_special_tokens=False)["input_ids"] for text in frame(PROMPT, tokenizer, opening)
-        )
-        end = vocabulary.turn_end_id
-        self._tail = [] if end is None else [end]
-        self._vocabulary = vocabulary
-        self._config = config
-
-    def __call__(self, query: str, passages: Sequence[Passage]) -> FramedQuery:
-        """Frame one query with its passages.
+    def framed(self, query: str, passages: Sequence[Passage]) -> FramedQuery:
+        """Frame one query with its passages. Query and passages are truncated to their limits, never the prompt.
 
         Raises:
-            ValueError: prompt and query leave no room for a passage.
+            ValueError: Prompt and query leave no room for a passage.
         """
-        query_ids = self._vocabulary.tokenise([query], [self._config.max_query_tokens])[0]
-        join = TextConfig(title_join=self._config.title_join)
-        texts = [join_title(passage.title, passage.text, join) for passage in passages]
-        rows = self._vocabulary.tokenise(texts, [self._room(len(query_ids))] * len(texts))
-        return FramedQuery(
-            contexts=[np.array([*self._left, *row, *self._right], np.int32) for row in rows],
-            query_ids=np.array(query_ids, np.int32),
-            tail=np.array(self._tail, np.int32),
-        )
-
-    def _room(self, query_tokens: int) -> int:
+        config, vocabulary = self.config, self.backbone.vocabulary
+        query_ids = vocabulary.tokenise([query], [config.max_query_tokens])[0]
         framing = len(self._left) + len(self._right) + len(self._tail)
-        room = min(self._config.max_passage_tokens, self._vocabulary.max_length - framing - query_tokens)
+        room = min(config.max_passage_tokens, vocabulary.max_length - framing - len(query_ids))
         if room < 1:
             raise ValueError(
-                f"no room for a passage: the prompt takes {framing} tokens, the query {query_tokens}, the model has "
-                f"{self._vocabulary.max_length}. Lower max_query_tokens."
+                f"no room for a passage: the prompt takes {framing} tokens, the query {len(query_ids)}, the model has "
+                f"{vocabulary.max_length}. Lower max_query_tokens."
             )
-        return room
+        join = TextConfig(title_join=config.title_join)
+        texts = [join_title(passage.title, passage.text, join) for passage in passages]
+        return FramedQuery(
+            [
+                np.array([*self._left, *row, *self._right], np.int32)
+                for row in vocabulary.tokenise(texts, [room] * len(texts))
+            ],
+            np.array(query_ids, np.int32),
+            np.array(self._tail, np.int32),
+        )
+
+    def _log_likelihoods(self, framed: FramedQuery, contexts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the summed log-probabilities of the query tokens for each passage, float64 [B]."""
+        length = len(framed.query_ids)
+        masks_L = np.full(length, self.backbone.vocabulary.mask_token_id, np.int32)
+        rows = [np.concatenate([context, masks_L, framed.tail]) for context in contexts]
+        ids_BT, mask_BT = pad_right(rows, self.backbone.vocabulary.pad_token_id)
+        starts_B1 = torch.tensor([[len(context) + self.config.read_offset] for context in contexts])
+        with torch.inference_mode():
+            logits_BLV = self.backbone.forward(ids_BT, mask_BT, starts_B1 + torch.arange(length)).logits
+            index_L1 = torch.from_numpy(framed.query_ids).long().to(logits_BLV.device)[:, None]
+            # One row at a time: the fp32 copy of a whole batch's logits could be larger than the model.
+            sums_B = [
+                torch.log_softmax(logits_LV.float(), dim=-1).gather(1, index_L1).double().sum()
+                for logits_LV in logits_BLV
+            ]
+            summed: np.ndarray = torch.stack(sums_B).cpu().numpy()
+        return summed

@@ -1,8 +1,7 @@
-"""An adapter in training: put on a backbone, written to disk whole or not at all, and gone on from.
+"""An adapter in training: attached to a backbone, written to disk, and read as the start of another training.
 
-LoRA is on the same functional set on every family: the attention's four projections and the feed-forward ones (paper
-§4.1), never the output head unless asked for; slot layers stand beside it. Values to begin with
-depend on the seed alone. On disk: PEFT's two files, slot layers, our manifest.
+LoRA changes the same modules in every architecture: the attention's four projections and the feed-forward ones (paper
+§4.1), never the output head. Initial values depend on the seed alone. On disk: PEFT's two files, slot layers, manifest.
 
 Legend: B texts, L length, T tokens of all texts, I inputs and O outputs of a matrix, R rank.
 """
@@ -34,39 +33,33 @@ from diffretriever.backbones.slot_layers import (
     attach_slot_layers,
     most_slots,
     read_slot_layers,
-    slot_shapes,
 )
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.files import file_digest, whole_folder
 from diffretriever.schemas.retriever import BackboneConfig, Readout
-from diffretriever.schemas.training import MANIFEST_FILE, Recipe, Start, TrainingManifest
+from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, MANIFEST_FILE, Recipe, Start, TrainingManifest
 from diffretriever.training.data.seeds import seed_torch
 
 ADAPTER = "adapter"
 """Folder of the adapter, in each checkpoint and in the end."""
 
 _LIBRARIES = ("torch", "transformers", "peft", "ray")
-_HEAD_REMEDY = "set --adapter-head include, or backbone.adapter_head: drop in the retriever's YAML file"
 
 
 def attach_lora(
-    backbone: Backbone, recipe: Recipe, readout: Readout = "states", word_weights_V: torch.Tensor | None = None
+    backbone: Backbone, recipe: Recipe, readout: Readout = "states", word_weights_V: Tensor | None = None
 ) -> LoraConfig:
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
-    authors' DeepSpeed configuration. B, the token head and the readout's R start as zero, so nothing
-    changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
-    alike for long.
+    authors' DeepSpeed configuration. B, the token head and the readout's R start as zero, so nothing changes yet. Slot
+    embeddings start with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
 
     Args:
         backbone: without an adapter.
         recipe: of the training.
         readout: of the retriever.
-        word_weights_V: float32 on the CPU, what impacts are multiplied with, if anything.
-
-    Raises:
-        ValueError: `adapter_head: include` on a backbone whose head is not a matrix of its own.
+        word_weights_V: float32 on the CPU, factors of impacts; None: no factors.
     """
     config = lora_config(backbone, recipe)
     # BERT has dropout of its own, the decoders have none: the recipe's is the only one on all of them.
@@ -107,34 +100,28 @@ def _adapted(
     return given_BLO
 
 
-def _new_slot_layers(
-    backbone: Backbone, recipe: Recipe, readout: Readout, word_weights_V: torch.Tensor | None
-) -> SlotLayers:
+def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout, word_weights_V: Tensor | None) -> SlotLayers:
+    size = backbone.hidden_size
     embeddings_SH = token_head_HH = residual_HH = attention_HH = None
-    if recipe.slot_embeddings:
+    if recipe.slot_layers:
         spread = float(backbone.model.get_input_embeddings().weight.float().std())
-        embeddings_SH = spread * torch.randn(recipe.slot_embeddings, backbone.hidden_size)
-    if recipe.token_head:
-        token_head_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
+        embeddings_SH = spread * torch.randn(recipe.slot_layers, size)
+        token_head_HH = torch.zeros(size, size)
     if readout == "residual":
-        residual_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
-    # Slots look at what is like them from the start: with even attention all of them are the mean, and stay it.
+        residual_HH = torch.zeros(size, size)
+    # Slots attend to similar states from the start: with even attention all slots are the mean, and stay it.
     if readout == "pooling":
-        residual_HH = torch.eye(backbone.hidden_size)
-        attention_HH = torch.eye(backbone.hidden_size)
+        residual_HH, attention_HH = torch.eye(size), torch.eye(size)
     return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH, word_weights_V)
 
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
-    """Return PEFT's description of the adapter that `recipe` asks for."""
-    targets = list(backbone.lora_targets)
-    if recipe.adapter_head == "include":
-        targets.append(_head_name(backbone))
+    """Return PEFT's description of a recipe's adapter."""
     return LoraConfig(
-        r=recipe.lora_rank,
-        lora_alpha=recipe.lora_alpha,
+        r=LORA_RANK,
+        lora_alpha=LORA_ALPHA,
         lora_dropout=recipe.lora_dropout,
-        target_modules=targets,
+        target_modules=list(backbone.lora_targets),
         bias="none",
     )
 
@@ -169,17 +156,6 @@ def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
         for name, parameter in trainable_parameters(backbone).items()
         if not name.startswith(f"{MODULE}.")
     }
-
-
-def _head_name(backbone: Backbone) -> str:
-    head: Any = backbone.model.get_output_embeddings()
-    if head is None or head.weight is backbone.model.get_input_embeddings().weight:
-        raise ValueError(
-            "adapter_head: include needs an output head of its own, but this backbone's shares the weights of the "
-            "input embeddings: leave it at drop"
-        )
-    (name,) = (name for name, module in backbone.model.named_modules() if module is head)
-    return str(name)
 
 
 def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
@@ -242,37 +218,30 @@ def adapter_digest(folder: Path) -> str:
 
 
 def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
-    """Return which adapter a training over `place` goes on from; None if there is none.
+    """Return the adapter that a training over `place` starts from; None if there is none.
 
     Raises:
-        ValueError: it cannot be found, or has what the recipe has no room for, as far as its files alone say.
+        ValueError: It cannot be found, or its files have something that the recipe does not train.
     """
     if place.adapter is None:
         return None
     folder = resolve_adapter(place.adapter, place.adapter_revision)
-    _check_room(folder, recipe)
+    config, slots = AdapterFiles.open(folder).config, most_slots(folder) or 0
+    if not config.get("rank_pattern") and config["r"] != LORA_RANK:
+        raise ValueError(f"{folder}: its rank is {config['r']}, training has {LORA_RANK}: start from another adapter")
+    if slots > recipe.slot_layers:
+        raise ValueError(
+            f"{folder}: it has layers for {slots} slots, the recipe for {recipe.slot_layers}: set --recipe minilm, or "
+            "start from another adapter"
+        )
     return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
 
 
-def _check_room(folder: Path, recipe: Recipe) -> None:
-    config = AdapterFiles.open(folder).config
-    rank = config["r"]
-    if not config.get("rank_pattern") and rank != recipe.lora_rank:
-        raise ValueError(f"{folder}: its rank is {rank}, lora_rank is {recipe.lora_rank}: set --lora-rank {rank}")
-    count = most_slots(folder) or 0
-    if count > recipe.slot_embeddings:
-        raise ValueError(f"{folder}: it has vectors for {count} slots: set --slot-embeddings {count}, or more")
-    if "token_head" in slot_shapes(folder) and not recipe.token_head:
-        raise ValueError(f"{folder}: it has a token head: set --token-head")
-    if "word_weights" in slot_shapes(folder) and recipe.word_weights == "none":
-        raise ValueError(f"{folder}: it has weights of words: set --word-weights idf, and they are kept")
-
-
 def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
-    """Read the adapter that a training goes on from, for a backbone that has none yet.
+    """Read the adapter that a training starts from, for a backbone that has none yet.
 
     Raises:
-        ValueError: it is not there, not the one that the training began with, or none for this backbone.
+        ValueError: It is missing, has changed since the training began, or does not fit this backbone.
     """
     if start is None:
         return None
@@ -291,7 +260,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
 
 @dataclass(frozen=True)
 class StartingValues:
-    """What an adapter holds, by the backbone's own names of its modules."""
+    """The tensors of an adapter, by the backbone's names of its modules."""
 
     file: Path
     parts: dict[str, LowRank]
@@ -299,33 +268,31 @@ class StartingValues:
 
     @torch.no_grad()
     def put_on(self, backbone: Backbone) -> None:
-        """Give the new adapter on `backbone` these values; what they say nothing of stays as it began.
+        """Copy these values into the new adapter on `backbone`; tensors that are missing here keep their values.
 
         Raises:
-            ValueError: the new adapter has another rank, or no place for some of them.
+            ValueError: The new adapter has another rank, or lacks some of the modules.
         """
         for name, part in self.parts.items():
             layer = backbone.model.get_submodule(name)
             if not hasattr(layer, "lora_A"):
                 on_head = name in outside_of_layers(backbone.model)
+                remedy = "set backbone.adapter_head: drop in the retriever's YAML file"
                 raise ValueError(
-                    f"{self.file}: it changes {name}, which this recipe does not train: "
-                    + (_HEAD_REMEDY if on_head else "go on from another adapter")
+                    f"{self.file}: it changes {name}, which is not trained: "
+                    + (remedy if on_head else "start from another adapter")
                 )
             a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
             if a_RI.shape[0] != part.rank:
-                raise ValueError(
-                    f"{self.file}: its part on {name} has rank {part.rank}, lora_rank is {a_RI.shape[0]}: "
-                    f"set --lora-rank {part.rank}"
-                )
+                raise ValueError(f"{self.file}: its part on {name} has rank {part.rank}, training has {a_RI.shape[0]}")
             a_RI.copy_(part.a_RI)
-            # Its own scale goes into B: the change of the weights is what stays.
+            # Its own scale goes into B: the change of the weights stays the same.
             b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))
         if self.slots is None:
             return
         layers = backbone.slot_layers
         assert layers is not None, "the start has been checked for it"
         for name, tensor in self.slots.tensors().items():
-            place = getattr(layers, name)
-            # Slots beyond those of the start keep what they began with.
-            place[: len(tensor)] = tensor.to(place.device)
+            values = getattr(layers, name)
+            # Slots beyond those of the start keep their values.
+            values[: len(tensor)] = tensor.to(values.device)

@@ -1,17 +1,16 @@
-"""How gradients become a step, on one worker or on many: the interface, and two engines behind it.
+"""How gradients become a step, on one worker or on many: two engines with the same methods.
 
-`ddp`: plain data parallelism. `deepspeed`: ZeRO-2, where gradients and the optimiser's state are shared out among the
-workers (paper App. B.1).
+`ddp`: plain data parallelism. `deepspeed`: ZeRO-2, which shards gradients and the optimiser's state over the workers
+(paper App. B.1). Both add up gradients, average them over workers, clip them and step; all workers call them alike.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,8 @@ from diffretriever.files import understood
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers
 
+# Both as in the authors' training.
+CLIP_NORM, WEIGHT_DECAY = 1.0, 0.01
 _STATE_FILE = "optimizer.pt"
 _TAG = "deepspeed"
 _VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -35,63 +36,38 @@ def open_engine(module: nn.Module, parameters: dict[str, nn.Parameter], recipe: 
     Args:
         module: what is trained.
         parameters: those of the module that change, by name.
-        recipe: the strategy, and the optimiser's settings.
+        recipe: the strategy.
         workers: this one among all.
 
     Raises:
-        ValueError: DeepSpeed is asked for and not installed.
+        ValueError: The strategy is DeepSpeed, which is not installed.
     """
     if recipe.strategy == "ddp":
-        return PlainEngine(parameters, recipe, workers)
+        return PlainEngine(parameters, workers)
     return DeepSpeedEngine(module, parameters, recipe)
 
 
-class Engine(ABC):
-    """Adds up gradients, averages them over workers, clips them and steps; all workers call it alike."""
-
-    @abstractmethod
-    def backward(self, loss: Tensor, last: bool) -> None:  # noqa: FBT001 (the form that gradient caching calls)
-        """Add the gradients of a scalar to the step's; `last` says that none will follow in this step."""
-
-    @abstractmethod
-    def step(self, learning_rate: float) -> float:
-        """Change the parameters by what was added up; return the gradient's norm before clipping."""
-
-    @abstractmethod
-    def save(self, folder: Path) -> None:
-        """Write parameters and optimiser into `folder`, which is there; workers may each write files of their own."""
-
-    @abstractmethod
-    def load(self, folder: Path) -> None:
-        """Take up what `save` wrote on as many workers.
-
-        Raises:
-            ValueError: the checkpoint is not there, or of something else.
-        """
-
-
-class PlainEngine(Engine):
+class PlainEngine:
     """Every worker holds the whole optimiser; gradients are averaged once a step, as one tensor.
 
     No wrapper around the module: losses need not come from one call of its forward.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter], recipe: Recipe, workers: Workers) -> None:
+    def __init__(self, parameters: dict[str, nn.Parameter], workers: Workers) -> None:
         self._parameters, self._workers = parameters, workers
-        self._clip_norm = recipe.clip_norm
-        self._optimizer = _adamw(parameters, recipe)
+        self._optimizer = _adamw(parameters)
         if workers.total > 1:
             for parameter in parameters.values():
                 dist.broadcast(parameter.data, src=0)
 
-    def backward(self, loss: Tensor, last: bool) -> None:  # noqa: FBT001 (as in the interface)
+    def backward(self, loss: Tensor) -> None:
         """Add the gradients of a scalar to the step's."""
         loss.backward()
 
     def step(self, learning_rate: float) -> float:
         """Average, clip, step."""
         self._average()
-        norm = float(clip_grad_norm_(self._parameters.values(), self._clip_norm))
+        norm = float(clip_grad_norm_(self._parameters.values(), CLIP_NORM))
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
@@ -128,7 +104,7 @@ class PlainEngine(Engine):
             parameter.grad = averaged.view_as(parameter)
 
 
-class DeepSpeedEngine(Engine):
+class DeepSpeedEngine:
     """ZeRO-2 over the trainable parameters of a module, which stays where and as precise as it is.
 
     A process group must be open, and LOCAL_RANK be set, as Ray Train and torchrun do.
@@ -151,11 +127,11 @@ class DeepSpeedEngine(Engine):
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
             model=module,
             model_parameters=list(parameters.values()),
-            optimizer=_adamw(parameters, recipe),
+            optimizer=_adamw(parameters),
             config=_config(recipe, sum(parameter.numel() for parameter in parameters.values())),
         )
 
-    def backward(self, loss: Tensor, last: bool) -> None:  # noqa: FBT001 (as in the interface)
+    def backward(self, loss: Tensor) -> None:
         """Add the gradients of a scalar to the step's; they are communicated meanwhile."""
         self._engine.backward(loss)
 
@@ -207,7 +183,7 @@ def _config(recipe: Recipe, trainable: int) -> dict[str, Any]:
         # Losses come divided already, and a step may have any number of backward passes.
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": recipe.clip_norm,
+        "gradient_clipping": CLIP_NORM,
         "zero_optimization": {
             "stage": 2,
             "contiguous_gradients": True,
@@ -220,6 +196,9 @@ def _config(recipe: Recipe, trainable: int) -> dict[str, Any]:
     }
 
 
-def _adamw(parameters: dict[str, nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
-    """Return AdamW over the adapter's matrices, with torch's betas and epsilon."""
-    return torch.optim.AdamW(parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+Engine: TypeAlias = PlainEngine | DeepSpeedEngine
+
+
+def _adamw(parameters: dict[str, nn.Parameter]) -> torch.optim.AdamW:
+    """Return AdamW with torch's betas and epsilon; each step sets the learning rate."""
+    return torch.optim.AdamW(parameters.values(), weight_decay=WEIGHT_DECAY)

@@ -1,7 +1,7 @@
-"""The training objective: L = L_dense + L_sparse, and distillation where asked for (paper §3.4). Only tensors.
+"""The training objective: L = L_dense + L_sparse (paper §3.4), and distillation if the recipe has it. Only tensors.
 
-Legend: Q queries, P candidates, C passages of a query's own, B texts, K vectors of a text, H hidden size, T content ids
-of a text, U distinct content ids of all queries.
+Legend: Q queries, P candidates, B texts, K vectors of a text, H hidden size, T content ids of a text, U distinct
+content ids of all queries.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, softmax
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from diffretriever.representations import offsets_of
 from diffretriever.schemas.training import Recipe
 from diffretriever.scoring.maxsim import maxsim
-from diffretriever.training.trainable import Taught, TextVectors
+from diffretriever.training.trainable import TextVectors
 
+TEACHER_TEMPERATURE = 0.018
+"""Temperature of the teacher's scores, chosen for the recipe `minilm`."""
 # Above every token id.
 _NO_ID = 1 << 62
 
 
 class Outcome(NamedTuple):
-    """The loss and what it is made of, each a float32 scalar; parts that a recipe or method lacks are zero."""
+    """The loss and its terms, each a float32 scalar; terms that a recipe or method lacks are zero."""
 
     loss: Tensor
     dense: Tensor
@@ -37,52 +39,36 @@ class Outcome(NamedTuple):
         return Outcome(*(value.detach() for value in self))
 
 
-def objective(
-    queries: TextVectors,
-    passages: TextVectors,
-    teacher_QC: Tensor | None,
-    passages_each: int,
-    recipe: Recipe,
-    answers_QP: Tensor | None = None,
-    taught: Taught | None = None,
-) -> Outcome:
+def objective(queries: TextVectors, passages: TextVectors, recipe: Recipe, answers_QP: Tensor | None = None) -> Outcome:
     """Compute the loss of all queries over all candidates.
 
     Args:
         queries: Q texts.
-        passages: Q · C texts, those of query i from i C on, its positive first.
-        teacher_QC: the teacher's scores, NaN for a query without them; None without distillation.
-        passages_each: C.
-        recipe: temperatures and weights.
-        answers_QP: bool, the candidates known to answer a query: none of them is its negative, in the dense loss or the
-            sparse one. None: all count. Distillation takes no notice of them.
-        taught: the same texts as another retriever represents them, which is the teacher then, of all candidates.
+        passages: Q · C texts, C = 1 + `hard_negatives`: those of query i from i C on, its positive first.
+        recipe: temperature and weights.
+        answers_QP: bool, the candidates known to answer a query. They are not among its negatives, in the dense loss or
+            the sparse one; distillation counts them. None: all candidates count.
     """
-    positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * passages_each
-
-    def counted(scores_QP: Tensor) -> Tensor:
-        return scores_QP if answers_QP is None else excluding(scores_QP, answers_QP, positives_Q)
-
+    positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * (1 + recipe.hard_negatives)
     scores_QP = dense_scores(queries, passages)
-    dense = contrastive(counted(scores_QP) / recipe.temperature, positives_Q)
+    counted_QP = _counted(scores_QP, answers_QP, positives_Q)
+    dense = cross_entropy(counted_QP / recipe.temperature, positives_Q)
     sparse = distillation = torch.zeros_like(dense)
-    if recipe.sparse_weight and queries.ids_BT.shape[1]:
-        sparse = contrastive(counted(sparse_scores(queries, passages)), positives_Q)
-    if taught is not None and recipe.distillation == "align":
-        distillation = misalignment(queries, taught.queries) + misalignment(passages, taught.passages)
-    elif taught is not None:
-        distillation = _distillation(scores_QP, dense_scores(*taught), recipe)
-    elif teacher_QC is not None:
-        distillation = _distillation(own_passages(scores_QP, passages_each), teacher_QC, recipe)
-    loss = dense + recipe.sparse_weight * sparse + recipe.distillation_weight * distillation
-    accuracy = (counted(scores_QP).argmax(1) == positives_Q).float().mean()
+    if queries.ids_BT.shape[1]:
+        sparse = cross_entropy(_counted(sparse_scores(queries, passages), answers_QP, positives_Q), positives_Q)
+    if recipe.distillation_weight:
+        teacher_QP = dense_scores(queries.by_tokens(), passages.by_tokens())
+        distillation = distilled(scores_QP / recipe.temperature, teacher_QP / TEACHER_TEMPERATURE)
+    loss = dense + sparse + recipe.distillation_weight * distillation
+    accuracy = (counted_QP.argmax(1) == positives_Q).float().mean()
     return Outcome(loss, dense, sparse, distillation, accuracy)
 
 
-def _distillation(student_QC: Tensor, teacher_QC: Tensor, recipe: Recipe) -> Tensor:
-    if recipe.distillation == "kl":
-        return distilled_kl(student_QC / recipe.temperature, teacher_QC / recipe.teacher_temperature)
-    return distilled_mse(student_QC, teacher_QC)
+def _counted(scores_QP: Tensor, answers_QP: Tensor | None, positives_Q: Tensor) -> Tensor:
+    """Return the scores, -inf for candidates that do not count; a query's own positive always counts."""
+    if answers_QP is None:
+        return scores_QP
+    return scores_QP.masked_fill(answers_QP.scatter(1, positives_Q[:, None], value=False), -torch.inf)
 
 
 def dense_scores(queries: TextVectors, passages: TextVectors) -> Tensor:
@@ -119,55 +105,13 @@ def _over(ids_U: Tensor, texts: TextVectors) -> Tensor:
     return room_BU.scatter_add(1, place_BT, texts.weights_BT)[:, :-1]
 
 
-def excluding(scores_QP: Tensor, excluded_QP: Tensor, positives_Q: Tensor) -> Tensor:
-    """Return [Q, P]: the scores, -inf for candidates that do not count; a query's positive always counts.
+def distilled(student_QP: Tensor, teacher_QP: Tensor) -> Tensor:
+    """Return the mean over queries of KL(teacher || student), of the softmax of both logits, a scalar.
 
-    Args:
-        scores_QP: of all candidates.
-        excluded_QP: bool; what it says of a query's positive does not matter.
-        positives_Q: int64, the column of each query's positive.
+    A query without tokens of its own has NaN as its teacher's scores, and does not count.
     """
-    return scores_QP.masked_fill(excluded_QP.scatter(1, positives_Q[:, None], value=False), -torch.inf)
-
-
-def contrastive(scores_QP: Tensor, positives_Q: Tensor) -> Tensor:
-    """Return the mean over queries of the cross-entropy of its positive among all P candidates, a scalar.
-
-    Args:
-        scores_QP: divided by the temperature already; -inf for a candidate that does not count.
-        positives_Q: int64, the column of each query's positive.
-    """
-    return cross_entropy(scores_QP, positives_Q)
-
-
-def distilled_kl(student_QC: Tensor, teacher_QC: Tensor) -> Tensor:
-    """Return the mean over queries of KL(teacher || student), of the softmax of both, a scalar.
-
-    Args:
-        student_QC: logits, that is, divided by the temperature already.
-        teacher_QC: likewise. A query whose teacher's scores are NaN does not count; with no other the result is 0.
-    """
-    known_Q = ~teacher_QC.isnan().any(1)
+    known_Q = ~teacher_QP.isnan().any(1)
     if not known_Q.any():
-        return student_QC.sum() * 0
-    student_QC = log_softmax(student_QC[known_Q], dim=1)
-    return kl_div(student_QC, softmax(teacher_QC[known_Q], dim=1), reduction="batchmean")
-
-
-def distilled_mse(student_QC: Tensor, teacher_QC: Tensor) -> Tensor:
-    """Return the mean squared difference of scores, a scalar; NaN as in `distilled_kl`."""
-    known_Q = ~teacher_QC.isnan().any(1)
-    if not known_Q.any():
-        return student_QC.sum() * 0
-    return mse_loss(student_QC[known_Q], teacher_QC[known_Q])
-
-
-def misalignment(texts: TextVectors, taught: TextVectors) -> Tensor:
-    """Return the mean over texts of 1 - cosine of the mean of its vectors and the mean of a teacher's, a scalar."""
-    return (1 - cosine_similarity(texts.vectors_BKH.sum(1), taught.vectors_BKH.sum(1))).mean()
-
-
-def own_passages(scores_QP: Tensor, passages_each: int) -> Tensor:
-    """Return [Q, C]: each query's scores of the C passages that it brought, where query i brought those from i C on."""
-    rows_Q1 = torch.arange(len(scores_QP), device=scores_QP.device)[:, None]
-    return scores_QP.gather(1, rows_Q1 * passages_each + torch.arange(passages_each, device=scores_QP.device))
+        return student_QP.sum() * 0
+    student_QP = log_softmax(student_QP[known_Q], dim=1)
+    return kl_div(student_QP, softmax(teacher_QP[known_Q], dim=1), reduction="batchmean")

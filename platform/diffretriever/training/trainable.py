@@ -74,7 +74,7 @@ class TextVectors(NamedTuple):
     known_BT: Tensor
     """bool, the ids that a text has."""
     tokens_BLH: Tensor
-    """float32, L2-normalised, a vector of each token with half the mean in it; L is 0 where nobody learns from them."""
+    """float32, L2-normalised, a vector of each token with half the mean in it; L is 0 without distillation."""
     own_BL: Tensor
     """bool, the tokens that are the text's."""
 
@@ -105,13 +105,6 @@ class TextVectors(NamedTuple):
             pad(self.known_BT, more_ids),
             pad(self.tokens_BLH, (0, 0, 0, more_tokens)),
             pad(self.own_BL, (0, more_tokens)),
-        )
-
-    def leaf(self) -> TextVectors:
-        """Return the same values cut off from what computed them, ready to collect gradients."""
-        return self._replace(
-            vectors_BKH=self.vectors_BKH.detach().requires_grad_(),
-            weights_BT=self.weights_BT.detach().requires_grad_(),
         )
 
 
@@ -145,13 +138,6 @@ def join(parts: Sequence[TextVectors]) -> TextVectors:
     """Return the texts of all `parts`, in order."""
     widths = np.array([part.widths for part in parts]).max(0).tolist()
     return TextVectors(*map(torch.cat, zip(*(part.padded(*widths) for part in parts), strict=True)))
-
-
-class Taught(NamedTuple):
-    """What a teacher makes of the texts of a loss; no gradients."""
-
-    queries: TextVectors
-    passages: TextVectors
 
 
 def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:

@@ -1,14 +1,13 @@
-"""What training is made of: a query with its judged passages as files hold it, and what a step takes of it.
+"""Training examples: a query with its judged passages, read from a record or refused by the field that is wrong.
 
-A record of a file becomes an example, or an error that names the field. Two texts are the same for training if their
-keys are equal: the same words in the same order, whatever their case and spaces.
+Two texts are the same for training if their keys are equal: the same words in the same order, whatever their case and
+spaces.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +30,7 @@ from diffretriever.collections.records import (
 _POSITIVES = ("positive_passages", "positives", "positive")
 _NEGATIVES = ("negative_passages", "negatives", "negative")
 _LIKE_PASSAGES = re.compile("negative|positive|(^|[^a-z])(neg|pos([^a-z]|$))", re.IGNORECASE)
-"""Names of fields that hold passages or their scores."""
+"""Names of fields that may contain passages or their scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +46,16 @@ class Example:
     """Passages that answer the query."""
     negatives: tuple[Passage, ...]
     """Hard negatives, best first where they were mined; may be empty."""
-    scores: tuple[float, ...] | None
-    """A teacher's scores of the positives, then of the negatives, for distillation; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one query brings to a step."""
+    """A query with its candidates of a step."""
 
     query_id: str
     query: str
     passages: tuple[Passage, ...]
     """The positive, then the negatives."""
-    scores: tuple[float, ...] | None
-    """The teacher's scores of `passages`; None where the example has none or a passage is borrowed from another."""
     answers: tuple[int, ...] = ()
     """`passage_key` of all passages known to answer the query; the positive need not be listed."""
 
@@ -99,8 +94,7 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
 
     Query: `query`, and its id in the first field present of `QUERY_ID_FIELDS`. Passages: `positive_passages`,
     `positives` or `positive`, and `negative_passages`, `negatives` or `negative`: texts, or objects with `text`,
-    `title` and an id in one of `ID_FIELDS`. An absent id is made from the contents. A teacher's scores: `scores`, of
-    the positives and then the negatives, or a `score` in every passage.
+    `title` and an id in one of `ID_FIELDS`. An absent id is made from the contents.
 
     Other fields are not read. One that is named like passages, such as `hard_negatives`, is an error.
 
@@ -115,20 +109,13 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
     positives = list(_passages(fields, _POSITIVES))
     if not positives:
         raise RefusedError(f"no positive: none in {', '.join(_POSITIVES)}")
-    negatives = list(_passages(fields, _NEGATIVES))
-    scores = _scores(fields, positives + negatives)
-    keys = [passage_key(passage) for passage, _ in positives + negatives]
-    kept = _without_repeated([passage for passage, _ in positives + negatives], keys)
-    passages = [(positives + negatives)[i][0] for i in kept]
+    passages = positives + list(_passages(fields, _NEGATIVES))
+    keys = [passage_key(passage) for passage in passages]
+    kept = _without_repeated(passages, keys)
     n_positives = sum(i < len(positives) for i in kept)
-    query = _query(fields, passages[:n_positives])
-    example = Example(
-        query_id=query[0],
-        query=query[1],
-        positives=tuple(passages[:n_positives]),
-        negatives=tuple(passages[n_positives:]),
-        scores=tuple(scores[i] for i in kept) if scores is not None else None,
-    )
+    chosen = tuple(passages[i] for i in kept)
+    query_id, query = _query(fields, chosen[:n_positives])
+    example = Example(query_id, query, chosen[:n_positives], chosen[n_positives:])
     return Checked(example, tuple(keys[i] for i in kept), len(keys) - len(kept))
 
 
@@ -136,12 +123,12 @@ def _refuse_unread_passages(fields: dict[str, Any]) -> None:
     read = [next((name for name in names if name in fields), None) for names in (_POSITIVES, _NEGATIVES)]
     for name, value in fields.items():
         if name not in read and _LIKE_PASSAGES.search(name) and not isinstance(value, int | float):
-            known = ", ".join((*_POSITIVES, *_NEGATIVES, "scores"))
+            known = ", ".join((*_POSITIVES, *_NEGATIVES))
             raise RefusedError(f"unknown field: '{name}' is not read: rename it to one of {known}, or remove it")
 
 
-def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[Passage, Any]]:
-    """Yield the passages of the first field present, each with its `score`, None without one."""
+def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[Passage]:
+    """Yield the passages of the first field present."""
     name = next((name for name in names if name in fields), None)
     if name is None:
         return
@@ -149,7 +136,7 @@ def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[
     for number, item in enumerate(value if isinstance(value, list) else [value]):
         place = f"{name}[{number}]" if isinstance(value, list) else name
         try:
-            yield _passage(item), item.get("score") if isinstance(item, dict) else None
+            yield _passage(item)
         except RefusedError as refused:
             raise RefusedError(f"{refused} (in {place})") from refused
 
@@ -170,7 +157,7 @@ def _passage(item: Any) -> Passage:
     return checked_passage(passage_id, title, text)
 
 
-def _query(fields: dict[str, Any], positives: list[Passage]) -> tuple[str, str]:
+def _query(fields: dict[str, Any], positives: Sequence[Passage]) -> tuple[str, str]:
     if "query" not in fields:
         raise RefusedError("no query field: 'query' is absent")
     text = _string("query", fields["query"])
@@ -194,18 +181,6 @@ def _string(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise RefusedError(f"wrong type: '{name}' is no string")
     return value
-
-
-def _scores(fields: dict[str, Any], passages: list[tuple[Passage, Any]]) -> list[float] | None:
-    scores = fields.get("scores", [score for _, score in passages])
-    if not isinstance(scores, list) or len(scores) != len(passages):
-        raise RefusedError(f"bad scores: 'scores' must be an array of {len(passages)}, one a passage")
-    if "scores" not in fields and any(score is None for score in scores):
-        return None
-    for score in scores:
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            raise RefusedError("bad scores: one is no finite number")
-    return [float(score) for score in scores]
 
 
 def _without_repeated(passages: list[Passage], keys: list[int]) -> list[int]:
@@ -255,8 +230,7 @@ def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
 def example_digest(example: Example, passages: Sequence[bytes]) -> bytes:
     """Return BLAKE2b-128 of all that the example holds; `passages` are the digests of its passages."""
     digest = hashlib.blake2b(digest_size=16)
-    counts = (len(example.positives), len(example.negatives), len(example.scores or ()))
-    parts = [*map(str, counts), example.query_id, example.query, *map(repr, example.scores or ())]
+    parts = [str(len(example.positives)), str(len(example.negatives)), example.query_id, example.query]
     digest.update("".join(f"{len(part)}\x1f{part}" for part in parts).encode())
     digest.update(b"".join(passages))
     return digest.digest()

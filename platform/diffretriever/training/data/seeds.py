@@ -1,8 +1,7 @@
 """Random numbers that depend on what they are for, and on nothing that was drawn before.
 
-A step's dropout, budgets and examples follow from the recipe's seed, the step and the part alone. So a resumed training
-goes on bit for bit without any generator's state in its checkpoints, a part gives the same whichever worker runs it,
-and encoding it again, as gradient caching does, repeats its dropout.
+A step's dropout, budgets and examples follow from the recipe's seed, the step and the part alone. So a
+training resumes bit for bit without a generator's state in its checkpoints, whichever worker runs a part.
 
 Every number comes from BLAKE2b of its purpose: a few names and numbers. `seed_torch` and `draw` start a library's own
 generator from it. `draws` and `permutation`, which order and sample examples, read Philox directly, whose output is

@@ -1,18 +1,16 @@
 """The prepared form of training data: memory-mapped, immutable, and sampled by counters instead of states.
 
-A folder of `passages.arrow`, `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last.
-What a row, an epoch and a seed give depends on nothing else, so any number of workers, in any order, see the same.
-Columns are read a row at a time from the mapped files, without Arrow's cost for a value. Of a set on an object store
-those files are a copy in the cache, which a machine fetches once.
+A folder of `passages.arrow`, `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last. A
+row, an epoch and a seed determine a group, for any number of workers in any order. A node fetches the files of a set on
+an object store once, into its cache.
 """
 
 from __future__ import annotations
 
 import shutil
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,31 +27,26 @@ EXAMPLES_FILE = "examples.arrow"
 PASSAGES_FILE = "passages.arrow"
 
 _COPIED_BYTES = 8 << 20
-# After so many draws in vain, all rows are tried in turn.
+# After so many draws, all rows are tried one after another.
 _ROWS_DRAWN = 64
 
 
 class TrainingSet:
-    """Examples by row, and what a training step takes of them. Picklable: it is opened again where it arrives."""
+    """Examples by row, and the candidates of a training step. Picklable: it is opened again where it arrives."""
 
     def __init__(self, place: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
         """Map the files in `folder`, which are those of `place`, with that manifest; use `open`."""
         self.place, self.folder = place, folder
         self.manifest = manifest
         self.digest = manifest.digest
-        examples, passages = _open_batches(folder / EXAMPLES_FILE), _open_batches(folder / PASSAGES_FILE)
-        self._rows, self._passage_rows = _Rows(examples), _Rows(passages)
-        self._query_ids, self._queries = _TextColumn(examples, "query_id"), _TextColumn(examples, "query")
-        self._n_positives = [batch.column("n_positives").to_numpy() for batch in examples]
-        self._lists, self._scores = _ListColumn(examples, "passages"), _ListColumn(examples, "scores")
-        self._ids, self._titles, self._texts = (_TextColumn(passages, name) for name in ("id", "title", "text"))
+        self._examples, self._passages = _mapped(folder / EXAMPLES_FILE), _mapped(folder / PASSAGES_FILE)
 
     @classmethod
     def open(cls, place: AnyPlace) -> TrainingSet:
         """Open a training set, local or on an object store.
 
         Raises:
-            ValueError: none is there, it is incomplete or damaged, or of a newer layout; the message says what to do.
+            ValueError: The training set is missing, incomplete or damaged; the message says what to do.
         """
         manifest = read_manifest(place)
         found = as_place(place)
@@ -66,19 +59,14 @@ class TrainingSet:
         return TrainingSet.open, (self.place,)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._examples)
 
     def example(self, row: int) -> Example:
         """Return the example of a row, 0 to len - 1."""
-        place = self._rows.find(row)
-        passages = [self._passage(int(number)) for number in self._lists[place]]
-        n_positives = int(self._n_positives[place[0]][place[1]])
+        stored = self._stored(row)
+        passages = [self._passage(number) for number in stored.passages]
         return Example(
-            query_id=self._query_ids[place],
-            query=self._queries[place],
-            positives=tuple(passages[:n_positives]),
-            negatives=tuple(passages[n_positives:]),
-            scores=tuple(self._scores[place].tolist()) or None,
+            stored.query_id, stored.query, tuple(passages[: stored.positives]), tuple(passages[stored.positives :])
         )
 
     def order(self, epoch: int, seed: int) -> np.ndarray:
@@ -86,82 +74,86 @@ class TrainingSet:
         return permutation(len(self), "order", seed, epoch)
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """Return one positive of a row and `negatives` passages that are none.
+        """Return one positive of a row and `negatives` other passages.
 
-        Determined by the query's id, `epoch` and `seed`. The positives take turns from epoch to epoch. The hard
-        negatives are put in an order once, and an epoch takes the next ones in it, from the start again after the last.
-        Where there are fewer than asked for, positives of other rows fill up: none that this row has, none twice, none
-        of a row with the same query.
+        The query's id, `epoch` and `seed` determine them. Epochs take the positives one after another, and the next
+        hard negatives in an order that does not change, from the start again after the last. If there are too few,
+        positives of other rows fill up: none that this row has, none twice, none of a row with the same query.
 
         Args:
             row: of the set.
             epoch: counted from 0.
-            negatives: how many passages besides the positive.
+            negatives: number of passages besides the positive.
             seed: of the training.
 
         Raises:
-            ValueError: there are not enough passages in the whole training set.
+            ValueError: The whole training set has too few passages.
         """
-        place = self._rows.find(row)
-        query_id, numbers = self._query_ids[place], self._lists[place]
-        n_positives = int(self._n_positives[place[0]][place[1]])
-        n_hard = len(numbers) - n_positives
-        positive = (int(draws(1, "positive", query_id, seed)[0] >> np.uint64(1)) + epoch) % n_positives
-        taken = min(negatives, n_hard)
-        turn = (epoch * negatives + np.arange(taken)) % max(n_hard, 1)
-        chosen = [positive, *(n_positives + permutation(n_hard, "negatives", query_id, seed)[turn]).tolist()]
-        passages = [self._passage(int(numbers[i])) for i in chosen]
-        scores = self._scores[place]
+        stored = self._stored(row)
+        hard = len(stored.passages) - stored.positives
+        positive = (int(draws(1, "positive", stored.query_id, seed)[0] >> np.uint64(1)) + epoch) % stored.positives
+        taken = min(negatives, hard)
+        turn = (epoch * negatives + np.arange(taken)) % max(hard, 1)
+        order = permutation(hard, "negatives", stored.query_id, seed)
+        chosen = [positive, *(stored.positives + order[turn]).tolist()]
+        passages = [self._passage(stored.passages[i]) for i in chosen]
         if taken < negatives:
-            own = [self._passage(int(number)) for number in numbers]
-            passages += self._borrowed(row, own, negatives - taken, f"{query_id}\x1f{seed}\x1f{epoch}")
-        complete = len(scores) > 0 and taken == negatives
-        return Group(
-            query_id=query_id,
-            query=self._queries[place],
-            passages=tuple(passages),
-            scores=tuple(scores[chosen].tolist()) if complete else None,
-            answers=tuple(passage_key(self._passage(int(number))) for number in numbers[:n_positives]),
-        )
+            passages += self._borrowed(row, negatives - taken, f"{stored.query_id}\x1f{seed}\x1f{epoch}")
+        answers = tuple(passage_key(self._passage(number)) for number in stored.passages[: stored.positives])
+        return Group(stored.query_id, stored.query, tuple(passages), answers)
 
-    def _borrowed(self, row: int, own: list[Passage], wanted: int, name: str) -> list[Passage]:
-        home = self._rows.find(row)
+    def _borrowed(self, row: int, count: int, name: str) -> list[Passage]:
+        home = self._stored(row)
+        own = [self._passage(number) for number in home.passages]
         ids, keys = {passage.id for passage in own}, {passage_key(passage) for passage in own}
         found: list[Passage] = []
         for other, draw in self._other_rows(name):
-            place = self._rows.find(other)
-            if other == row or self._queries[place] == self._queries[home]:
+            stored = self._stored(other)
+            if other == row or stored.query == home.query:
                 continue
-            n_positives = int(self._n_positives[place[0]][place[1]])
-            passage = self._passage(int(self._lists[place][draw % n_positives]))
+            passage = self._passage(stored.passages[draw % stored.positives])
             key = passage_key(passage)
             if passage.id in ids or key in keys:
                 continue
             ids.add(passage.id)
             keys.add(key)
             found.append(passage)
-            if len(found) == wanted:
+            if len(found) == count:
                 return found
         raise ValueError(
-            f"{self.place}: too few passages for {wanted} more negatives of query '{self._query_ids[home]}': mine "
+            f"{self.place}: too few passages for {count} more negatives of query '{home.query_id}': mine "
             "negatives with `python jobs/mine_negatives.py`, or train with fewer"
         )
 
     def _other_rows(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield rows by chance, each with a draw, and then all there are, each once."""
+        """Yield random rows, each with a draw, and then all rows, each once."""
         for draw in draws(_ROWS_DRAWN, "borrowed", name).tolist():
             yield (draw >> 32) % len(self), draw & 0xFFFFFFFF
         start = int(draws(1, "start", name)[0] % np.uint64(len(self)))
         for step in range(len(self)):
             yield (start + step) % len(self), step
 
+    def _stored(self, row: int) -> _Stored:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return _Stored(*(column[row].as_py() for column in self._examples.columns))
+
     def _passage(self, number: int) -> Passage:
-        place = self._passage_rows.find(number)
-        return Passage(self._ids[place], self._titles[place], self._texts[place])
+        return Passage(*(column[number].as_py() for column in self._passages.columns))
+
+
+class _Stored(NamedTuple):
+    """A row of `examples.arrow`."""
+
+    query_id: str
+    query: str
+    positives: int
+    """The number of positives."""
+    passages: list[int]
 
 
 def read_manifest(place: AnyPlace) -> TrainingSetManifest:
-    """Return what a training set says of itself; raises `ValueError` as `TrainingSet.open` says."""
+    """Return the manifest of a training set; raises `ValueError` if it is missing or damaged."""
     path = as_place(place) / MANIFEST_FILE
     try:
         manifest = read_model(path, TrainingSetManifest, "prepare the training set again")
@@ -174,10 +166,7 @@ def read_manifest(place: AnyPlace) -> TrainingSetManifest:
 
 
 def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
-    """Return the copy of a set on an object store that this machine's cache holds, fetched if it is not there.
-
-    Workers of one machine wait for the first of them, which fetches it.
-    """
+    """Return the copy of a set on an object store in this node's cache; the first of its workers fetches it."""
     copy = cache_dir() / "training-sets" / manifest.digest
     with locked(copy.with_suffix(".lock")):
         if copy.is_dir() and not _broken_file(copy, manifest):
@@ -193,7 +182,7 @@ def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
 
 
 def _broken_file(folder: Path, manifest: TrainingSetManifest) -> Path | None:
-    """Return a file that is not as long as the manifest says."""
+    """Return a file of another size than in the manifest."""
     for name, size in manifest.files.items():
         file = folder / name
         if not file.is_file() or file.stat().st_size != size:
@@ -201,63 +190,13 @@ def _broken_file(folder: Path, manifest: TrainingSetManifest) -> Path | None:
     return None
 
 
-def _open_batches(path: Path) -> list[pa.RecordBatch]:
-    """Map an Arrow IPC file and return its batches, none of them empty.
+def _mapped(path: Path) -> pa.Table:
+    """Map an Arrow IPC file.
 
     Raises:
-        ValueError: it is no such file, or a damaged one.
+        ValueError: The file is damaged.
     """
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except pa.ArrowException as error:
         raise ValueError(f"{path}: damaged ({error}): remove its folder and prepare the training set again") from error
-
-
-class _Rows:
-    """Where each row of a file is: in which batch, and where in that."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self._starts = [0]
-        for batch in batches:
-            self._starts.append(self._starts[-1] + len(batch))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def find(self, row: int) -> tuple[int, int]:
-        """Return batch and place of a row; raises `IndexError` for one that is not there."""
-        if not 0 <= row < self._starts[-1]:
-            raise IndexError(f"row {row} of {self._starts[-1]}")
-        batch = bisect_right(self._starts, row) - 1
-        return batch, row - self._starts[batch]
-
-
-class _TextColumn:
-    """A column of large strings without nulls."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
-        self._offsets, self._bytes = [], []
-        for batch in batches:
-            _, offsets, data = batch.column(name).buffers()
-            self._offsets.append(np.frombuffer(offsets, np.int64, len(batch) + 1))
-            self._bytes.append(memoryview(data if data is not None else b""))
-
-    def __getitem__(self, place: tuple[int, int]) -> str:
-        batch, row = place
-        start, end = self._offsets[batch][row : row + 2]
-        return str(self._bytes[batch][start:end], "utf-8")
-
-
-class _ListColumn:
-    """A column of lists of numbers without nulls."""
-
-    def __init__(self, batches: Sequence[pa.RecordBatch], name: str) -> None:
-        columns = [batch.column(name) for batch in batches]
-        self._offsets = [column.offsets.to_numpy() for column in columns]
-        self._values = [column.values.to_numpy() for column in columns]
-
-    def __getitem__(self, place: tuple[int, int]) -> np.ndarray[Any, Any]:
-        batch, row = place
-        start, end = self._offsets[batch][row : row + 2]
-        return self._values[batch][start:end]

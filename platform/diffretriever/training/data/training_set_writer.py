@@ -1,30 +1,23 @@
 """Writing a training set: blocks of checked examples in, every passage stored once, the manifest last.
 
-A block is what travels from the workers that check to the one that writes. Texts are known by 128-bit digests, which
-are numbered by open addressing in compiled loops: Python objects would take four times the memory.
-
-Legend: N digests looked up, R rows, S slots of the hash table (a power of two, at least twice R).
+Blocks are made by the workers that check records, and written by one process, which knows texts by 128-bit digests.
 """
 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import compress
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from diffretriever import __version__
 from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.files import write_text
-from diffretriever.kernels import kernel
 from diffretriever.representations import offsets_of
 from diffretriever.schemas.training_data import (
     EXAMPLES_SCHEMA,
@@ -36,8 +29,6 @@ from diffretriever.schemas.training_data import (
 )
 from diffretriever.training.data.examples import Checked, Example, are_in, example_digest, stored_digest, text_key
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE
-
-_FIRST_ROWS = 1 << 14
 
 _DIGEST = pa.field("digest", pa.binary(16), nullable=False)
 
@@ -91,14 +82,9 @@ def _without_held_out(record: Checked, held_out: np.ndarray) -> tuple[Example | 
     if left_out.held_out_examples:
         return None, left_out
     keep = [not out for out in passages_are_out]
-    slim = Example(
-        query_id=example.query_id,
-        query=example.query,
-        positives=tuple(compress(example.positives, keep[:n_positives])),
-        negatives=tuple(compress(example.negatives, keep[n_positives:])),
-        scores=tuple(compress(example.scores, keep)) if example.scores is not None else None,
-    )
-    return slim, left_out
+    positives = tuple(compress(example.positives, keep[:n_positives]))
+    negatives = tuple(compress(example.negatives, keep[n_positives:]))
+    return Example(example.query_id, example.query, positives, negatives), left_out
 
 
 def _tables(examples: Sequence[Example]) -> tuple[pa.Table, pa.Table]:
@@ -120,7 +106,6 @@ def _tables(examples: Sequence[Example]) -> tuple[pa.Table, pa.Table]:
         [e.query for e in examples],
         [len(e.positives) for e in examples],
         lists,
-        [e.scores or () for e in examples],
         digests,
     ]
     passage_columns: list[Sequence[object]] = [
@@ -141,15 +126,18 @@ def _table(columns: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
 class TrainingSetWriter:
     """Fills a folder that has no manifest; it does not open before `finish`.
 
-    Memory is bounded by a block and by 100 bytes at the most for every distinct passage and example.
+    Memory is bounded by a block and some 200 bytes for every distinct passage and example.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begin anew, whatever an earlier attempt has left."""
+        """Start from nothing, whatever an earlier attempt has left."""
         folder.mkdir(parents=True, exist_ok=True)
         assert not (folder / MANIFEST_FILE).exists(), "a finished training set is never changed"
         self._folder = folder
-        self._known_passages, self._known_examples = DigestRows(), DigestRows()
+        self._rows: dict[bytes, int] = {}
+        """Digest → row of each stored passage."""
+        self._known: set[bytes] = set()
+        """Digests of stored examples."""
         self._digest = hashlib.blake2b(digest_size=16)
         with ExitStack() as stack:
             self._passages = _open(stack, folder / PASSAGES_FILE, PASSAGES_SCHEMA)
@@ -159,38 +147,31 @@ class TrainingSetWriter:
     def __enter__(self) -> TrainingSetWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open_files.close()
 
     def add(self, block: ExampleBlock) -> TrainingCounts:
-        """Append a block's examples but those that are there already; return what became of its records."""
-        n_before, digests = len(self._known_examples), block.examples.column("digest").to_pylist()
-        # Of examples that repeat each other within the block, the first stands for all.
-        is_new = np.zeros(len(digests), bool)
-        numbers, first = np.unique(self._known_examples.add(digests), return_index=True)
-        is_new[first[numbers >= n_before]] = True
+        """Append a block's examples but those that are stored already; return the counts of its records."""
+        is_new = []
+        for digest in block.examples.column("digest").to_pylist():
+            is_new.append(digest not in self._known)
+            if is_new[-1]:
+                self._known.add(digest)
+                self._digest.update(digest)
         rows = self._store(block.passages)
-        examples = block.examples.filter(pa.array(is_new)).combine_chunks()
-        for digest in examples.column("digest").to_pylist():
-            self._digest.update(digest)
+        examples = block.examples.filter(pa.array(is_new, pa.bool_())).combine_chunks()
         if len(examples):
             self._examples.write_table(_with_rows(examples, rows))
-        repeated = block.examples.filter(pa.array(~is_new))
-        n_positives = int(np.sum(repeated.column("n_positives").to_numpy()))
-        n_passages = sum(map(len, repeated.column("passages").to_pylist()))
-        return block.counts + TrainingCounts(
-            examples=-len(repeated),
-            positives=-n_positives,
-            negatives=n_positives - n_passages,
-            repeated_examples=len(repeated),
-        )
+        n_positives = pc.sum(examples.column("n_positives")).as_py() or 0
+        n_passages = pc.sum(pc.list_value_length(examples.column("passages"))).as_py() or 0
+        made = {"examples": len(examples), "positives": n_positives, "negatives": n_passages - n_positives}
+        return block.counts.model_copy(update={**made, "repeated_examples": len(is_new) - len(examples)})
 
     def _store(self, passages: pa.Table) -> np.ndarray:
-        """Append the passages that are not there; return the row of each."""
-        n_before = len(self._known_passages)
-        rows = self._known_passages.add(passages.column("digest").to_pylist())
+        """Append the passages that are not there; return the row of each, int64."""
+        n_before = len(self._rows)
+        digests = passages.column("digest").to_pylist()
+        rows = np.array([self._rows.setdefault(digest, len(self._rows)) for digest in digests], np.int64)
         new = passages.filter(pa.array(rows >= n_before)).select(PASSAGES_SCHEMA.names)
         if len(new):
             self._passages.write_table(new.combine_chunks())
@@ -199,31 +180,20 @@ class TrainingSetWriter:
     def finish(
         self, job: PrepareTrainingJob, sources: Sequence[TrainingSource], hold_out: Sequence[TrainingSource]
     ) -> TrainingSetManifest:
-        """Close the files and write the manifest, after which the folder is a training set.
-
-        Raises:
-            ValueError: there is no example.
-        """
+        """Close the files and write the manifest; raises `ValueError` if there is no example."""
         self._open_files.close()
         counts = sum((source.counts for source in sources), TrainingCounts())
         if counts.examples == 0:
             raise ValueError(f"{', '.join(source.name for source in sources)}: no example is left to train on")
         manifest = TrainingSetManifest(
             digest=self._digest.hexdigest(),
-            passages=len(self._known_passages),
+            passages=len(self._rows),
             counts=counts,
             sources=tuple(sources),
             split=job.split,
             on_bad_input=job.on_bad_input,
             hold_out=tuple(hold_out),
             files={name: (self._folder / name).stat().st_size for name in (EXAMPLES_FILE, PASSAGES_FILE)},
-            versions={
-                "python": platform.python_version(),
-                "diffretriever": __version__,
-                "pyarrow": pa.__version__,
-                "numpy": np.__version__,
-            },
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         write_text(self._folder / MANIFEST_FILE, manifest.model_dump_json(indent=2) + "\n")
         return manifest
@@ -244,71 +214,3 @@ def _with_rows(examples: pa.Table, rows: np.ndarray) -> pa.Table:
     return (
         pa.Table.from_arrays(list(columns.values()), names=EXAMPLES_SCHEMA.names).cast(EXAMPLES_SCHEMA).combine_chunks()
     )
-
-
-class DigestRows:
-    """Numbers 16-byte digests; 24 to 48 bytes of memory each."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._stored_R2 = np.empty((_FIRST_ROWS, 2), np.uint64)
-        self._slots_S = np.full(2 * _FIRST_ROWS, -1, np.int32)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, digests: Sequence[bytes]) -> np.ndarray:
-        """Return the row of each digest, int64 [N]; rows from the former length on are new, in the order given."""
-        digests_N2 = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
-        assert len(digests_N2) == len(digests), "a digest has 16 bytes"
-        self._make_room(self._count + len(digests))
-        rows_N = np.empty(len(digests), np.int64)
-        self._count = _number(digests_N2, self._slots_S, self._stored_R2, self._count, rows_N)
-        return rows_N
-
-    def _make_room(self, wanted: int) -> None:
-        if wanted <= len(self._stored_R2):
-            return
-        capacity = 1 << (wanted - 1).bit_length()
-        stored_R2 = np.empty((capacity, 2), np.uint64)
-        stored_R2[: self._count] = self._stored_R2[: self._count]
-        self._stored_R2 = stored_R2
-        self._slots_S = np.full(2 * capacity, -1, np.int32)
-        _place(self._stored_R2, self._count, self._slots_S)
-
-
-@kernel()
-def _number(digests_N2: np.ndarray, slots_S: np.ndarray, stored_R2: np.ndarray, count: int, rows_N: np.ndarray) -> int:
-    """Look digests up, those that are not there get the next rows; return how many rows there are then.
-
-    Args:
-        digests_N2: uint64.
-        slots_S: int32, a row or -1; written.
-        stored_R2: uint64, the digest of each row; written from `count` on.
-        count: rows that there are.
-        rows_N: int64; written.
-    """
-    mask = np.uint64(len(slots_S) - 1)
-    for n in range(len(digests_N2)):
-        first, second = digests_N2[n, 0], digests_N2[n, 1]
-        slot = first & mask
-        while slots_S[slot] >= 0 and (stored_R2[slots_S[slot], 0] != first or stored_R2[slots_S[slot], 1] != second):
-            slot = (slot + np.uint64(1)) & mask
-        if slots_S[slot] < 0:
-            slots_S[slot] = count
-            stored_R2[count, 0] = first
-            stored_R2[count, 1] = second
-            count += 1
-        rows_N[n] = slots_S[slot]
-    return count
-
-
-@kernel()
-def _place(stored_R2: np.ndarray, count: int, slots_S: np.ndarray) -> None:
-    """Fill empty slots (int32, all -1) with the first `count` rows."""
-    mask = np.uint64(len(slots_S) - 1)
-    for row in range(count):
-        slot = stored_R2[row, 0] & mask
-        while slots_S[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        slots_S[slot] = row

@@ -13,7 +13,7 @@ from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow, Rule
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.retriever import has_slots, is_neural
-from diffretriever.schemas.training import Recipe, TrainJob
+from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, WARMUP, TrainJob
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
@@ -120,12 +120,14 @@ def code_values() -> dict[str, str]:
         "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
         "temperature": f"τ = {recipe.temperature:g}",
         "decoding": "0.0",
-        **{name: f"{getattr(recipe, name):g}" for name in ("warmup", "lora_dropout")},
-        **{
-            name: str(getattr(recipe, name))
-            for name in ("epochs", "seed", "queries_per_device", "batch_queries", "lora_rank", "lora_alpha")
-        },
-        **_adapter_sizes(recipe),
+        "warmup": f"{WARMUP:g}",
+        "lora_dropout": f"{recipe.lora_dropout:g}",
+        "lora_rank": str(LORA_RANK),
+        "lora_alpha": str(LORA_ALPHA),
+        # One pass over the training set, since `max_steps` has no other default.
+        "epochs": "1",
+        **{name: str(getattr(recipe, name)) for name in ("seed", "queries_per_device", "batch_queries")},
+        **_adapter_sizes(),
         **_preset_values(),
     }
 
@@ -148,7 +150,7 @@ def _preset_values() -> dict[str, str]:
     return values
 
 
-def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
+def _adapter_sizes() -> dict[str, str]:
     """Count the adapters' parameters from the shapes of the published checkpoints."""
     trainable, shares = [], []
     for source in FAMILIES:
@@ -159,7 +161,7 @@ def _adapter_sizes(recipe: Recipe) -> dict[str, str]:
             if _is_in_a_layer(tensor) and tensor.split(".")[-2] in targets
             if tensor.endswith(".weight")
         ]
-        trainable.append(recipe.lora_rank * sum(map(sum, adapted)))
+        trainable.append(LORA_RANK * sum(map(sum, adapted)))
         shares.append(trainable[-1] / (parameters_of(source) + trainable[-1]))
     return {
         "parameters": f"{min(trainable) / 1e6:.0f}\N{EN DASH}{max(trainable) / 1e6:.0f} M",
