@@ -20,7 +20,9 @@ from diffretriever.collections.records import (
     Query,
     Reading,
     TextFile,
+    in_blocks,
     judge,
+    judged_blocks,
     passage_from_json,
     passage_from_tsv,
     query_from_json,
@@ -69,7 +71,7 @@ class Collection(ABC):
     def read(self, part: Part) -> Reading:
         """Read one of `parts()`; without lines, a record's line is its number."""
         assert part == WHOLE, "other parts are known to those who have them"
-        return Reading(self.name, enumerate(self.records(), start=1), lambda: 0)
+        return Reading(self.name, in_blocks(enumerate(self.records(), start=1)), lambda: 0)
 
     @abstractmethod
     def splits(self) -> list[str]:
@@ -192,7 +194,7 @@ class FileCollection(Collection):
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the corpus file in its own order."""
-        return (record for _, record in self.read(WHOLE).records)
+        return (record for block in self.read(WHOLE).blocks for _, record in block)
 
     def parts(self, part_bytes: int | None = None) -> list[Part]:
         """Return parts of equal size; compressed data can only be read from the start."""
@@ -207,8 +209,7 @@ class FileCollection(Collection):
         """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
         lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
-        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
-        return Reading(self.corpus.shown, records, lambda: lines.count)
+        return Reading(self.corpus.shown, judged_blocks(lines, self.corpus, parse), lambda: lines.count)
 
     def count(self) -> int | None:
         """Return the number of lines of a corpus file of several parts."""
