@@ -73,25 +73,25 @@ class Collection(ABC):
         assert part == WHOLE, "other parts are known to those who have them"
         return Reading(self.name, in_blocks(enumerate(self.records(), start=1)), lambda: 0)
 
-    @abstractmethod
     def splits(self) -> list[str]:
-        """Return the names of the splits that have queries and judgements, sorted."""
+        """Return the names of the splits that have queries and judgements, sorted; empty unless a class has some."""
+        return []
 
-    @abstractmethod
     def queries(self, split: str) -> list[Query]:
         """Return the queries judged in the split, in file order.
 
         Raises:
             ValueError: There is no such split, or a line is malformed (the message names file and line).
         """
+        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
 
-    @abstractmethod
     def qrels(self, split: str) -> Qrels:
         """Return the split's relevance judgements.
 
         Raises:
             ValueError: There is no such split, or a line is malformed (the message names file and line).
         """
+        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
 
     def why_not(self, split: str) -> str:
         """Return how a sentence ends that says that there is no such split."""
@@ -120,7 +120,7 @@ class Collection(ABC):
 
 
 class CollectionOver(Collection):
-    """A collection that makes its own passages of another's; all else is the other's."""
+    """A collection that makes its own passages of another's, and has no queries."""
 
     source: Collection
 
@@ -133,18 +133,6 @@ class CollectionOver(Collection):
         """Return those of the source."""
         return self.source.parts()
 
-    def splits(self) -> list[str]:
-        """Return those of the source."""
-        return self.source.splits()
-
-    def queries(self, split: str) -> list[Query]:
-        """Return those of the source."""
-        return self.source.queries(split)
-
-    def qrels(self, split: str) -> Qrels:
-        """Return those of the source."""
-        return self.source.qrels(split)
-
     def source_state(self) -> str:
         """Return that of the source."""
         return self.source.source_state()
@@ -156,22 +144,6 @@ class CollectionOver(Collection):
     def place(self) -> str:
         """Return that of the source."""
         return self.source.place()
-
-
-class UnjudgedCollection(Collection):
-    """Passages without queries."""
-
-    def splits(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def queries(self, split: str) -> list[Query]:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
-
-    def qrels(self, split: str) -> Qrels:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
 
 
 @dataclass(frozen=True, slots=True)

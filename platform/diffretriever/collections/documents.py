@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from diffretriever.collections.base import Collection, UnjudgedCollection
+from diffretriever.collections.base import Collection
 from diffretriever.collections.records import (
     ID_FIELDS,
     TEXT_FIELDS,
@@ -36,7 +36,7 @@ _ID_BYTES = 8
 _RAW_CHARACTERS = 200
 
 
-class DocumentCollection(UnjudgedCollection):
+class DocumentCollection(Collection):
     """Passages in memory."""
 
     def __init__(self, name: str, records: list[Passage | BadRecord]) -> None:

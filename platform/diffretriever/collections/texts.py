@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import yaml
 
-from diffretriever.collections.base import UnjudgedCollection
+from diffretriever.collections.base import Collection
 from diffretriever.collections.records import (
     BOM,
     BadRecord,
@@ -30,7 +30,7 @@ from diffretriever.collections.records import (
     decode,
     further_of,
 )
-from diffretriever.files import files_in, filesystem_of, open_input
+from diffretriever.files import file_state, files_in, filesystem_of, is_file, open_input
 from diffretriever.schemas.places import StorePath
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Read(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TextsCollection(UnjudgedCollection):
+class TextsCollection(Collection):
     """The texts of a folder, in the order of their paths, or that of a single file."""
 
     name: str
@@ -117,7 +117,8 @@ class TextsCollection(UnjudgedCollection):
     def _files(self) -> list[_File]:
         if self.only is None:
             return [file for file in _listed(self.root) if is_text(file.path)]
-        return [file for file in _beside(self.root) if file.path == self.only]
+        path = self._at(self.only)
+        return [_File(self.only, file_state(path))] if is_file(path) else []
 
     def _at(self, path: str) -> Path | StorePath:
         return self.root / path if isinstance(self.root, Path) else self.root / quote(path)
@@ -175,35 +176,20 @@ def _in_percent(unfit: re.Match[str]) -> str:
 def _listed(folder: Path | StorePath) -> list[_File]:
     """Return the files in a folder and below it, by path, without hidden ones and those in hidden folders."""
     if isinstance(folder, Path):
-        return sorted(_walked(folder, folder))
-    found = _stored(folder, deep=True)
+        return sorted(_walked(folder))
+    start = filesystem_of(folder)[1].rstrip("/") + "/"
+    found = (_File(str(i.path).removeprefix(start), f"{i.size}:{i.mtime_ns}") for i in files_in(folder, deep=True))
     return sorted(file for file in found if not any(part.startswith(".") for part in file.path.split("/")))
 
 
-def _beside(folder: Path | StorePath) -> list[_File]:
-    """Return the files right in a folder."""
-    if isinstance(folder, StorePath):
-        return _stored(folder, deep=False)
-    return [_file_at(path, folder) for path in folder.iterdir() if path.is_file()]
-
-
-def _walked(folder: Path, root: Path) -> Iterator[_File]:
+def _walked(folder: Path) -> Iterator[_File]:
     # No links to folders are followed: they may lead in a circle.
-    for above, folders, files in os.walk(folder):
+    for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = (Path(above, name) for name in files if not name.startswith("."))
-        yield from (_file_at(path, root) for path in paths if path.is_file())
-
-
-def _file_at(path: Path, root: Path) -> _File:
-    status = path.stat()
-    return _File(path.relative_to(root).as_posix(), f"{status.st_size}:{status.st_mtime_ns}")
-
-
-def _stored(folder: StorePath, *, deep: bool) -> list[_File]:
-    start = filesystem_of(folder)[1].rstrip("/") + "/"
-    found = files_in(folder, deep=deep)
-    return [_File(str(info.path).removeprefix(start), f"{info.size}:{info.mtime_ns}") for info in found]
+        for path in (Path(above, name) for name in names if not name.startswith(".")):
+            if path.is_file():
+                status = path.stat()
+                yield _File(path.relative_to(folder).as_posix(), f"{status.st_size}:{status.st_mtime_ns}")
 
 
 def _plain(data: bytes) -> _Read:
