@@ -251,7 +251,7 @@ def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
     """Return the library's first module, which tokenises, without its weights."""
     from sentence_transformers.base.modules import Transformer
 
-    class Tokenising(Transformer):  # type: ignore[misc] # the library is untyped
+    class Tokenising(Transformer):
         def _load_model(self, name: str, task: str, config: Any, *_: Any, **options: Any) -> Any:
             with torch.device("meta"):
                 return AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
