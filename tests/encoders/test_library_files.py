@@ -36,35 +36,6 @@ def test_pooling_is_that_of_modules_json(model: Path) -> None:
         encoder_of(model, pooling="cls")
 
 
-@pytest.mark.parametrize("where", ["config", "modules"])
-def test_code_of_the_repository_is_refused_with_the_way_to_allow_it(where: str, model: Path) -> None:
-    if where == "config":
-        change_json(model / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
-    else:
-        modules = json.loads((model / "modules.json").read_text())
-        modules[2]["type"] = "modeling_own.OwnModel"
-        (model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match=r"Python code of its own repository.*modeling_own\.OwnModel") as refusal:
-        encoder_of(model)
-    assert "remote_code: true" in str(refusal.value)
-
-
-def test_allowed_code_runs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "import torch\n\nclass Twice(torch.nn.Module):\n    def forward(self, features):\n"
-    text += "        features['sentence_embedding'] = features['sentence_embedding'] * 2\n        return features\n\n"
-    text += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
-    plain = encoder_of(model, similarity="dot").encode_queries(["river"])
-    (model / "own_modules.py").write_text(text)
-    modules = json.loads((model / "modules.json").read_text())
-    modules.append({"idx": len(modules), "name": "twice", "path": "", "type": "own_modules.Twice"})
-    (model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match="remote_code: true"):
-        encoder_of(model, similarity="dot")
-    monkeypatch.setenv(VARIABLE, str(model))
-    twice = encoder_of(model, similarity="dot", remote_code=True).encode_queries(["river"])
-    assert (twice.vectors_MH == plain.vectors_MH * 2).all()
-
-
 @pytest.mark.parametrize("folder", ["", "2_Dense"])
 def test_pickles_are_refused(folder: str, model: Path) -> None:
     (model / folder / "model.safetensors").rename(model / folder / "pytorch_model.bin")

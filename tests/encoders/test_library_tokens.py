@@ -16,8 +16,9 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from sentence_transformers import MultiVectorEncoder
 
+from diffretriever.encoders import load_preparer
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.preparer import PreparedText, from_arrow, to_arrow
 from diffretriever.schemas.retriever import TextConfig
 from diffretriever.scoring.maxsim import maxsim
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction
@@ -127,3 +128,9 @@ def test_limits_of_the_config_apply_beside_the_models_own(folders: dict[str, Pat
 def test_these_models_have_no_single_vectors(name: str, folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="not a model of one vector a text"):
         encoder_of(folders[name])
+
+
+def test_a_preparer_alone_prepares_the_same(folders: dict[str, Path]) -> None:
+    encoder = encoder_of(folders["stanford"], vectors="token")
+    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(PUNCTUATED)))
+    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(PUNCTUATED).vectors_MH)

@@ -171,7 +171,11 @@ class LibraryEncoder(Encoder):
         """Read the tokenizer and the library's config files; late-interaction models, which are small, are loaded."""
         files = LibraryFiles.open(config, weights=config.vectors == "token")
         if config.vectors == "token":
-            return _token_preparer(config, _load_model(config, files, torch.device("cpu"), torch.float32))
+            with understood(files.folder, "copy the model's files there again"):
+                model = _load_model(config, files, torch.device("cpu"), torch.float32)
+            # From here on only the tokenizer is needed.
+            model[0].model.to("meta")
+            return _token_preparer(config, model)
         prompts = files.optional("config_sentence_transformers.json").get("prompts") or {}
         return LibraryPreparer(config, _load_without_weights(config, files), prompts)
 
@@ -275,8 +279,7 @@ def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.dev
     if config.backbone.attention != "auto":
         options["attn_implementation"] = resolve_attention(config.backbone.attention, device, dtype, packs=False)
     model_class = MultiVectorEncoder if config.vectors == "token" else SentenceTransformer
-    with understood(files.folder, "copy the model's files there again"):
-        model = model_class(str(files.folder), device=str(device), model_kwargs=options, **_trust(config))
+    model = model_class(str(files.folder), device=str(device), model_kwargs=options, **_trust(config))
     pooling = "mean" if config.pooling == "auto" and config.bidirectional else config.pooling
     if not files.modules and pooling != "auto":
         model[1] = Pooling(model[0].get_embedding_dimension(), _POOLING[pooling])
