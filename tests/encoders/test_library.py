@@ -180,12 +180,13 @@ def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None
     np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(TEXTS).vectors_MH)
 
 
-def test_a_batch_equals_the_librarys_to_the_bit(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean")
+@pytest.mark.parametrize(("kind", "pooling", "side"), [("bert", "mean", "right"), ("qwen3", "lasttoken", "left")])
+def test_a_batch_equals_the_librarys_to_the_bit(kind: str, pooling: str, side: str, tmp_path: Path) -> None:
+    folder = published(kind, tmp_path, pooling)
+    change_json(folder / "tokenizer_config.json", padding_side=side)
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
-    np.testing.assert_array_equal(own(encoder_of(folder), TEXTS), model.encode(TEXTS, batch_size=len(TEXTS)))
-    spelled = ["river [SEP] [MASK] honey"]
-    np.testing.assert_array_equal(own(encoder_of(folder), spelled), model.encode(spelled))
+    for texts in (TEXTS, ["river [SEP] [MASK] honey"]):
+        np.testing.assert_array_equal(own(encoder_of(folder), texts), model.encode(texts, batch_size=len(texts)))
 
 
 @pytest.mark.parametrize(

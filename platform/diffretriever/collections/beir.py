@@ -197,7 +197,14 @@ def _refuse_bomb(path: Path, archive: zipfile.ZipFile, size: int) -> None:
 def write_beir_folder(
     folder: Path, passages: Iterable[Passage], queries: Iterable[Query], qrels: Mapping[str, Qrels]
 ) -> None:
-    """Write passages, the queries of all splits, and judgements by split into an existing, empty folder."""
+    """Write a collection into an existing, empty folder.
+
+    Args:
+        folder: for the files.
+        passages: of the corpus.
+        queries: of all splits.
+        qrels: judgements by split.
+    """
     _write_lines(folder / CORPUS, ({"_id": p.id, "title": p.title, "text": p.text} for p in passages))
     _write_lines(folder / QUERIES, ({"_id": query.id, "text": query.text} for query in queries))
     (folder / "qrels").mkdir()

@@ -207,7 +207,11 @@ class LibraryEncoder(Encoder):
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
         """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
-        ids_BL, real_BL = pad_right([text.input_ids for text in texts], self.preparer.vocabulary.pad_token_id)
+        pads_left = self.preparer.vocabulary.tokenizer.padding_side == "left"
+        rows = [text.input_ids[::-1] if pads_left else text.input_ids for text in texts]
+        ids_BL, real_BL = pad_right(rows, self.preparer.vocabulary.pad_token_id)
+        if pads_left:
+            ids_BL, real_BL = ids_BL.flip(1), real_BL.flip(1)
         if self.config.vectors == "single":
             pooled_BH = self._run(texts, ids_BL, real_BL)["sentence_embedding"]
             return pooled_BH[:, : self.facts.hidden_size], np.ones(len(texts), np.int64)
