@@ -192,3 +192,9 @@ def test_without_the_library_it_says_how_to_install_it(monkeypatch: pytest.Monke
     monkeypatch.setattr("diffretriever.collections.irds.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"irds:beir/nq needs ir_datasets, .*pip install 'diffretriever\[irds\]'"):
         open_collection("irds:beir/nq")
+
+
+def test_other_fields_are_read_as_the_library_says(library: dict[str, Dataset]) -> None:
+    collection = open_collection("irds:trec")
+    assert list(collection.records()) == [Passage("a", "", "all of it")]
+    assert collection.queries("test") == [Query("q", "all of this")]
