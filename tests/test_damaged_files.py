@@ -36,7 +36,7 @@ from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.trec import read_qrels
-from diffretriever.encoders.library_files import _read_modules
+from diffretriever.encoders.library_files import read_modules
 from diffretriever.encoders.trained_for import _check_manifest
 from diffretriever.evaluation.report import write_evaluation
 from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, read_manifest
@@ -390,7 +390,7 @@ KINDS = {
     "manifest of a training": Kind(_manifest_of_a_training, _begin_again),
     "modules of a library's model": Kind(
         _text("modules.json", '[{"idx": 0, "path": "", "type": "x.Transformer"}]'),
-        lambda file: _read_modules(file.parent),
+        lambda file: read_modules(file.parent),
     ),
     "config of an adapter": Kind(_adapter("adapter_config.json"), lambda file: AdapterFiles.open(file.parent)),
     "weights of an adapter": Kind(
@@ -589,7 +589,6 @@ TRIED: dict[str, tuple[str, ...]] = {
     "collections/tables.py": ("corpus in CSV", "corpus in JSON", "corpus in Parquet", "corpus in Arrow"),
     "collections/texts.py": ("Markdown", "HTML"),
     "encoders/library_files.py": ("modules of a library's model",),
-    "encoders/library_preparer.py": ("tokenizer",),
     "evaluation/sweeps.py": (
         *("sweep", "job of a sweep", "outcomes of a sweep", "queries of a sweep", "encoded queries of a sweep"),
     ),

@@ -5,8 +5,6 @@ import hashlib
 import pickle
 import shutil
 import stat
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -147,18 +145,17 @@ def test_a_zip_is_unpacked_once_and_again_when_it_changes(beir_folder: Path, tmp
     assert len(list((cache / "unpacked").iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["../out.txt", "tiny/../../out.txt", "/out.txt", "..\\out.txt", "C:\\out.txt", "link"])
-def test_a_zip_cannot_write_outside(beir_folder: Path, tmp_path: Path, cache: Path, name: str) -> None:
+def test_a_zip_cannot_write_outside(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
     path = zipped(beir_folder, tmp_path / "evil.zip")
-    member = zipfile.ZipInfo(name)
-    if name == "link":
-        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    link = zipfile.ZipInfo("link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(member, "/etc")
-    with pytest.raises(ValueError, match="refused: member"):
-        open_collection(str(path))
-    assert {file.name for file in cache.rglob("*")} == {"unpacked", "unpacked.lock"}
-    assert not list(tmp_path.rglob("out.txt"))
+        for name in ("../out.txt", "tiny/../../out.txt", "/out.txt", str(tmp_path / "out.txt"), link):
+            archive.writestr(name, "/etc")
+    assert len(list(open_collection(str(path)).records())) == 4
+    (unpacked,) = (cache / "unpacked").iterdir()
+    assert all(file.is_relative_to(unpacked) for file in tmp_path.rglob("out.txt"))
+    assert not any(file.is_symlink() for file in unpacked.rglob("*"))
 
 
 def test_a_damaged_zip(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
@@ -177,11 +174,6 @@ def test_a_zip_without_or_with_several_collections(beir_folder: Path, tmp_path: 
     shutil.copytree(beir_folder, tmp_path / "two" / "y")
     with pytest.raises(ValueError, match=r"2 collections \(all/x, all/y\)"):
         open_collection(str(zipped(tmp_path / "two", tmp_path / "b.zip", "all")))
-
-
-def test_a_zip_with_the_files_at_its_top(beir_folder: Path, tmp_path: Path) -> None:
-    collection = open_collection(str(zipped(beir_folder, tmp_path / "top.zip", ".")))
-    assert (collection.name, collection.splits()) == ("top", ["test", "train"])
 
 
 @pytest.fixture
@@ -220,31 +212,6 @@ def test_no_network(mirror: Path, cache: Path) -> None:
     assert list((cache / "downloads").iterdir()) == []
 
 
-def test_published_archives() -> None:
-    assert {folder.partition("/")[0] for folder in datasets.FOLDERS.values()} == set(datasets.ARCHIVE_MD5)
-    assert all(len(bytes.fromhex(digest)) == 16 for digest in datasets.ARCHIVE_MD5.values())
-    assert not datasets.BASE_URL.endswith("/")
-
-
-def test_cache_dir(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIFFRETRIEVER_CACHE", "~/x")
-    assert cache_dir() == Path.home() / "x"
-    monkeypatch.delenv("DIFFRETRIEVER_CACHE")
-    assert cache_dir() == Path.home() / ".cache" / "diffretriever"
-
-
-def test_importing_is_light() -> None:
-    code = "import sys, diffretriever.collections; print({'torch', 'ray', 'lance', 'numpy'} & set(sys.modules))"
-    paths = [str(Path(__file__).parents[2] / "platform"), str(Path(__file__).parents[2])]
-    shown = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths}; {code}"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert shown.stdout == "set()\n"
-
-
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
 def test_a_link_without_an_ending_is_read_as_what_it_points_to(name: str, tmp_path: Path) -> None:
     text = b'{"_id": "d1", "text": "one"}\n'
@@ -256,14 +223,6 @@ def test_a_link_without_an_ending_is_read_as_what_it_points_to(name: str, tmp_pa
     assert [passage.id for passage in collection.records() if isinstance(passage, Passage)] == ["d1"]
 
 
-def test_what_a_killed_unpacking_left_goes_when_the_next_comes(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
-    left = cache_dir() / "unpacked" / ".0123.tmp"
-    left.mkdir(parents=True)
-    (left / "corpus.jsonl").write_text("half")
-    open_collection(str(zipped(beir_folder, tmp_path / "tiny.zip")))
-    assert not left.exists()
-
-
 def test_a_zip_that_would_fill_the_disk_is_refused(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,11 +232,3 @@ def test_a_zip_that_would_fill_the_disk_is_refused(
     with pytest.raises(ValueError, match=r"bomb.zip: refused: 0.0 MB would unpack to 1 MB, more than 50 times"):
         open_collection(str(tmp_path / "bomb.zip"))
     assert not [*(cache_dir() / "unpacked").glob("[!.]*")]
-
-
-def test_a_zip_whose_member_is_file_and_folder_is_refused(tmp_path: Path, cache: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
-        archive.writestr("a", b"x")
-        archive.writestr("a/corpus.jsonl", b"{}")
-    with pytest.raises(ValueError, match=r"odd.zip: refused: 'a/corpus.jsonl' is a file and a folder at once"):
-        open_collection(str(tmp_path / "odd.zip"))

@@ -28,19 +28,6 @@ def test_every_record_is_good_and_sorted(collection: Collection) -> None:
     assert not any(name.startswith(("test.", "idlelib.", "_pydecimal.")) for name in ids)
 
 
-def test_queries_find_one_passage_each(collection: Collection) -> None:
-    assert collection.splits() == ["test"]
-    queries, qrels = collection.queries("test"), collection.qrels("test")
-    texts = {record.id: record.text for record in collection.records() if isinstance(record, Passage)}
-    assert 2_000 < len(queries) < 4_000
-    assert len({query.text.casefold() for query in queries}) == len(queries) == len(qrels)
-    for query in queries:
-        assert 3 <= len(query.text.split()) <= 40
-        ((passage_id, relevance),) = qrels[query.id].items()
-        assert (relevance, query.id) == (1, f"summary:{passage_id}")
-        assert not texts[passage_id].startswith(query.text)
-
-
 def test_it_is_the_same_each_time(collection: Collection, pydoc_cache: Path, tmp_path: Path) -> None:
     build(tmp_path)
     (kept,) = pydoc_cache.iterdir()

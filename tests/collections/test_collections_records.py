@@ -8,6 +8,7 @@ import json
 import pickle
 import tracemalloc
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -79,12 +80,6 @@ def test_bad_lines(corpus: Corpus, line: bytes, reason: str) -> None:
     assert bad.raw == line.decode(errors="replace")[:200]
 
 
-def test_raw_of_wide_characters_is_200_characters(corpus: Corpus) -> None:
-    (bad,) = corpus(("🙂" * 300).encode()).records()
-    assert isinstance(bad, BadRecord)
-    assert bad.raw == "🙂" * 200
-
-
 def test_the_longest_line_is_good(corpus: Corpus) -> None:
     frame = len(b'{"id": "a", "text": ""}')
     line = b'{"id": "a", "text": "' + b"x" * (MAX_PASSAGE_BYTES - frame) + b'"}'
@@ -114,11 +109,7 @@ def test_line_ends_blank_lines_and_byte_order_mark(corpus: Corpus) -> None:
     other = GOOD.replace(b'"a"', b'"b"')
     collection = corpus(b"\xef\xbb\xbf" + GOOD + b"\r\n\r\n  \n" + other + b"\r\n\n\n")
     assert list(collection.records()) == [Passage("a", "T", "x"), Passage("b", "T", "x")]
-    assert [line for line, _ in collection.read(WHOLE).records] == [1, 4]
-
-
-def test_an_empty_file_has_no_records(corpus: Corpus) -> None:
-    assert list(corpus(b"").records()) == []
+    assert [line for block in collection.read(WHOLE).blocks for line, _ in block] == [1, 4]
 
 
 def test_gzip(tmp_path: Path) -> None:
@@ -163,11 +154,6 @@ def test_digest_and_pickle(corpus: Corpus) -> None:
     assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records())
 
 
-def test_kind_of_a_reason() -> None:
-    assert BadRecord("f", 3, "bad id: it is: empty", "").kind == "bad id"
-    assert str(BadRecord("f", 3, "r", "")) == "f:3: r"
-
-
 JUNK = st.one_of(
     st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")),
     st.dictionaries(
@@ -185,7 +171,7 @@ def test_every_line_is_a_passage_or_a_bad_record(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_bytes(end.join(lines))
-    records = list(open_collection(str(path)).read(WHOLE).records)
+    records = list(chain.from_iterable(open_collection(str(path)).read(WHOLE).blocks))
     read = list(read_lines(TextFile.at(path), MAX_PASSAGE_BYTES))
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     assert len(records) == len(read) == sum(bool(line.strip()) for line in whole.split(b"\n"))

@@ -17,8 +17,6 @@ from diffretriever.collections import (
     BadRecord,
     Collection,
     Passage,
-    Qrels,
-    Query,
     ScanResult,
     open_collection,
     scan,
@@ -54,15 +52,6 @@ class Memory(Collection):
 
     def records(self) -> Iterator[Passage | BadRecord]:
         return iter(self._records)
-
-    def splits(self) -> list[str]:
-        return []
-
-    def queries(self, split: str) -> list[Query]:
-        raise ValueError(split)
-
-    def qrels(self, split: str) -> Qrels:
-        raise ValueError(split)
 
     def source_state(self) -> str:
         return "same"
@@ -103,29 +92,6 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
     assert all(entry["file"].endswith("corpus.jsonl") for entry in bad)
     assert {entry["collection"] for entry in bad} == {"corpus"}
     assert sorted(each.name for each in path.parent.iterdir()) == [".bad.jsonl.lock", "bad.jsonl"]
-
-
-def test_a_clean_scan_empties_the_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    scan(corpus(b"{\n" + line("a")), "quarantine", path)
-    assert path.read_bytes()
-    assert scan(corpus(line("a")), "quarantine", path).n_bad == 0
-    assert path.read_bytes() == b""
-
-
-def test_a_failing_scan_leaves_no_quarantine_file(corpus: Corpus, tmp_path: Path) -> None:
-    def fail(keys: np.ndarray) -> np.ndarray:
-        raise KeyError(len(keys))
-
-    path = tmp_path / "out" / "bad.jsonl"
-    with pytest.raises(KeyError):
-        scan(corpus(line("a")), "quarantine", path, choose=fail)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_quarantine_needs_a_file(corpus: Corpus) -> None:
-    with pytest.raises(ValueError, match="needs a file"):
-        scan(corpus(line("a")), "quarantine", None)
 
 
 def test_a_bad_record_does_not_take_its_id(corpus: Corpus, tmp_path: Path) -> None:

@@ -97,15 +97,3 @@ def test_a_named_field_must_be_there() -> None:
     (record,) = as_collection([{"text": "x"}], fields={"title": "head"}).records()
     assert isinstance(record, BadRecord)
     assert record.reason == "no title field: none of head"
-
-
-def test_ids_of_ones_own_come_once() -> None:
-    with pytest.raises(BadInputError, match="duplicate id"):
-        scan(as_collection([{"id": "a", "text": "x"}, {"id": "a", "text": "x"}]), "error", None)
-
-
-def test_there_are_no_queries() -> None:
-    collection = as_collection(["x"], "notes")
-    for ask in (collection.queries, collection.qrels):
-        with pytest.raises(ValueError, match="'notes' has documents"):
-            ask("test")

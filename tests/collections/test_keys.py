@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffretriever.collections.keys import KEY, KeySet, keys_of, repeated_ids
+from diffretriever.collections.keys import KeySet, keys_of, repeated_ids
 
 IDS = st.sampled_from("abcdefgh")
 TEXTS = st.sampled_from("xyz")
@@ -31,11 +31,3 @@ def test_repeated_ids_name_the_first(parts: list[list[tuple[str, str]]]) -> None
     ids = [i for part in parts for i, _ in part]
     expected = [(place, ids.index(i)) for place, i in enumerate(ids) if ids.index(i) < place]
     assert list(zip(later.tolist(), first.tolist(), strict=True)) == expected
-
-
-def test_keys_that_end_in_nul_stay_what_they_are() -> None:
-    ends = [(7, 7, 0), (0, 7, 0), (7, 0, 0), (7, 0, 1)]
-    given = np.frombuffer(b"".join(bytes([*[7] * 8, a, b, *[7] * 5, c]) for a, b, c in ends), KEY)
-    has_id, same = KeySet(given[:3].copy()).compare(given)
-    assert has_id.tolist() == [True] * 4
-    assert same.tolist() == [True, True, True, False]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Collection, Passage, Query, Run, open_collection
-from diffretriever.collections.base import own_measure
 from diffretriever.evaluation.measures import evaluate, measures_of
 
 FILES = {
@@ -85,11 +84,6 @@ def test_what_is_missing_is_named(folder: Path, missing: list[str], split: str, 
         collection.queries(split)
 
 
-def test_a_dev_set_alone_keeps_its_name(folder: Path) -> None:
-    (folder / "qrels.dev.small.tsv").unlink()
-    assert [query.id for query in open_collection(str(folder)).queries("dev")] == ["10", "11"]
-
-
 def test_other_splits_have_names_of_their_own(folder: Path) -> None:
     (folder / "queries.dl21.tsv").write_text("5\ta question\n")
     (folder / "qrels.dl21.tsv").write_text("5 0 1 3\n")
@@ -106,17 +100,6 @@ def test_an_archive_is_to_be_unpacked(folder: Path) -> None:
         ValueError, match=r"no collection\.tsv .* but collectionandqueries\.tar\.gz is: unpack it .*tar -xzf"
     ):
         open_collection(str(folder))
-
-
-def test_every_split_has_the_measures_that_it_is_published_in() -> None:
-    assert [own_measure("msmarco", split) for split in ("dev", "train", "dl19", "dl20", "test")] == [
-        "MRR@10", "MRR@10", "nDCG@10", "nDCG@10", "nDCG@10",
-    ]  # fmt: skip
-    plain = ("nDCG@10", "MRR@10", "Recall@100")
-    assert measures_of("msmarco", "dev") == measures_of("scifact", "test") == measures_of(None, "dl19") == plain
-    assert measures_of("msmarco-document", "trec-dl-2019") == plain
-    graded = measures_of("msmarco", "dl19")
-    assert graded == measures_of("msmarco", "test") == ("nDCG@10", "MRR(rel=2)@10", "Recall(rel=2)@100")
 
 
 def test_trecs_grade_1_is_not_relevant() -> None:

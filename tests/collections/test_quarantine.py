@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -12,7 +11,6 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections import Collection, open_collection, scan
-from diffretriever.collections import quarantine as quarantine_module
 from diffretriever.collections.quarantine import refuse_other_files
 
 Beir = Callable[[str, int], Collection]
@@ -92,13 +90,6 @@ def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, 
     assert wanted.read_bytes() == before == path.read_bytes()
 
 
-def test_an_input_that_looks_like_a_quarantine_file_is_not_one(beir: Beir, tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    scan(beir("one", 1), "quarantine", path)
-    with pytest.raises(ValueError, match="is an input"):
-        scan(open_collection(str(path)), "quarantine", path)
-
-
 @pytest.mark.parametrize("content", [b"method: bm25\n", b"PK\x03\x04\xff", b'{"id": "a", "text": "x"}\n', b"[1]"])
 def test_files_of_another_kind_are_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
@@ -107,34 +98,3 @@ def test_files_of_another_kind_are_left_alone(tmp_path: Path, content: bytes) ->
         refuse_other_files(path)
     with pytest.raises(ValueError, match="is no file"):
         refuse_other_files(tmp_path)
-
-
-def test_a_link_to_a_quarantine_file_stays_a_link(beir: Beir, tmp_path: Path) -> None:
-    link, real = tmp_path / "link", tmp_path / "deep" / "bad.jsonl"
-    link.symlink_to(real)
-    for name in ("one", "two"):
-        scan(beir(name, 1), "quarantine", link)
-    assert link.is_symlink()
-    assert [name for name, _ in raws(real)] == ["one", "two"]
-
-
-def test_two_jobs_at_once_lose_nothing(beir: Beir, tmp_path: Path) -> None:
-    """The second job comes while the first one has read the file and not yet replaced it."""
-    path = tmp_path / "bad.jsonl"
-    one, two = beir("one", 1), beir("two", 1)
-    second = threading.Thread(target=scan, args=(two, "quarantine", path))
-    read = quarantine_module._lines_but
-
-    def reading(*arguments: object) -> list[bytes]:
-        lines = list(read(*arguments))  # type: ignore[arg-type]
-        if not second.ident:
-            second.start()
-            # Not for long, for the lock holds it back: it only has to have had its chance.
-            second.join(0.3)
-            assert second.is_alive()
-        return lines
-
-    with patch.object(quarantine_module, "_lines_but", reading):
-        scan(one, "quarantine", path)
-        second.join()
-    assert raws(path) == [("one", "{bad0"), ("two", "{bad0")]

@@ -20,7 +20,7 @@ from diffretriever.collections import (
     set_aside,
     write_run,
 )
-from diffretriever.collections.quarantine import own_file, refuse_other_files
+from diffretriever.collections.quarantine import own_file
 from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
 from diffretriever.schemas.places import StorePath
 from tests.collections.test_quarantine import beir_folder
@@ -125,16 +125,3 @@ def test_every_collection_has_its_own_quarantine(beir: str, tmp_path: Path, buck
     assert {entry["source"] for entry in kept} == {one.place()}
     assert len(read_text(files[other.place()]).splitlines()) == 1
     assert len(files_in(folder)) == 2
-
-
-def test_a_quarantine_overwrites_nothing_else(beir: str) -> None:
-    collection = open_collection(beir)
-    corpus = StorePath(f"{beir}/corpus.jsonl")
-    with pytest.raises(ValueError, match="is an input"):
-        refuse_other_files(corpus, collection.inputs())
-    with pytest.raises(ValueError, match="something else than bad records"):
-        refuse_other_files(corpus)
-    before = read_text(corpus)
-    with pytest.raises(ValueError, match="is an input"):
-        scan(collection, "quarantine", corpus)
-    assert read_text(corpus) == before

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,34 +15,34 @@ from diffretriever.collections import BadInputError, BadRecord, Passage, open_co
 from diffretriever.collections.documents import text_id
 from diffretriever.schemas.encode import EncodeJob
 
-ROWS = [{"key": "a", "body": 'one, "two"\nthree', "head": "H"}, {"key": "b", "body": "ünï", "head": ""}]
+ROWS: list[dict[str, Any]] = [
+    {"key": "a", "body": 'one, "two"\nthree', "head": "H"},
+    {"key": "b", "body": "ünï", "head": ""},
+]
 FIELDS = {"id": "key", "text": "body", "title": "head"}
 PASSAGES = [Passage("a", "H", 'one, "two"\nthree'), Passage("b", "", "ünï")]
 
 
-def _csv(file: Path) -> None:
-    file.write_text('\ufeffkey,body,head\na,"one, ""two""\nthree",H\nb,ünï,\n', "utf-8")
+CSV = '\ufeffkey,body,head\na,"one, ""two""\nthree",H\nb,ünï,\n'
+TABLES = (".csv", ".json", ".parquet", ".arrow", ".feather")
 
 
-def _arrow(file: Path) -> None:
-    table = pa.Table.from_pylist(ROWS)
-    with pa.ipc.new_file(str(file), table.schema) as writer:
-        writer.write_table(table)
+def write_table(file: Path, rows: list[dict[str, Any]], csv: str) -> None:
+    """Write rows in the format that a file's name says; CSV is given."""
+    table = pa.Table.from_pylist(rows)
+    if file.suffix in (".csv", ".jsonl", ".json"):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        file.write_text({".csv": csv, ".jsonl": lines, ".json": json.dumps(rows)}[file.suffix], "utf-8")
+    elif file.suffix == ".parquet":
+        parquet.write_table(table, file)
+    else:
+        feather.write_feather(table, str(file), compression="zstd" if file.suffix == ".feather" else "uncompressed")
 
 
-WRITERS: dict[str, Callable[[Path], object]] = {
-    ".csv": _csv,
-    ".json": lambda file: file.write_text(json.dumps(ROWS), "utf-8"),
-    ".parquet": lambda file: parquet.write_table(pa.Table.from_pylist(ROWS), file),
-    ".arrow": _arrow,
-    ".feather": lambda file: feather.write_feather(pa.Table.from_pylist(ROWS), str(file)),
-}
-
-
-@pytest.mark.parametrize("end", WRITERS)
+@pytest.mark.parametrize("end", TABLES)
 def test_rows_are_passages(end: str, tmp_path: Path) -> None:
     file = tmp_path / f"notes{end}"
-    WRITERS[end](file)
+    write_table(file, ROWS, CSV)
     collection = open_collection(str(file), FIELDS)
     assert list(collection.records()) == PASSAGES
     assert list(pickle.loads(pickle.dumps(collection)).records()) == PASSAGES

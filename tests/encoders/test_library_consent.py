@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,22 +16,18 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 from diffretriever.collections import Passage
 from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_sources
 from diffretriever.encoders import library_files, load_encoder, load_preparer
-from diffretriever.encoders.library_files import LibraryFiles
-from diffretriever.evaluation.evaluate import evaluate_job
+from diffretriever.encoders.library_files import LibraryFiles, read_modules
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.schemas.accelerate import AccelerateJob
-from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
+from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search import open_searcher
-from diffretriever.search.accelerate import accelerate
 from diffretriever.serving.service import open_encoder, open_index, open_preparer
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
-ROOT = Path(__file__).resolve().parents[2]
 MARKER = "it-ran"
 
 
@@ -98,10 +92,6 @@ def kernel_in_settings(folder: Path) -> None:
     change_json(folder / "sentence_bert_config.json", model_args={"attn_implementation": {"text": "a/kernel"}})
 
 
-def any_kernel(folder: Path) -> None:
-    change_json(folder / "sentence_bert_config.json", model_kwargs={"allow_all_kernels": True})
-
-
 def adapter(folder: Path) -> None:
     base = Path(shutil.copytree(folder, folder.parent / "base"))
     map_class(base)
@@ -116,23 +106,17 @@ def module_outside(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def function_of_the_library(folder: Path) -> None:
-    add_module(folder, type_="sentence_transformers.util.misc.importlib")
-
-
 CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "class in auto_map": (map_class, "Python code of its own repository"),
     "class of an unknown family": (map_unknown_class, "Python code of its own repository"),
     "tokenizer in auto_map": (map_tokenizer, None),
     "trust in the library's settings": (trust_in_settings, "Python code of its own repository"),
     "module in modules.json": (add_module, r"Python code of its own repository \(hostile\.Same\)"),
-    "function of the library": (function_of_the_library, "Python code of its own repository"),
     "module outside": (module_outside, "lies outside of the model's folder"),
     "activation": (activation, None),
     "kernel in the config": (kernel_in_config, "attn_implementation: somebody/kernel"),
     "kernel in the settings": (kernel_in_settings, "a/kernel"),
-    "any kernel": (any_kernel, "allow_all_kernels"),
-    "base of an adapter": (adapter, "holds an adapter"),
+    "base of an adapter": (adapter, "contains an adapter"),
 }
 """What a model's files can name → how to write it, and how it is refused; None: it is passed over."""
 
@@ -174,7 +158,7 @@ def test_weights_lie_in_the_checkpoints_folder(model: Path) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
     (model / "model-00001.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match="outside of its folder"):
-        LibraryFiles(model, remote_code=False).digest()
+        LibraryFiles(model, read_modules(model), {}).digest(code=False)
 
 
 def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
@@ -198,33 +182,19 @@ def index_of(model: Path, folder: Path, **fields: Any) -> str:
     return str(folder)
 
 
-def collection_in(folder: Path) -> str:
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text('{"_id": "0", "title": "", "text": "honey"}\n')
-    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "honey"}\n')
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n")
-    return str(folder)
-
-
-WAYS: dict[str, Callable[[str, Path], object]] = {
-    "search": lambda index, _: open_searcher(index),
-    "evaluate": lambda index, folder: evaluate_job(
-        EvaluateJob(index=index, collection=collection_in(folder / "collection"), output=folder / "out"), "command"
-    ),
-    "accelerate": lambda index, _: accelerate(AccelerateJob(index=index, candidates=True, top_k=2, sample=2)),
-    "serve": lambda index, _: open_encoder(ServeConfig(index=index), open_index(ServeConfig(index=index)), "cpu"),
-    "prepare": lambda index, _: open_preparer(ServeConfig(index=index), open_index(ServeConfig(index=index))),
-}
-
-
 @pytest.mark.parametrize("carried", ["class in auto_map", "module in modules.json"])
-@pytest.mark.parametrize("way", WAYS)
-def test_opening_an_index_runs_nothing(way: str, carried: str, model: Path, tmp_path: Path) -> None:
+def test_opening_an_index_runs_nothing(carried: str, model: Path, tmp_path: Path) -> None:
     index = index_of(model, tmp_path / "index", remote_code=True)
     CARRIED[carried][0](model)
     trust_code([str(tmp_path), "some/model", str(model / "1_Pooling")])
-    with pytest.raises(ValueError, match=f"asks for the Python code of '{model}'.*--trust-code {model}"):
-        WAYS[way](index, tmp_path)
+    config = ServeConfig(index=index)
+    for opening in (
+        lambda: open_searcher(index),
+        lambda: open_encoder(config, open_index(config), "cpu"),
+        lambda: open_preparer(config, open_index(config)),
+    ):
+        with pytest.raises(ValueError, match=f"asks for the Python code of '{model}'.*--trust-code {model}"):
+            opening()
     assert not (tmp_path / MARKER).exists()
 
 
@@ -239,29 +209,14 @@ def test_consent_in_this_command_is_honoured(model: Path, tmp_path: Path) -> Non
     assert "trust" not in (PassageIndex.open(index).manifest.model_dump_json())
 
 
-@pytest.mark.usefixtures("warm")
-def test_jobs_take_consent_from_the_flag_alone(model: Path, tmp_path: Path) -> None:
-    add_module(model)
-    trust_code([str(model)])
-    index = index_of(model, tmp_path / "index", remote_code=True)
-    (tmp_path / MARKER).unlink()
-    trusted = trusted_sources()
-    command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index, "--query", "honey"]
-
-    def search(*more: str) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        return subprocess.run([*command, *more], capture_output=True, text=True, check=False, env=environment)
-
-    refused = search()
-    assert (refused.returncode, (tmp_path / MARKER).exists()) == (1, False)
-    assert f"--trust-code {model}" in refused.stderr
+def test_jobs_take_consent_from_the_flag_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text(f"trust_code: [{model}]\n")
-    in_file = search("--config", str(job))
-    assert (in_file.returncode, (tmp_path / MARKER).exists()) == (2, False)
-    assert "no file can allow code to run" in in_file.stderr
-    allowed = search("--trust-code", trusted[0])
-    assert (allowed.returncode, (tmp_path / MARKER).exists()) == (0, True), allowed.stderr
+    job.write_text("trust_code: [some/model]\n")
+    with pytest.raises(SystemExit):
+        SearchJob.from_command_line(["--index", "x", "--query", "honey", "--config", str(job)])
+    assert "no file can allow code to run" in capsys.readouterr().err
+    flags = ["--index", "x", "--query", "honey", "--trust-code", "some/model"]
+    assert SearchJob.from_command_line(flags).trust_code == ("some/model",)
 
 
 def test_what_lies_in_the_current_directory_cannot_pose_as_the_hub(

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_files, load_encoder, load_preparer
-from diffretriever.encoders.library_files import LibraryFiles
+from diffretriever.encoders.library_files import LibraryFiles, read_modules
 from diffretriever.files import write_bytes
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, late_interaction, published
 
 
@@ -28,10 +27,8 @@ def model(tmp_path: Path) -> Path:
     return published("bert", tmp_path, "mean", dense=True)
 
 
-def test_an_adapter_is_refused(model: Path) -> None:
-    place = BackboneConfig(source=str(model), adapter="some/adapter")
-    with pytest.raises(ValueError, match="takes no adapter"):
-        load_preparer(LibraryRetriever(backbone=place))
+def digest_of(folder: Path) -> str:
+    return LibraryFiles(folder, read_modules(folder), {}).digest(code=False)
 
 
 def test_pooling_is_that_of_modules_json(model: Path) -> None:
@@ -39,48 +36,10 @@ def test_pooling_is_that_of_modules_json(model: Path) -> None:
         encoder_of(model, pooling="cls")
 
 
-@pytest.mark.parametrize("where", ["config", "modules"])
-def test_code_of_the_repository_is_refused_with_the_way_to_allow_it(where: str, model: Path) -> None:
-    if where == "config":
-        change_json(model / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
-    else:
-        modules = json.loads((model / "modules.json").read_text())
-        modules[2]["type"] = "modeling_own.OwnModel"
-        (model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match=r"Python code of its own repository.*modeling_own\.OwnModel") as refusal:
-        encoder_of(model, query_prompt="query: ")
-    described = RETRIEVER_ADAPTER.validate_python(yaml.safe_load(str(refusal.value).split("asks for it:\n")[1]))
-    place = BackboneConfig(source=str(model), dtype="float32")
-    assert described == LibraryRetriever(backbone=place, query_prompt="query: ", remote_code=True)
-
-
-def test_allowed_code_runs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "import torch\n\nclass Twice(torch.nn.Module):\n    def forward(self, features):\n"
-    text += "        features['sentence_embedding'] = features['sentence_embedding'] * 2\n        return features\n\n"
-    text += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
-    plain = encoder_of(model, similarity="dot").encode_queries(["river"])
-    (model / "own_modules.py").write_text(text)
-    modules = json.loads((model / "modules.json").read_text())
-    modules.append({"idx": len(modules), "name": "twice", "path": "", "type": "own_modules.Twice"})
-    (model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match="remote_code: true"):
-        encoder_of(model, similarity="dot")
-    monkeypatch.setenv(VARIABLE, str(model))
-    twice = encoder_of(model, similarity="dot", remote_code=True).encode_queries(["river"])
-    assert (twice.vectors_MH == plain.vectors_MH * 2).all()
-
-
 @pytest.mark.parametrize("folder", ["", "2_Dense"])
 def test_pickles_are_refused(folder: str, model: Path) -> None:
     (model / folder / "model.safetensors").rename(model / folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"no safetensors, and pickles are not read.*refs/pr/1"):
-        encoder_of(model)
-
-
-def test_settings_that_are_not_followed_are_refused(model: Path) -> None:
-    # Lengths in this place are not read here.
-    change_json(model / "sentence_bert_config.json", processing_kwargs={"text": {"max_length": 8}})
-    with pytest.raises(ValueError, match="prepares a query in a way that is not supported"):
         encoder_of(model)
 
 
@@ -101,28 +60,25 @@ def test_case_and_length_are_those_of_the_librarys_file(model: Path) -> None:
 
 
 def test_the_digest_is_that_of_what_the_model_uses(model: Path, tmp_path: Path) -> None:
-    def digest(folder: Path) -> str:
-        return LibraryFiles(folder, remote_code=False).digest()
-
     copy = Path(shutil.copytree(model, tmp_path / "copy"))
-    assert digest(copy) == digest(model) == encoder_of(model).facts.weights
+    assert digest_of(copy) == digest_of(model) == encoder_of(model).facts.weights
     (copy / "README.md").write_text("another card")
-    assert digest(copy) == digest(model)
-    digests = {digest(model)}
+    assert digest_of(copy) == digest_of(model)
+    digests = {digest_of(model)}
     for file in ("1_Pooling/config.json", "tokenizer_config.json", "config_sentence_transformers.json", "config.json"):
         change_json(copy / file, changed=True)
-        digests.add(digest(copy))
+        digests.add(digest_of(copy))
     weights = copy / "2_Dense" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-    digests.add(digest(copy))
+    digests.add(digest_of(copy))
     assert len(digests) == 6
 
 
 def test_markers_of_a_late_interaction_model_count_in_its_digest(tmp_path: Path) -> None:
     folder = late_interaction("stanford", tmp_path)
-    before = LibraryFiles(folder, remote_code=False).digest()
+    before = digest_of(folder)
     change_json(folder / "artifact.metadata", doc_maxlen=13)
-    assert LibraryFiles(folder, remote_code=False).digest() != before
+    assert digest_of(folder) != before
 
 
 def test_a_model_on_an_object_store_is_the_same_one(

@@ -13,13 +13,11 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 from sentence_transformers import SentenceTransformer
 
 import diffretriever as dr
-from diffretriever.consent import VARIABLE, trust_code
-from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import LibraryRetriever
-from tests.encoders.library_cases import TEXTS, change_json, late_interaction, published
+from tests.encoders.library_cases import TEXTS, change_json, published
 
 PROMPTS = {"query": "query: ", "document": "passage: "}
 LONG = " ".join(TEXTS * 40)
@@ -135,22 +133,3 @@ def test_an_index_is_of_these_weights_and_this_tokenizer(model: Path, tmp_path: 
     weights.write_bytes(bytes(data))
     with pytest.raises(ValueError, match="was made by another retriever"):
         dr.Index(index.place).search("honey")
-
-
-def test_code_of_a_model_needs_consent(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "")
-    change_json(model / "config.json", auto_map={"AutoModel": "modeling_own.OwnModel"})
-    trust_code([str(model)])
-    with pytest.raises(ValueError, match=r"Python code of its own repository.*--trust-code"):
-        retriever(model).encode_queries("honey")
-
-
-def test_models_of_many_vectors_are_named_in_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a ColBERT, not a model of one vector a text: say vectors: token"):
-        retriever(late_interaction("pylate", tmp_path)).encode_queries("honey")
-
-
-def test_the_encoder_says_which_similarity_it_is(model: Path) -> None:
-    encoder = retriever(model).encoder
-    assert isinstance(encoder, LibraryEncoder)
-    assert encoder.config.similarity == "cosine"

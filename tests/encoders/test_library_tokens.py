@@ -21,7 +21,7 @@ from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.encoders.preparer import PreparedText, from_arrow, to_arrow
 from diffretriever.schemas.retriever import TextConfig
 from diffretriever.scoring.maxsim import maxsim
-from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction, plain, published
+from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction
 
 FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "native": ("native", {}),
@@ -105,16 +105,6 @@ def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], fo
     assert query.slots == len(query.input_ids)
 
 
-def test_a_text_does_not_depend_on_its_batch(folders: dict[str, Path]) -> None:
-    for name in FOLDERS:
-        encoder = encoder_of(folders[name], vectors="token")
-        together = encoder.encode_passages([""] * len(PUNCTUATED), PUNCTUATED)
-        for row, text in enumerate(PUNCTUATED):
-            alone = encoder.encode_passages([""], [text]).vectors_MH.astype(np.float32)
-            found = together.vectors_MH[together.offsets[row] : together.offsets[row + 1]].astype(np.float32)
-            np.testing.assert_allclose(found, alone, atol=1e-3, rtol=0)
-
-
 def test_ranks_are_those_of_the_librarys_scores(folders: dict[str, Path]) -> None:
     library = MultiVectorEncoder(str(folders["stanford"]), device="cpu", model_kwargs={"dtype": "float32"})
     encoder = encoder_of(folders["stanford"], vectors="token")
@@ -125,42 +115,22 @@ def test_ranks_are_those_of_the_librarys_scores(folders: dict[str, Path]) -> Non
     np.testing.assert_allclose(scores_QP, expected_QP / 12, atol=1e-3)
 
 
-def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None:
-    folder = late_interaction("stanford", tmp_path)
-    encoder = encoder_of(folder, vectors="token")
-    (folder / "model.safetensors").unlink()
-    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(PUNCTUATED)))
-    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(PUNCTUATED).vectors_MH)
-
-
 def test_limits_of_the_config_apply_beside_the_models_own(folders: dict[str, Path]) -> None:
     text = TextConfig(max_query_tokens=8, max_passage_tokens=9, length_semantics="total")
     encoder = encoder_of(folders["stanford"], vectors="token", text=text)
     (query,) = encoder.preparer.prepare_queries([TEXTS[-1]])
     (passage,) = encoder.preparer.prepare_passages([""], [TEXTS[-1]])
-    assert (query.n_tokens, len(query.input_ids), len(passage.input_ids)) == (8, 12, 9)
+    assert (query.slots, len(passage.input_ids)) == (8, 9)
     assert (encoder.config.max_vectors("query"), encoder.config.max_vectors("passage")) == (8, 9)
-
-
-@pytest.mark.parametrize(("name", "marker"), [("stanford", "[unused1]"), ("pylate", "[D] ")])
-def test_special_tokens_and_markers_spelled_in_a_text_stay_text(
-    name: str, marker: str, folders: dict[str, Path]
-) -> None:
-    encoder = encoder_of(folders[name], vectors="token")
-    tokenizer = encoder.preparer.vocabulary.tokenizer
-    (prepared,) = encoder.preparer.prepare_passages([""], [f"a {marker} b [SEP]"])
-    special = [i for i in prepared.input_ids.tolist() if i in set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}]
-    assert special == [tokenizer.cls_token_id, tokenizer.get_vocab()[marker], tokenizer.sep_token_id]
-
-
-@pytest.mark.parametrize("kind", ["plain", "published"])
-def test_other_models_are_refused(kind: str, tmp_path: Path) -> None:
-    folder = plain("bert", tmp_path) if kind == "plain" else published("bert", tmp_path, "mean")
-    with pytest.raises(ValueError, match="no late-interaction model"):
-        encoder_of(folder, vectors="token")
 
 
 @pytest.mark.parametrize("name", ["native", "pylate", "stanford"])
 def test_these_models_have_no_single_vectors(name: str, folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="not a model of one vector a text"):
         encoder_of(folders[name])
+
+
+def test_a_preparer_alone_prepares_the_same(folders: dict[str, Path]) -> None:
+    encoder = encoder_of(folders["stanford"], vectors="token")
+    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(PUNCTUATED)))
+    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(PUNCTUATED).vectors_MH)

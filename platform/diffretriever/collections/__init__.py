@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from diffretriever.collections import beir, irds, msmarco
 from diffretriever.collections.base import Collection, FileCollection, read_queries
@@ -14,6 +12,8 @@ from diffretriever.collections.beir import FOLDERS, open_dataset
 from diffretriever.collections.documents import checked_fields
 from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import BadInputError, BadRecord, Passage, Qrels, Query, TextFile, find_file
+from diffretriever.collections.runs import Run, read_run, write_run
+from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
 from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.texts import READERS as TEXTS
 from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder
@@ -21,10 +21,6 @@ from diffretriever.collections.trec import read_qrels, write_qrels
 from diffretriever.files import is_file, is_folder, is_local
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import StorePath, plain_place
-
-if TYPE_CHECKING:
-    from diffretriever.collections.runs import Run, read_run, write_run
-    from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
 
 __all__ = [
     "BadInputError",
@@ -46,16 +42,6 @@ __all__ = [
     "write_run",
 ]
 
-# They need NumPy: readers alone do not.
-_LAZY = {
-    "BadInputPolicy": "scanning",
-    "ScanResult": "scanning",
-    "scan": "scanning",
-    "set_aside": "scanning",
-    "Run": "runs",
-    "read_run": "runs",
-    "write_run": "runs",
-}
 _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
@@ -95,7 +81,7 @@ def _opened(source: str) -> Collection:
     if source.startswith(irds.PREFIX):
         return irds.open_irds(source)
     # The user may have meant a path of their own: `my-corpus` is no slip for `nfcorpus`.
-    hint = suggest(source, _names(), cutoff=0.8)
+    hint = suggest(source, [PYDOC, *FOLDERS], cutoff=0.8)
     raise ValueError(f"no collection '{source}': no such file or folder, no such name.{hint}")
 
 
@@ -140,13 +126,3 @@ def _open_folder(path: Path | StorePath, name: str, shown: str) -> Collection:
         f"{shown}: neither {beir.CORPUS} (BEIR) nor {msmarco.CORPUS} (MS MARCO), nor .gz of them, nor a text "
         f"({', '.join(TEXTS)}) there"
     )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-
-
-def _names() -> list[str]:
-    return [PYDOC, *FOLDERS]

@@ -20,7 +20,9 @@ from diffretriever.collections.records import (
     Query,
     Reading,
     TextFile,
+    in_blocks,
     judge,
+    judged_blocks,
     passage_from_json,
     passage_from_tsv,
     query_from_json,
@@ -69,27 +71,27 @@ class Collection(ABC):
     def read(self, part: Part) -> Reading:
         """Read one of `parts()`; without lines, a record's line is its number."""
         assert part == WHOLE, "other parts are known to those who have them"
-        return Reading(self.name, enumerate(self.records(), start=1), lambda: 0)
+        return Reading(self.name, in_blocks(enumerate(self.records(), start=1)), lambda: 0)
 
-    @abstractmethod
     def splits(self) -> list[str]:
-        """Return the names of the splits that have queries and judgements, sorted."""
+        """Return the names of the splits that have queries and judgements, sorted; empty unless a class has some."""
+        return []
 
-    @abstractmethod
     def queries(self, split: str) -> list[Query]:
         """Return the queries judged in the split, in file order.
 
         Raises:
             ValueError: There is no such split, or a line is malformed (the message names file and line).
         """
+        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
 
-    @abstractmethod
     def qrels(self, split: str) -> Qrels:
         """Return the split's relevance judgements.
 
         Raises:
             ValueError: There is no such split, or a line is malformed (the message names file and line).
         """
+        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
 
     def why_not(self, split: str) -> str:
         """Return how a sentence ends that says that there is no such split."""
@@ -118,7 +120,7 @@ class Collection(ABC):
 
 
 class CollectionOver(Collection):
-    """A collection that makes its own passages of another's; all else is the other's."""
+    """A collection that makes its own passages of another's, and has no queries."""
 
     source: Collection
 
@@ -131,18 +133,6 @@ class CollectionOver(Collection):
         """Return those of the source."""
         return self.source.parts()
 
-    def splits(self) -> list[str]:
-        """Return those of the source."""
-        return self.source.splits()
-
-    def queries(self, split: str) -> list[Query]:
-        """Return those of the source."""
-        return self.source.queries(split)
-
-    def qrels(self, split: str) -> Qrels:
-        """Return those of the source."""
-        return self.source.qrels(split)
-
     def source_state(self) -> str:
         """Return that of the source."""
         return self.source.source_state()
@@ -154,22 +144,6 @@ class CollectionOver(Collection):
     def place(self) -> str:
         """Return that of the source."""
         return self.source.place()
-
-
-class UnjudgedCollection(Collection):
-    """Passages without queries."""
-
-    def splits(self) -> list[str]:
-        """Return none."""
-        return []
-
-    def queries(self, split: str) -> list[Query]:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
-
-    def qrels(self, split: str) -> Qrels:
-        """Raise `ValueError`: there are none."""
-        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +166,7 @@ class FileCollection(Collection):
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the corpus file in its own order."""
-        return (record for _, record in self.read(WHOLE).records)
+        return (record for block in self.read(WHOLE).blocks for _, record in block)
 
     def parts(self, part_bytes: int | None = None) -> list[Part]:
         """Return parts of equal size; compressed data can only be read from the start."""
@@ -207,8 +181,7 @@ class FileCollection(Collection):
         """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
         lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
-        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
-        return Reading(self.corpus.shown, records, lambda: lines.count)
+        return Reading(self.corpus.shown, judged_blocks(lines, self.corpus, parse), lambda: lines.count)
 
     def count(self) -> int | None:
         """Return the number of lines of a corpus file of several parts."""

@@ -10,12 +10,11 @@ import json
 import logging
 import os
 import shutil
-import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.request import urlopen
 
 from diffretriever.collections.base import FileCollection, Split, splits_in
@@ -59,6 +58,9 @@ FOLDERS = {name: name for name in ARCHIVE_MD5 if name != "cqadupstack"} | {
 """Collection name → folder within the archive; the folder's first part names the archive."""
 
 _TIMEOUT_SECONDS = 60
+
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+"""What `zipfile` raises for a zip that it cannot read."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -148,8 +150,7 @@ def unpack(path: Path) -> Path:
     A zip of another place, size or modification time is another zip.
 
     Raises:
-        ValueError: It is not a zip, is damaged, unpacks to more than 50 times its size, or has a member that is a link,
-            points outside, or is file and folder at once.
+        ValueError: It is not a zip, is damaged, or unpacks to more than 50 times its size.
     """
     status = path.stat()
     key = f"{path.absolute()}\n{status.st_size}\n{status.st_mtime_ns}"
@@ -174,9 +175,12 @@ def _unpack(path: Path, target: Path, status: os.stat_result) -> None:
         with zipfile.ZipFile(path) as archive:
             _refuse_bomb(path, archive, status.st_size)
             with whole_folder(target) as folder:
-                for member in archive.infolist():
-                    _extract(archive, member, folder, status.st_mtime_ns)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+                # zipfile writes no links, and nothing outside of the folder.
+                archive.extractall(folder)
+                for file in folder.rglob("*"):
+                    # The zip's own time: unpacking it again must not look like a change of the collection.
+                    os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    except (*_DAMAGES, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise ValueError(f"{path}: cannot be unpacked: {error}") from error
 
 
@@ -190,35 +194,10 @@ def _refuse_bomb(path: Path, archive: zipfile.ZipFile, size: int) -> None:
         )
 
 
-def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path, mtime_ns: int) -> None:
-    _refuse_unsafe(archive, member)
-    target = folder / member.filename
-    try:
-        if member.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise ValueError(
-            f"{archive.filename}: refused: '{member.filename}' is a file and a folder at once: make the zip again"
-        ) from error
-    # The zip's own time: unpacking it again must not look like a change of the collection.
-    os.utime(target, ns=(mtime_ns, mtime_ns))
-
-
-def _refuse_unsafe(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    name = PurePosixPath(member.filename)
-    outside = name.is_absolute() or ".." in name.parts or "\\" in member.filename or ":" in member.filename
-    if outside or stat.S_ISLNK(member.external_attr >> 16):
-        raise ValueError(f"{archive.filename}: refused: member '{member.filename}' is a link or points outside")
-
-
 def write_beir_folder(
     folder: Path, passages: Iterable[Passage], queries: Iterable[Query], qrels: Mapping[str, Qrels]
 ) -> None:
-    """Write a collection into an existing folder, which holds none.
+    """Write a collection into an existing, empty folder.
 
     Args:
         folder: for the files.

@@ -39,8 +39,8 @@ class ChunkedCollection(CollectionOver):
     def read(self, part: Part) -> Reading:
         """Read a part; all chunks of a document are on its line."""
         reading = self.source.read(part)
-        records = ((line, chunk) for line, record in reading.records for chunk in self._chunks(record))
-        return Reading(reading.file, records, reading.count_lines)
+        blocks = ([(line, chunk) for line, each in block for chunk in self._chunks(each)] for block in reading.blocks)
+        return replace(reading, blocks=blocks)
 
     def _chunks(self, record: Passage | BadRecord) -> Iterator[Passage | BadRecord]:
         if isinstance(record, BadRecord):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from diffretriever.collections.base import Collection, UnjudgedCollection
+from diffretriever.collections.base import Collection
 from diffretriever.collections.records import (
     ID_FIELDS,
     TEXT_FIELDS,
@@ -36,7 +36,7 @@ _ID_BYTES = 8
 _RAW_CHARACTERS = 200
 
 
-class DocumentCollection(UnjudgedCollection):
+class DocumentCollection(Collection):
     """Passages in memory."""
 
     def __init__(self, name: str, records: list[Passage | BadRecord]) -> None:
@@ -79,12 +79,9 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
 
 
 def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str]) -> Iterator[Passage | BadRecord]:
-    """Yield the passage that each document is, once where several without ids have the same contents.
+    """Yield the passage of each document, once where several without ids have the same contents.
 
-    Args:
-        documents: passages, texts, mappings, or in the place of one the error that says why it is none.
-        shown: what they are called in messages, in which documents are counted from 1.
-        fields: as for `as_collection`.
+    A document can be a `RefusedError`, which becomes a bad record. Bad records name `shown` and count from 1.
     """
     seen: set[str] = set()
     for number, document in enumerate(documents, start=1):
@@ -117,12 +114,7 @@ def flat_columns(schema: pa.Schema) -> list[str]:
 
 
 def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """Yield rows as mappings, an empty tuple in the place of values that have parts.
-
-    Args:
-        batch: the columns of `flat_columns`.
-        schema: of the whole table.
-    """
+    """Yield rows of the columns of `flat_columns` as mappings; an empty tuple stands for each nested value."""
     import pyarrow as pa
 
     nested: dict[str, Any] = {field.name: () for field in schema if pa.types.is_nested(field.type)}

@@ -166,9 +166,7 @@ class PassageSelection:
     def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
         """Return the ids that an index holds of a collection and that were not asked about.
 
-        Args:
-            rows: of the index, with `id` and `collection`.
-            collection: its name.
+        `rows` are the index's, with `id` and `collection`.
         """
         asked = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
         held = (
@@ -186,11 +184,7 @@ class PassageSelection:
         return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
 
     def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
-        """Raise `ValueError` if passages changed and the job does not say what to do with them.
-
-        Args:
-            asked: the passages that were asked about, in order.
-        """
+        """Raise `ValueError` if passages that were asked about, in order, changed and the job does not allow it."""
         if self.conflicts == 0:
             return
         wanted = set(self.first_conflicts)

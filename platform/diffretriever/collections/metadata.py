@@ -59,15 +59,18 @@ class WithMetadata(CollectionOver):
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the records."""
-        return (record for part in self.parts() for _, record in self.read(part).records)
+        return (record for part in self.parts() for block in self.read(part).blocks for _, record in block)
 
     def read(self, part: Part) -> Reading:
         """Read a part."""
         reading = self.source.read(part)
-        return replace(reading, records=((line, self._kept(reading.file, line, r)) for line, r in reading.records))
+        if self.wanted == ():
+            return reading
+        blocks = ([(line, self._kept(reading.file, line, each)) for line, each in block] for block in reading.blocks)
+        return replace(reading, blocks=blocks)
 
     def _kept(self, file: str, line: int, record: Passage | BadRecord) -> Passage | BadRecord:
-        if isinstance(record, BadRecord) or not record.further or self.wanted == ():
+        if isinstance(record, BadRecord) or not record.further:
             return record
         try:
             values = ((name, self._value(name, value)) for name, value in record.further.items() if self._keeps(name))
@@ -93,15 +96,16 @@ class WithMetadata(CollectionOver):
             f"(--metadata, in Python metadata=[…]).{suggest(name, self.columns) if self.columns else ''}"
         )
 
-    def kinds_of(self, passage: Passage) -> Iterator[tuple[str, Kind]]:
-        """Yield the kind of each value, while the columns are not known; of fields that are not kept, `other`."""
+    def add_kinds(self, kinds: Kinds, passages: Iterable[Passage]) -> None:
+        """Add the kinds of all values, while the columns are not known; of fields that are not kept, `other`."""
         if self.columns is not None or self.wanted == ():
             return
-        for name, value in passage.further.items():
-            # Most values are of these: those that cannot be kept have been refused before.
-            kind = _CERTAIN.get(type(value)) or (as_read(name, value)[0] if self._keeps(name) else "other")
-            if kind is not None:
-                yield name, kind
+        for passage in passages:
+            for name, value in passage.further.items():
+                # Most values are of these: those that cannot be kept have been refused before.
+                kind = _CERTAIN.get(type(value)) or (as_read(name, value)[0] if self._keeps(name) else "other")
+                if kind is not None:
+                    kinds.setdefault(name, {})[kind] = None
 
     def known(self, kinds: Iterable[Kinds]) -> Known:
         """Return the columns, of the kinds of all parts, in order.

@@ -44,83 +44,29 @@ _SIGNATURE = re.compile(r"->|^[\w.]+\(")
 _DOCUMENTED_NODES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 _SKIPPED_FOLDERS = frozenset(
-    {
-        "__pycache__",
-        "dist-packages",
-        "ensurepip",
-        "idlelib",
-        "lib2to3",
-        "site-packages",
-        "test",
-        "tests",
-        "turtledemo",
-    }
+    ("__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tests", "turtledemo")
 )
 
 _TWINS_OF_COMPILED = frozenset({"_pydatetime.py", "_pydecimal.py", "_pyio.py"})
 """Sources whose objects the compiled module documents as well, under their public names."""
 
-_COMPILED = {
-    "_asyncio": "asyncio",
-    "_bisect": "bisect",
-    "_bz2": "bz2",
-    "_codecs": "codecs",
-    "_collections": "collections",
-    "_contextvars": "contextvars",
-    "_csv": "csv",
-    "_ctypes": "ctypes",
-    "_datetime": "datetime",
-    "_decimal": "decimal",
+_COMPILED = (
+    *("_asyncio", "_bisect", "_bz2", "_codecs", "_collections", "_contextvars", "_csv", "_ctypes", "_datetime"),
+    *("_decimal", "_elementtree", "_functools", "_hashlib", "_heapq", "_io", "_json", "_locale", "_lzma", "_operator"),
+    *("_pickle", "_queue", "_random", "_signal", "_socket", "_sqlite3", "_sre", "_ssl", "_stat", "_struct", "_thread"),
+    *("_tracemalloc", "_weakref", "_zoneinfo", "array", "atexit", "binascii", "builtins", "cmath", "errno"),
+    *("faulthandler", "fcntl", "gc", "grp", "itertools", "marshal", "math", "mmap", "posix", "pwd", "pyexpat"),
+    *("resource", "select", "sys", "syslog", "termios", "time", "unicodedata", "zlib"),
+)
+"""Compiled modules. Importing them does nothing else, and warns of nothing."""
+_PUBLIC = {
     "_elementtree": "xml.etree.ElementTree",
-    "_functools": "functools",
-    "_hashlib": "hashlib",
-    "_heapq": "heapq",
-    "_io": "io",
-    "_json": "json",
-    "_locale": "locale",
-    "_lzma": "lzma",
-    "_operator": "operator",
-    "_pickle": "pickle",
-    "_queue": "queue",
-    "_random": "random",
-    "_signal": "signal",
-    "_socket": "socket",
-    "_sqlite3": "sqlite3",
     "_sre": "re",
-    "_ssl": "ssl",
-    "_stat": "stat",
-    "_struct": "struct",
     "_thread": "_thread",
-    "_tracemalloc": "tracemalloc",
-    "_weakref": "weakref",
-    "_zoneinfo": "zoneinfo",
-    "array": "array",
-    "atexit": "atexit",
-    "binascii": "binascii",
-    "builtins": "builtins",
-    "cmath": "cmath",
-    "errno": "errno",
-    "faulthandler": "faulthandler",
-    "fcntl": "fcntl",
-    "gc": "gc",
-    "grp": "grp",
-    "itertools": "itertools",
-    "marshal": "marshal",
-    "math": "math",
-    "mmap": "mmap",
     "posix": "os",
-    "pwd": "pwd",
     "pyexpat": "xml.parsers.expat",
-    "resource": "resource",
-    "select": "select",
-    "sys": "sys",
-    "syslog": "syslog",
-    "termios": "termios",
-    "time": "time",
-    "unicodedata": "unicodedata",
-    "zlib": "zlib",
 }
-"""Compiled module → the name it is documented under. Importing them does nothing else, and warns of nothing."""
+"""Compiled module → the name it is documented under, where that is not its own without the underscore."""
 
 
 def open_pydoc() -> FileCollection:
@@ -247,7 +193,8 @@ def _in_body(body: Iterable[ast.AST], prefix: str) -> Iterator[tuple[str, str | 
 
 
 def _in_compiled() -> Iterator[tuple[str, str | None]]:
-    for compiled, public in _COMPILED.items():
+    for compiled in _COMPILED:
+        public = _PUBLIC.get(compiled, compiled.removeprefix("_"))
         try:
             module = importlib.import_module(compiled)
         except ImportError:

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ def quarantined(
 ) -> Iterator[Callable[[BadRecord], object]]:
     """Yield a function that takes the bad records of a collection. They are in the file once the block succeeds.
 
-    They replace those of an earlier scan of the same collection, unless `keep_own`. Other lines stay, whoever wrote
-    them, at the same moment too; an object is that of one collection, see `own_file`, and of one job at a time.
+    They replace those of an earlier scan of the same collection, unless `keep_own`. Lines of other collections stay,
+    also those that another job adds at the same time.
 
     Raises:
         ValueError: as `refuse_other_files` says.
@@ -85,7 +85,9 @@ def quarantined(
     with tempfile.TemporaryFile(dir=folder) as found:
         yield lambda bad: found.write(quarantine_line(bad, **key))
         found.seek(0)
-        with _alone(path), whole_file(path) as sink:
+        # The lock's file stays: a new one would be another lock. An object is of one job at a time.
+        alone = nullcontext() if isinstance(path, StorePath) else locked(path.with_name(f".{path.name}.lock"))
+        with alone, whole_file(path) as sink:
             sink.writelines(_lines_but(path, {} if keep_own else key))
             shutil.copyfileobj(found, sink)
 
@@ -94,16 +96,6 @@ def quarantine_line(bad: BadRecord, **key: str) -> bytes:
     """Return the line of a bad record, with the fields `key` before its own."""
     fields = {**key, "file": bad.file, "line": bad.line, "reason": bad.reason, "raw": bad.raw}
     return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
-
-
-@contextmanager
-def _alone(path: Path | StorePath) -> Iterator[None]:
-    """Wait until no other process adds to the file. The lock's file stays: a new one would be another lock."""
-    if isinstance(path, StorePath):
-        yield
-        return
-    with locked(path.with_name(f".{path.name}.lock")):
-        yield
 
 
 def _lines_but(path: Path | StorePath, key: dict[str, str]) -> Iterator[bytes]:

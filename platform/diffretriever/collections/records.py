@@ -7,12 +7,13 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from diffretriever.files import file_state, is_file, open_input
 from diffretriever.schemas.metadata import NOT_METADATA, Scalar
@@ -34,6 +35,7 @@ _TYPE_NAMES = {bool: "a boolean", int: "an integer", float: "a number", str: "a 
 T = TypeVar("T")
 BOM = b"\xef\xbb\xbf"
 _SKIP_BYTES = 1 << 16
+_BLOCK_RECORDS = 256
 _SEPARATOR = "\x1f"
 
 Qrels = dict[str, dict[str, int]]
@@ -107,6 +109,8 @@ class Part:
 
 
 WHOLE = Part()
+Block: TypeAlias = list[tuple[int, Passage | BadRecord]]
+"""Some records, each with its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,10 @@ class Reading:
 
     file: str
     """Where they are, as shown to a user."""
-    records: Iterator[tuple[int, Passage | BadRecord]]
-    """In order, each with its line, counted from 1 at the start of the part."""
+    blocks: Iterator[Block]
+    """In order; lines count from 1 at the start of the part."""
     count_lines: Callable[[], int]
-    """How many lines the part has, once all records have been read; also blank ones."""
+    """Number of lines of the part, blank ones too, once all blocks have been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,23 @@ class Untyped(str):
 
 class RefusedError(ValueError):
     """A record is not usable; the message is the reason, as `kind` or `kind: detail`."""
+
+
+def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
+    """Yield records many at a time."""
+    rest = iter(records)
+    while block := list(islice(rest, _BLOCK_RECORDS)):
+        yield block
+
+
+def judged_blocks(lines: Iterable[Line], file: TextFile, parse: Callable[[str], Passage]) -> Iterator[Block]:
+    """Yield the passages of a file's lines, or why a line is none."""
+    return in_blocks((line.number, judge(line, file, parse)) for line in lines)
+
+
+def digests_of(passages: Iterable[Passage]) -> list[bytes]:
+    """Return the digest of each passage."""
+    return [passage.digest for passage in passages]
 
 
 def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from diffretriever.collections.base import Collection
-from diffretriever.collections.keys import KEY, passage_key, repeated_ids
+from diffretriever.collections.keys import KEY, keys_of, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
-from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage
+from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage, digests_of
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 
@@ -67,24 +66,22 @@ def scan_part(collection: Collection, part: Part, most_bad: int | None) -> PartS
     """Check every record of a part by itself; of bad ones at most `most_bad` are shown, None for all."""
     state = collection.source_state()
     reading = collection.read(part)
-    keys = bytearray()
-    bad, bad_at, reasons = list[BadRecord](), list[int](), Counter[str]()
-    n_records, kinds = 0, Kinds()
-    kinds_of = collection.kinds_of if isinstance(collection, WithMetadata) else None
-    for n_records, (_, record) in enumerate(reading.records, start=1):
-        if isinstance(record, Passage):
-            keys += passage_key(record.id, record.digest)
-            for name, kind in kinds_of(record) if kinds_of and record.further else ():
-                kinds.setdefault(name, {})[kind] = None
-            continue
-        bad_at.append(n_records - 1)
-        reasons[record.kind] += 1
-        if most_bad is None or len(bad) < most_bad:
-            bad.append(record)
-    keys_N = np.frombuffer(bytes(keys), KEY)
-    return PartScan(
-        part, state, n_records, reading.count_lines(), keys_N, np.array(bad_at, np.int64), tuple(bad), reasons, kinds
-    )
+    keys, bad, bad_at = [np.zeros(0, KEY)], list[BadRecord](), list[int]()
+    n_records, reasons, kinds = 0, Counter[str](), Kinds()
+    for block in reading.blocks:
+        passages = [record for _, record in block if isinstance(record, Passage)]
+        keys.append(_keys(passages))
+        if isinstance(collection, WithMetadata):
+            collection.add_kinds(kinds, passages)
+        for at, (_, record) in enumerate(block, start=n_records):
+            if isinstance(record, BadRecord):
+                bad_at.append(at)
+                reasons[record.kind] += 1
+                if most_bad is None or len(bad) < most_bad:
+                    bad.append(record)
+        n_records += len(block)
+    n_lines, keys_N = reading.count_lines(), np.concatenate(keys)
+    return PartScan(part, state, n_records, n_lines, keys_N, np.array(bad_at, np.int64), tuple(bad), reasons, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +111,11 @@ class ScannedPart:
         Raises:
             ValueError: The collection's file is not the one that was scanned.
         """
-        return self._checked(self.read(collection, self.kept_bitmap), collection)
-
-    def _checked(self, passages: Iterator[Passage], collection: Collection) -> Iterator[Passage]:
+        passages = self.read(collection, self.kept_bitmap)
         # A file that is rewritten while it is read may have moved a passage to where another one was.
         for start in range(0, len(self.kept_checks), _CHECK_BYTES):
             group = list(islice(passages, _CHECKED))
-            keys = b"".join(passage_key(passage.id, passage.digest) for passage in group)
-            if _check(keys) != self.kept_checks[start : start + _CHECK_BYTES]:
+            if _checks(_keys(group)) != self.kept_checks[start : start + _CHECK_BYTES]:
                 raise _changed(collection)
             yield from group
         # To the end of the part, where its state is compared once more.
@@ -130,17 +124,17 @@ class ScannedPart:
     def read(self, collection: Collection, bitmap: bytes) -> Iterator[Passage]:
         """Read the part again and yield the passages of a bitmap in order; raises as `kept` does."""
         _refuse_changed(collection, self.source_state)
-        return self._reread(collection, bitmap)
-
-    def _reread(self, collection: Collection, bitmap: bytes) -> Iterator[Passage]:
-        ordinal = -1
-        for ordinal, (_, record) in enumerate(collection.read(self.part).records):
-            if ordinal < self.n_records and bitmap[ordinal // 8] >> (ordinal % 8) & 1:
-                if not isinstance(record, Passage):
-                    raise _changed(collection)
-                yield record
+        flags = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=self.n_records, bitorder="little").tolist()
+        n_read = 0
+        for block in collection.read(self.part).blocks:
+            for (_, record), is_wanted in zip(block, flags[n_read : n_read + len(block)], strict=False):
+                if is_wanted:
+                    if not isinstance(record, Passage):
+                        raise _changed(collection)
+                    yield record
+            n_read += len(block)
         _refuse_changed(collection, self.source_state)
-        if ordinal + 1 != self.n_records:
+        if n_read != self.n_records:
             raise _changed(collection)
 
 
@@ -204,14 +198,14 @@ def scan(
     """
     scan_parts = scan_parts or _read_here
     if policy == "error":
-        found = _found(collection, scan_parts, _LISTED)
+        found = _scan_all(collection, scan_parts, _LISTED)
         if found.n_bad:
             raise BadInputError(found.complaint())
         return found.result(choose)
     if quarantine is None:
         raise ValueError("policy 'quarantine' needs a file to write the bad records to")
     with quarantined(quarantine, collection) as put:
-        found = _found(collection, scan_parts, None)
+        found = _scan_all(collection, scan_parts, None)
         for bad in found.bad_records():
             put(bad)
         return found.result(choose)
@@ -221,15 +215,16 @@ def _read_here(collection: Collection, most_bad: int | None) -> Iterator[PartSca
     return (scan_part(collection, part, most_bad) for part in collection.parts())
 
 
-def _found(collection: Collection, scan_parts: ScanParts, most_bad: int | None) -> _Found:
-    """Return what all parts have, where metadata has the types that all records say."""
+def _scan_all(collection: Collection, scan_parts: ScanParts, most_bad: int | None) -> _Scans:
+    """Scan all parts, and once more where their records determine other types of metadata than they were read in."""
     scans = list(scan_parts(collection, most_bad))
-    if not isinstance(collection, WithMetadata) or collection.columns is not None:
-        columns = collection.columns if isinstance(collection, WithMetadata) else None
-        return _Found(collection, scans, columns or {}, [])
+    if not isinstance(collection, WithMetadata):
+        return _Scans(collection, scans, {}, [])
+    if collection.columns is not None:
+        return _Scans(collection, scans, collection.columns, [])
     known = collection.known(each.kinds for each in scans)
     typed = replace(collection, columns=known.columns)
-    return _Found(typed, scans if known.as_read else list(scan_parts(typed, most_bad)), known.columns, known.left_out)
+    return _Scans(typed, scans if known.as_read else list(scan_parts(typed, most_bad)), known.columns, known.left_out)
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
@@ -246,15 +241,15 @@ def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantin
     with quarantined(quarantine, collection, keep_own=True) as put:
         for part in collection.parts():
             reading = collection.read(part)
-            for line, record in reading.records:
+            for line, record in chain.from_iterable(reading.blocks):
                 if isinstance(record, Passage) and record.id in wanted:
                     wanted.remove(record.id)
                     put(BadRecord(reading.file, before + line, reason, _raw(record)))
             before += reading.count_lines()
 
 
-class _Found:
-    """All parts' scans, joined."""
+class _Scans:
+    """The scans of all parts, and the ids that occur more than once."""
 
     def __init__(
         self, collection: Collection, scans: Sequence[PartScan], columns: Columns, left_out: Sequence[str]
@@ -262,42 +257,35 @@ class _Found:
         self._collection, self._scans = collection, scans
         self._columns, self._left_out = columns, tuple(left_out)
         _refuse_changed(collection, *(each.state for each in scans))
-        keys = [each.keys_N for each in scans]
-        self._starts = [0, *accumulate(map(len, keys))]
-        """Of each part's good records among those of all parts."""
-        self._lines = [0, *accumulate(each.n_lines for each in scans)]
-        again, first = repeated_ids(keys)
-        self._first = dict(zip(again.tolist(), first.tolist(), strict=True))
-        """Good record with an id that came before → the first one with it; both by place among all, ascending."""
+        self._again, self._first = repeated_ids([each.keys_N for each in scans])
+        """Good records whose id occurred before, and for each the first record with its id; both by number."""
         self._reasons = sum((each.reasons for each in scans), Counter[str]())
-        if self._first:
-            self._reasons["duplicate id"] = len(self._first)
+        if len(self._again):
+            self._reasons["duplicate id"] = len(self._again)
         self.n_bad = self._reasons.total()
+        self._n_records = sum(each.n_records for each in scans)
 
     def result(self, choose: Choice | None) -> ScanResult:
-        """Return what is good and, of that, what is kept."""
-        again = list(self._first)
-        parts = []
-        for number, found in enumerate(self._scans):
-            good = np.ones(found.n_records, bool)
-            good[found.bad_at] = False
-            unique_N = np.ones(len(found.keys_N), bool)
-            unique_N[np.array(self._own(number, again), np.int64) - self._starts[number]] = False
+        """Return the good records and, of these, the kept ones."""
+        unique_M = np.ones(sum(len(each.keys_N) for each in self._scans), bool)
+        unique_M[self._again] = False
+        parts, start = list[ScannedPart](), 0
+        for each in self._scans:
+            unique_N = unique_M[start : start + len(each.keys_N)]
+            start += len(each.keys_N)
             chosen_N = unique_N.copy()
             if choose is not None:
-                chosen_N[unique_N] = choose(found.keys_N[unique_N])
-            kept = good.copy()
-            kept[good] = chosen_N
-            good[good] = unique_N
-            checks = _checks(found.keys_N[chosen_N])
-            parts.append(ScannedPart(found.part, found.n_records, _bits(good), _bits(kept), checks, found.state))
-        n_records = sum(each.n_records for each in self._scans)
-        n_kept = sum(part.n_kept for part in parts)
+                chosen_N[unique_N] = choose(each.keys_N[unique_N])
+            good, kept = np.zeros((2, each.n_records), bool)
+            places_N = np.delete(np.arange(each.n_records), each.bad_at)
+            good[places_N], kept[places_N] = unique_N, chosen_N
+            checks = _checks(each.keys_N[chosen_N])
+            parts.append(ScannedPart(each.part, each.n_records, _bits(good), _bits(kept), checks, each.state))
         return ScanResult(
-            n_records,
-            n_records - self.n_bad,
+            self._n_records,
+            self._n_records - self.n_bad,
             self.n_bad,
-            n_kept,
+            sum(part.n_kept for part in parts),
             dict(self._reasons),
             tuple(parts),
             self._columns,
@@ -307,10 +295,9 @@ class _Found:
     def complaint(self) -> str:
         """Return the message that lists the first bad records."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._reasons.items()))
-        n_records = sum(each.n_records for each in self._scans)
-        listed = [bad for bad, _ in zip(self.bad_records(_LISTED), range(_LISTED), strict=False)]
+        listed = list(islice(self.bad_records(), _LISTED))
         lines = [
-            f"collection '{self._collection.name}': {self.n_bad} of {n_records} records are bad ({kinds})",
+            f"collection '{self._collection.name}': {self.n_bad} of {self._n_records} records are bad ({kinds})",
             *(f"  {bad}" for bad in listed),
         ]
         if self.n_bad > len(listed):
@@ -318,71 +305,41 @@ class _Found:
         lines.append("Correct them, or leave them out and have them listed with --on-bad-input quarantine.")
         return "\n".join(lines)
 
-    def bad_records(self, most: int | None = None) -> Iterator[BadRecord]:
-        """Yield bad records in order: all, or at least the first `most`."""
-        again = list(self._first)[:most]
-        first_lines = self._lines_of(sorted({self._first[each] for each in again}))
-        for number, found in enumerate(self._scans):
-            own = self._own(number, again)
-            bad = {int(at): each for at, each in zip(found.bad_at, found.bad, strict=False)}
-            for at, (file, line, record) in self._records_at(number, own).items():
-                first = self._first[self._starts[number] + _good_before(found, at)]
-                where = f"'{record.id}' is first on line {first_lines[first]}"
-                bad[at] = BadRecord(file, line, f"duplicate id: {where}", _raw(record))
-            for _, each in sorted(bad.items()):
-                yield replace(each, line=each.line + self._lines[number])
-
-    def _lines_of(self, positions: Sequence[int]) -> dict[int, int]:
-        """Return the line of each good record, by its place among those of all parts."""
-        lines = {}
-        for number, found in enumerate(self._scans):
-            for at, (_, line, _) in self._records_at(number, self._own(number, positions)).items():
-                lines[self._starts[number] + _good_before(found, at)] = self._lines[number] + line
-        return lines
-
-    def _own(self, number: int, positions: Sequence[int]) -> Sequence[int]:
-        """Return those of ascending places among all good records that are in a part."""
-        return positions[
-            bisect_left(positions, self._starts[number]) : bisect_left(positions, self._starts[number + 1])
-        ]
-
-    def _records_at(self, number: int, positions: Sequence[int]) -> dict[int, tuple[str, int, Passage]]:
-        """Read a part again for some good records.
-
-        Args:
-            number: of the part.
-            positions: of the records among the good ones of all parts.
-
-        Returns:
-            Each by its place in the part: file, line in the part, and passage.
-        """
-        if not positions:
-            return {}
-        found = self._scans[number]
-        good = np.setdiff1d(np.arange(found.n_records), found.bad_at, assume_unique=True)
-        wanted = set(good[np.array(positions) - self._starts[number]].tolist())
-        reading = self._collection.read(found.part)
-        records = {}
-        for at, (line, record) in enumerate(reading.records):
-            if at in wanted:
-                if not isinstance(record, Passage):
-                    raise _changed(self._collection)
-                records[at] = (reading.file, line, record)
-        return records
+    def bad_records(self) -> Iterator[BadRecord]:
+        """Yield bad records in order; where ids occur more than once, the collection is read again for their lines."""
+        before = 0
+        if not len(self._again):
+            for each in self._scans:
+                yield from (replace(bad, line=before + bad.line) for bad in each.bad)
+                before += each.n_lines
+            return
+        firsts = dict(zip(self._again.tolist(), self._first.tolist(), strict=True))
+        lines = dict.fromkeys(firsts.values(), 0)
+        number = 0
+        for each in self._scans:
+            reading = self._collection.read(each.part)
+            for line, record in chain.from_iterable(reading.blocks):
+                if isinstance(record, BadRecord):
+                    yield replace(record, line=before + record.line)
+                    continue
+                if number in lines:
+                    lines[number] = before + line
+                if number in firsts:
+                    reason = f"duplicate id: '{record.id}' is first on line {lines[firsts[number]]}"
+                    yield BadRecord(reading.file, before + line, reason, _raw(record))
+                number += 1
+            before += each.n_lines
+        _refuse_changed(self._collection, *(each.state for each in self._scans))
 
 
-def _good_before(found: PartScan, at: int) -> int:
-    """Return how many records of a part before the one at `at` are good."""
-    return at - int(np.searchsorted(found.bad_at, at))
+def _keys(passages: Sequence[Passage]) -> np.ndarray:
+    return keys_of([passage.id for passage in passages], digests_of(passages))
 
 
 def _checks(keys_N: np.ndarray) -> bytes:
     """Return the checks of kept passages with these keys."""
-    return b"".join(_check(keys_N[start : start + _CHECKED].tobytes()) for start in range(0, len(keys_N), _CHECKED))
-
-
-def _check(keys: bytes) -> bytes:
-    return hashlib.blake2b(keys, digest_size=_CHECK_BYTES).digest()
+    groups = (keys_N[start : start + _CHECKED].tobytes() for start in range(0, len(keys_N), _CHECKED))
+    return b"".join(hashlib.blake2b(group, digest_size=_CHECK_BYTES).digest() for group in groups)
 
 
 def _bits(flags: np.ndarray) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diffretriever.collections.base import UnjudgedCollection
+from diffretriever.collections.base import Collection
 from diffretriever.collections.documents import flat_columns, passages_of, rows_of_batch
 from diffretriever.collections.records import (
     ID_FIELDS,
@@ -32,7 +32,7 @@ _FIX = "write the table anew, or give a .jsonl file of its rows"
 
 
 @dataclass(frozen=True, slots=True)
-class TableCollection(UnjudgedCollection):
+class TableCollection(Collection):
     """The passages of one file."""
 
     name: str
@@ -45,7 +45,7 @@ class TableCollection(UnjudgedCollection):
         with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
             yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
 
-    def own(self, columns: Collection[str]) -> set[str]:
+    def own(self, columns: Sequence[str]) -> set[str]:
         """Return which of the columns are a passage's id, title and text."""
         known = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
         known |= {role: (name,) for role, name in self.fields.items()}

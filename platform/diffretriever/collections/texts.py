@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import yaml
 
-from diffretriever.collections.base import UnjudgedCollection
+from diffretriever.collections.base import Collection
 from diffretriever.collections.records import (
     BOM,
     BadRecord,
@@ -30,7 +30,7 @@ from diffretriever.collections.records import (
     decode,
     further_of,
 )
-from diffretriever.files import files_in, filesystem_of, open_input
+from diffretriever.files import file_state, files_in, filesystem_of, is_file, open_input
 from diffretriever.schemas.places import StorePath
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _MAX_BYTES = 16 << 20
 _RAW_CHARACTERS = 200
 _UNFIT_FOR_ID = re.compile("[\\s%#\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_LINE_END = re.compile(r"\r\n?")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*(?:#+[ \t]*)?$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*$")
@@ -66,17 +67,12 @@ class _File(NamedTuple):
     """Size and time of the last change."""
 
 
-class _Read(NamedTuple):
-    """What was read from a file."""
-
-    title: str
-    text: str
-    further: Mapping[str, Any] | None = None
-    """What else front matter says."""
+_Read: TypeAlias = tuple[str, str, Mapping[str, Any] | None]
+"""Title, text and further fields of front matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class TextsCollection(UnjudgedCollection):
+class TextsCollection(Collection):
     """The texts of a folder, in the order of their paths, or that of a single file."""
 
     name: str
@@ -110,14 +106,11 @@ class TextsCollection(UnjudgedCollection):
         place = self.root if self.only is None else self._at(self.only)
         return str(place.resolve() if isinstance(place, Path) else place)
 
-    def left_out(self) -> Counter[str]:
-        """Count the files that are no texts, by the end of their names; hidden ones are not looked at."""
-        return Counter(_end_of(file.path) or "without suffix" for file in _listed(self.root) if not is_text(file.path))
-
     def _files(self) -> list[_File]:
         if self.only is None:
             return [file for file in _listed(self.root) if is_text(file.path)]
-        return [file for file in _beside(self.root) if file.path == self.only]
+        path = self._at(self.only)
+        return [_File(self.only, file_state(path))] if is_file(path) else []
 
     def _at(self, path: str) -> Path | StorePath:
         return self.root / path if isinstance(self.root, Path) else self.root / quote(path)
@@ -138,18 +131,19 @@ def _passage(path: str, data: bytes) -> Passage:
         raise RefusedError(f"too long: more than {_MAX_BYTES} bytes")
     title, text, further = READERS[_end_of(path)](data.removeprefix(BOM))
     title = title or PurePosixPath(path).stem
-    return checked_passage(_UNFIT_FOR_ID.sub(_in_percent, path), title, text, further)
+    return checked_passage(_UNFIT_FOR_ID.sub(lambda unfit: quote(unfit[0], safe=""), path), title, text, further)
 
 
 def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsCollection | None:
     """Open a folder, with all below it, if there is a text; of other files it is said how many are left out."""
-    collection = TextsCollection(name, folder, f"{shown}/")
-    if not any(is_text(file.path) for file in _listed(folder)):
+    files = _listed(folder)
+    left_out = Counter(_end_of(file.path) or "without suffix" for file in files if not is_text(file.path))
+    if left_out.total() == len(files):
         return None
-    if left_out := collection.left_out():
+    if left_out:
         counts = ", ".join(f"{count:,} {end}" for end, count in sorted(left_out.items()))
         log.warning("%s: %s files are no texts and are left out: %s", shown, f"{left_out.total():,}", counts)
-    return collection
+    return TextsCollection(name, folder, f"{shown}/")
 
 
 def open_text_file(file: Path | StorePath, name: str, shown: str) -> TextsCollection:
@@ -168,46 +162,27 @@ def _end_of(name: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-def _in_percent(unfit: re.Match[str]) -> str:
-    return quote(unfit[0], safe="")
-
-
 def _listed(folder: Path | StorePath) -> list[_File]:
     """Return the files in a folder and below it, by path, without hidden ones and those in hidden folders."""
     if isinstance(folder, Path):
-        return sorted(_walked(folder, folder))
-    found = _stored(folder, deep=True)
+        return sorted(_walked(folder))
+    start = filesystem_of(folder)[1].rstrip("/") + "/"
+    found = (_File(str(i.path).removeprefix(start), f"{i.size}:{i.mtime_ns}") for i in files_in(folder, deep=True))
     return sorted(file for file in found if not any(part.startswith(".") for part in file.path.split("/")))
 
 
-def _beside(folder: Path | StorePath) -> list[_File]:
-    """Return the files right in a folder."""
-    if isinstance(folder, StorePath):
-        return _stored(folder, deep=False)
-    return [_file_at(path, folder) for path in folder.iterdir() if path.is_file()]
-
-
-def _walked(folder: Path, root: Path) -> Iterator[_File]:
+def _walked(folder: Path) -> Iterator[_File]:
     # No links to folders are followed: they may lead in a circle.
-    for above, folders, files in os.walk(folder):
+    for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = (Path(above, name) for name in files if not name.startswith("."))
-        yield from (_file_at(path, root) for path in paths if path.is_file())
-
-
-def _file_at(path: Path, root: Path) -> _File:
-    status = path.stat()
-    return _File(path.relative_to(root).as_posix(), f"{status.st_size}:{status.st_mtime_ns}")
-
-
-def _stored(folder: StorePath, *, deep: bool) -> list[_File]:
-    start = filesystem_of(folder)[1].rstrip("/") + "/"
-    found = files_in(folder, deep=deep)
-    return [_File(str(info.path).removeprefix(start), f"{info.size}:{info.mtime_ns}") for info in found]
+        for path in (Path(above, name) for name in names if not name.startswith(".")):
+            if path.is_file():
+                status = path.stat()
+                yield _File(path.relative_to(folder).as_posix(), f"{status.st_size}:{status.st_mtime_ns}")
 
 
 def _plain(data: bytes) -> _Read:
-    return _Read("", _decoded(data))
+    return "", _decoded(data), None
 
 
 def _markdown(data: bytes) -> _Read:
@@ -215,15 +190,11 @@ def _markdown(data: bytes) -> _Read:
     text = _decoded(data)
     values, text = _without_front_matter(text)
     title = " ".join(str(values.get("title") or "").split())
-    return _Read(title or _first_heading(text), text, further_of(values))
+    return title or _first_heading(text), text, further_of(values)
 
 
 def _decoded(data: bytes) -> str:
-    return _with_plain_lines(decode(Line(1, data, complete=True)))
-
-
-def _with_plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return _LINE_END.sub("\n", decode(Line(1, data, complete=True)))
 
 
 def _without_front_matter(text: str) -> tuple[dict[str, Any], str]:
@@ -274,7 +245,7 @@ def _html(data: bytes) -> _Read:
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup(_NOT_TEXT):
         tag.decompose()
-    return _Read(title, _text_of(soup))
+    return title, _text_of(soup), None
 
 
 def _text_of(soup: BeautifulSoup) -> str:
@@ -303,7 +274,7 @@ def _decoded_html(data: bytes) -> str:
     if named is None or named.replace("-", "").lower() == "utf8":
         return _decoded(data)
     try:
-        return _with_plain_lines(data.decode(named))
+        return _LINE_END.sub("\n", data.decode(named))
     except (LookupError, UnicodeDecodeError) as error:
         raise RefusedError(f"wrong character set: it names {named[:40]!a}, by which it cannot be read") from error
 

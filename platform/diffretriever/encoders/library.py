@@ -1,35 +1,151 @@
 """Published embedding models through sentence-transformers: one vector a text, or one a token.
 
-The library's own modules run on our batches, so that pooling, projections and normalisation are exactly its own.
+The library tokenises texts, and its modules run on our batches. Texts are prepared by its first module alone, which
+needs no weights.
 
-Legend: B texts of a batch, L padded length, M vectors of the batch, H size of a vector.
+Legend: B texts of a batch, L padded length, K vectors of a text, M vectors of the batch, H size of a vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from transformers import AutoModel
 
+from diffretriever.backbones import Vocabulary
 from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
-from diffretriever.encoders.library_preparer import TASKS, LibraryPreparer, TokenPreparer
-from diffretriever.encoders.preparer import PreparedText
+from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.encoders.readout import unit_float16
+from diffretriever.files import understood
 from diffretriever.representations import Representations
-from diffretriever.schemas.retriever import LibraryRetriever, TextConfig
+from diffretriever.schemas.retriever import LibraryRetriever, Side
 
-_SINGLE = "SentenceTransformer"
-"""What the library calls a model of one vector a text."""
-_SAMPLE = "A sample: it's 1 text, with punctuation (and a few words)!"
-_NO_LIMIT = 1 << 30
+_TASKS: dict[Side, str] = {"query": "query", "passage": "document"}
+"""The library's names of the two sides."""
 _POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
-_STATES = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+
+
+class LibraryPreparer(Preparer):
+    """Tokenises texts as the library does.
+
+    Of late-interaction models, `PreparedText.vector_positions` are the positions [K] in `input_ids` that have a vector,
+    `slots` is K, and `n_tokens` counts the tokens that are attended to, which come first.
+    """
+
+    def __init__(self, config: LibraryRetriever, transformer: Any, prompts: dict[str, str], mask: Any = None) -> None:
+        """Prepare with the library's first module.
+
+        Args:
+            config: of the retriever.
+            transformer: the module.
+            prompts: in the model's own files, by the library's names.
+            mask: the library's `MultiVectorMask` of a late-interaction model.
+
+        Raises:
+            ValueError: The model is made for chats or pictures, or a setting of `config` does not fit it.
+        """
+        if set(transformer.modality_config) != {"text"}:
+            made_for = ", ".join(map(str, transformer.modality_config))
+            raise ValueError(f"{config.backbone.source} is made for chats or pictures ({made_for}): not supported")
+        self._transformer, self._mask = transformer, mask
+        tokenizer = transformer.tokenizer
+        ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+        vocabulary = Vocabulary(Path(), {**ids, "max_position_embeddings": tokenizer.model_max_length}, turn_end="")
+        vocabulary.tokenizer = tokenizer
+        super().__init__(vocabulary, config.text)
+        if config.append_eos and tokenizer.eos_token_id is None:
+            raise ValueError("append_eos: this model's tokenizer has no end-of-sequence token")
+        self._appends_eos = config.append_eos
+        query, passage = config.query_prompt, config.passage_prompt
+        own_passage = next((prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)), "")
+        self.prompts: dict[Side, str] = {
+            "query": query if query is not None else prompts.get("query") or "",
+            "passage": passage if passage is not None else own_passage,
+        }
+        self._limits: dict[Side, int] = {side: self._model_limit(side) for side in _TASKS}
+        if mask is not None:
+            self._set_query_length(config.query_length)
+
+    def default_slots(self, side: Side) -> int:
+        """Return 0: these models have no slots."""
+        return 0
+
+    def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
+        """Tokenise; `length_semantics: total` counts prompt and special tokens, `text` does not."""
+        if not texts:
+            return []
+        return self._prepare_tokens(texts, side) if self._mask is not None else self._prepare_single(texts, side)
+
+    def _prepare_single(self, texts: Sequence[str], side: Side) -> list[PreparedText]:
+        eos = self.vocabulary.eos_token_id
+        limit = self._limits[side] - self._appends_eos
+        options = {"text": {"padding": False, "max_length": limit}, "common": {"return_tensors": None}}
+        features = self._features(texts, side, options)
+        prompt_tokens = features.get("prompt_length", 0)
+        prepared = []
+        for row in features["input_ids"]:
+            if self._appends_eos and (not row or row[-1] != eos):
+                row = [*row, eos]  # noqa: PLW2901
+            # Where a tokenizer has no special tokens, a pad stands for an empty text: pooling needs a token.
+            ids = row if len(row) > prompt_tokens else [*row, self.vocabulary.pad_token_id]
+            prepared.append(PreparedText(np.array(ids, np.int32), 0, NO_IDS, NO_IDS, len(row), prompt_tokens))
+        return prepared
+
+    def _prepare_tokens(self, texts: Sequence[str], side: Side) -> list[PreparedText]:
+        features = self._features(texts, side, {"text": {"max_length": self._limits[side]}})
+        attended_BL = features["attention_mask"].bool()
+        real_BL = attended_BL | features.get("query_expansion_positions", attended_BL)
+        ids_BL = features["input_ids"].to(torch.int32).numpy()
+        kept_BL = self._mask(features, task=_TASKS[side])["attention_mask"].bool().numpy()
+        prepared = []
+        for row, length in enumerate(real_BL.sum(1).tolist()):
+            positions = np.flatnonzero(kept_BL[row]).astype(np.int32)
+            n_tokens = int(attended_BL[row].sum())
+            ids = ids_BL[row, :length]
+            prepared.append(PreparedText(ids, len(positions), NO_IDS, NO_IDS, n_tokens, vector_positions=positions))
+        return prepared
+
+    def _features(self, texts: Sequence[str], side: Side, options: dict[str, Any]) -> dict[str, Any]:
+        features: dict[str, Any] = self._transformer.preprocess(
+            list(texts), prompt=self.prompts[side] or None, task=_TASKS[side], processing_kwargs=options
+        )
+        return features
+
+    def _model_limit(self, side: Side) -> int:
+        """Return the most tokens of a sequence.
+
+        Raises:
+            ValueError: Prompt and special tokens leave no space for a text.
+        """
+        # The space that ends a prompt becomes part of the text's first word.
+        framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
+        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
+        own = self._transformer.query_length if side == "query" else self._transformer.document_length
+        limit = min(limit, self.vocabulary.max_length, own or limit)
+        if limit <= framing:
+            raise ValueError(
+                f"no room for the text: prompt and special tokens take {framing} of {limit} tokens. "
+                f"Raise the {side} limit."
+            )
+        return limit
+
+    def _set_query_length(self, length: int | None) -> None:
+        """Set the length that queries of a late-interaction model are cut to, and filled up to if it does so."""
+        if self.vocabulary.tokenizer.padding_side == "left":
+            raise ValueError("this late-interaction model pads on the left: not supported")
+        expansion = self._transformer.query_expansion
+        if expansion is not None:
+            length = min(length or expansion["length"], self._limits["query"])
+            self._transformer.query_expansion = {**expansion, "length": length}
+        elif length is not None:
+            self._limits["query"] = min(length, self.vocabulary.max_length)
 
 
 class LibraryEncoder(Encoder):
@@ -52,29 +168,31 @@ class LibraryEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: LibraryRetriever) -> LibraryPreparer:
-        """Read the tokenizer and the library's config files only."""
-        files = LibraryFiles.open(config, weights=False)
+        """Read the tokenizer and the library's config files; late-interaction models, which are small, are loaded."""
+        files = LibraryFiles.open(config, weights=config.vectors == "token")
         if config.vectors == "token":
-            return TokenPreparer(config, files)
-        kind = "ColBERT" if files.is_stanford_colbert else files.library_config.get("model_type", _SINGLE)
-        if kind != _SINGLE:
-            # The library would make another model of it, with the same weights.
-            raise ValueError(
-                f"{files.folder} is a {kind}, not a model of one vector a text: say vectors: token in a YAML file"
-            )
-        return LibraryPreparer(config, files)
+            with understood(files.folder, "copy the model's files there again"):
+                model = _load_model(config, files, torch.device("cpu"), torch.float32)
+            # From here on only the tokenizer is needed.
+            model[0].model.to("meta")
+            return _token_preparer(config, model)
+        prompts = files.optional("config_sentence_transformers.json").get("prompts") or {}
+        return LibraryPreparer(config, _load_without_weights(config, files), prompts)
 
     @classmethod
     def load(cls, config: LibraryRetriever, device: str) -> Self:
-        """Load the model, and check that texts are prepared as the library would."""
-        preparer = cls.load_preparer(config)
+        """Load the model and what prepares its texts."""
         files = LibraryFiles.open(config, weights=True)
         place = resolve_device(device)
-        if config.similarity == "auto":
-            config = config.model_copy(update={"similarity": _similarity_of(files)})
         model = _load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
-        _check_preparation(model, preparer, files)
-        return cls(config, model, preparer, files.digest())
+        preparer = _token_preparer(config, model) if config.vectors == "token" else cls.load_preparer(config)
+        if config.similarity == "auto":
+            named = model.similarity_fn_name
+            if named not in ("cosine", "dot"):
+                raise ValueError(f"{files.folder} compares vectors by {named}: only cosine and dot are supported")
+            normalises = any(module.type.endswith(".Normalize") for module in files.modules)
+            config = config.model_copy(update={"similarity": "cosine" if normalises else named})
+        return cls(config, model, preparer, files.digest(code=config.remote_code))
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
         """See the base class."""
@@ -89,7 +207,11 @@ class LibraryEncoder(Encoder):
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
         """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
-        ids_BL, real_BL = pad_right([text.input_ids for text in texts], self.preparer.vocabulary.pad_token_id)
+        pads_left = self.preparer.vocabulary.tokenizer.padding_side == "left"
+        rows = [text.input_ids[::-1] if pads_left else text.input_ids for text in texts]
+        ids_BL, real_BL = pad_right(rows, self.preparer.vocabulary.pad_token_id)
+        if pads_left:
+            ids_BL, real_BL = ids_BL.flip(1), real_BL.flip(1)
         if self.config.vectors == "single":
             pooled_BH = self._run(texts, ids_BL, real_BL)["sentence_embedding"]
             return pooled_BH[:, : self.facts.hidden_size], np.ones(len(texts), np.int64)
@@ -97,16 +219,13 @@ class LibraryEncoder(Encoder):
         states_BLH = self._run(texts, ids_BL, attended_BL)["token_embeddings"]
         counts = np.array([len(text.vector_positions) for text in texts])
         rows_M = torch.from_numpy(np.repeat(np.arange(len(texts)), counts))
-        places_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
-        return states_BLH[moved(rows_M, states_BLH.device), moved(places_M, states_BLH.device)], counts
+        positions_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
+        return states_BLH[moved(rows_M, states_BLH.device), moved(positions_M, states_BLH.device)], counts
 
     def _run(self, texts: Sequence[PreparedText], ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> dict[str, Any]:
         device = self.facts.device
         features: dict[str, Any] = {"input_ids": moved(ids_BL, device), "attention_mask": moved(mask_BL, device)}
-        left_out = {text.prefix_tokens for text in texts}
-        assert len(left_out) == 1, "queries and passages do not share a batch"
-        if any(left_out):
-            (features["prompt_length"],) = left_out
+        (features["prompt_length"],) = {text.prefix_tokens for text in texts}
         with torch.inference_mode():
             return self.model(features)
 
@@ -123,131 +242,70 @@ def _begin_float16(vectors_MH: torch.Tensor) -> Callable[[], np.ndarray]:
     def finish() -> np.ndarray:
         if not float(largest) <= torch.finfo(torch.float16).max:
             raise ValueError(
-                f"a vector has the component {float(largest):g}, which float16, the form at rest, cannot hold: "
-                "use similarity: cosine"
+                f"a vector has the component {float(largest):g}, which float16, the stored precision, cannot "
+                "represent: use similarity: cosine"
             )
         return stored_MH.numpy()
 
     return finish
 
 
+def _trust(config: LibraryRetriever) -> dict[str, bool]:
+    # Code may be in yet another repository.
+    return {"trust_remote_code": config.remote_code, "local_files_only": not config.remote_code}
+
+
+def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
+    """Return the library's first module, which tokenises, without its weights."""
+    from sentence_transformers.base.modules import Transformer
+
+    class Tokenising(Transformer):
+        def _load_model(self, name: str, task: str, config: Any, *_: Any, **options: Any) -> Any:
+            with torch.device("meta"):
+                return AutoModel.from_config(config, trust_remote_code=options["trust_remote_code"])
+
+    subfolder = files.transformer.relative_to(files.folder).as_posix().removeprefix(".")
+    with understood(files.transformer, "copy the model's tokenizer files there again"):
+        return Tokenising.load(str(files.folder), subfolder=subfolder, **_trust(config))
+
+
 def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
     """Return the library's model of `files` in evaluation mode.
 
     Raises:
-        ValueError: The model has parts that differ between queries and passages, no pooling to leave a prompt out of,
-            or a causal mask that `bidirectional` does not lift; or the attention kernel cannot run here.
+        ValueError: The model has no pooling to leave a prompt out of, or a causal mask that `bidirectional` does not
+            lift; or the attention kernel cannot run here.
     """
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
-    from sentence_transformers.base.modules import Router
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     options: dict[str, Any] = {"dtype": dtype}
     if config.backbone.attention != "auto":
-        kernel = resolve_attention(config.backbone.attention, device, dtype, packs=False)
-        options["attn_implementation"] = kernel
-    # Code may lie in yet another repository.
-    trust = {"trust_remote_code": files.remote_code, "local_files_only": not files.remote_code}
-    common = {"device": str(device), **trust}
-    if config.vectors == "token":
-        model = MultiVectorEncoder(str(files.folder), model_kwargs=options, **common)
-    elif files.modules:
-        model = SentenceTransformer(str(files.folder), model_kwargs=options, **common)
-    else:
-        model = SentenceTransformer(modules=_plain_modules(config, files, options, trust), device=str(device))
-    if any(isinstance(module, Router) for module in model):
-        raise ValueError(f"{files.folder} runs queries and passages through different modules, which is not supported")
+        options["attn_implementation"] = resolve_attention(config.backbone.attention, device, dtype, packs=False)
+    model_class = MultiVectorEncoder if config.vectors == "token" else SentenceTransformer
+    model = model_class(str(files.folder), device=str(device), model_kwargs=options, **_trust(config))
+    pooling = "mean" if config.pooling == "auto" and config.bidirectional else config.pooling
+    if not files.modules and pooling != "auto":
+        model[1] = Pooling(model[0].get_embedding_dimension(), _POOLING[pooling])
     if not config.pool_prompt:
-        _leave_prompt_out(model, files)
+        if not any(isinstance(module, Pooling) for module in model):
+            raise ValueError(f"{files.folder} has no pooling module to leave the prompt out of: leave pool_prompt out")
+        model.set_pooling_include_prompt(include_prompt=False)
     if config.bidirectional:
-        _lift_causal_mask(model, files)
+        _lift_causal_mask(model.transformers_model, files)
     return model.eval()
 
 
-def _check_preparation(model: Any, preparer: LibraryPreparer, files: LibraryFiles) -> None:
-    """Raise ValueError if the library prepares a sample text otherwise: it has settings that are not followed here."""
-    unlimited = copy(preparer)
-    unlimited.text = TextConfig(max_query_tokens=_NO_LIMIT, max_passage_tokens=_NO_LIMIT)
-    if isinstance(unlimited, TokenPreparer):
-        unlimited.rules = unlimited.own_rules
-    for side, task in TASKS.items():
-        (ours,) = unlimited.prepare([_SAMPLE], side, [0])
-        ids = ours.input_ids.tolist()
-        theirs = model.preprocess([_SAMPLE], prompt=preparer.prompts[side].text or None, task=task)
-        expected = theirs["input_ids"][0].tolist()
-        same = ids == [*expected, *preparer.end]
-        if ours.prefix_tokens:
-            same = same and ours.prefix_tokens == theirs["prompt_length"]
-        if preparer.config.vectors == "token":
-            attended = int(theirs["attention_mask"].sum())
-            same = same and (ours.n_tokens, ours.vector_positions.tolist()) == (attended, _scored(model, theirs, task))
-        if not same:
-            raise ValueError(
-                f"{files.folder}: sentence-transformers prepares a {task} in a way that is not supported here "
-                f"(token ids {expected}, here {ids})"
-            )
-
-
-def _scored(model: Any, features: dict[str, Any], task: str) -> list[int]:
-    """Positions of the tokens that the library would score."""
+def _token_preparer(config: LibraryRetriever, model: Any) -> LibraryPreparer:
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-    for module in model:
-        if isinstance(module, MultiVectorMask):
-            features = module(features, task=task)
-    return features["attention_mask"][0].bool().nonzero().flatten().tolist()
+    mask = next(module for module in model if isinstance(module, MultiVectorMask))
+    return LibraryPreparer(config, model[0], model.prompts, mask)
 
 
-def _plain_modules(
-    config: LibraryRetriever, files: LibraryFiles, options: dict[str, Any], trust: dict[str, bool]
-) -> list[Any]:
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    transformer = Transformer(
-        str(files.folder),
-        model_kwargs={**options, **trust},
-        processor_kwargs=dict(trust),
-        config_kwargs=dict(trust),
-        # Said here, as the library would put texts into the chat template of a checkpoint that has one.
-        modality_config=_STATES,
-        module_output_name="token_embeddings",
-    )
-    return [transformer, Pooling(transformer.get_embedding_dimension(), _pooling_of(config, files))]
-
-
-def _pooling_of(config: LibraryRetriever, files: LibraryFiles) -> str:
-    if config.pooling != "auto":
-        return _POOLING[config.pooling]
-    architectures = files.config.get("architectures") or [""]
-    causal = architectures[0].endswith("ForCausalLM") and files.config.get("is_causal", True)
-    return "lasttoken" if causal and not config.bidirectional else "mean"
-
-
-def _similarity_of(files: LibraryFiles) -> str:
-    """Return `dot` where the model's files say so and do not normalise, else `cosine`, the library's default.
-
-    Raises:
-        ValueError: they say another similarity.
-    """
-    named = files.library_config.get("similarity_fn_name") or "cosine"
-    if named not in ("cosine", "dot"):
-        raise ValueError(f"{files.folder} compares vectors by {named}: only cosine and dot are supported")
-    normalises = any(module.type.endswith(".Normalize") for module in files.modules)
-    return "dot" if named == "dot" and not normalises else "cosine"
-
-
-def _leave_prompt_out(model: Any, files: LibraryFiles) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    if not any(isinstance(module, Pooling) for module in model):
-        raise ValueError(f"{files.folder} has no pooling module to leave the prompt out of: leave pool_prompt out")
-    model.set_pooling_include_prompt(include_prompt=False)
-
-
-def _lift_causal_mask(model: Any, files: LibraryFiles) -> None:
-    network = model.transformers_model
+def _lift_causal_mask(network: Any, files: LibraryFiles) -> None:
     network.config.is_causal = False
-    # A family that ignores the setting would give plausible vectors, only worse ones: so it is tried.
+    # An architecture that ignores the setting would give worse vectors without an error: so it is tried.
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
     with torch.inference_mode():
         first_H, other_H = network(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]

@@ -1,24 +1,21 @@
-"""The files of a published embedding model: where they are, what they ask for, whether that is allowed, their digest.
+"""The files of a published embedding model: where they are, which code they need, and their digest.
 
-They are in a local folder, on the hub, or those of the embedded model. Beside a transformers checkpoint such a folder
-may hold `modules.json`, the list of what follows the transformer (pooling, projection, normalisation) with a folder
-for each. Weights are read from safetensors only. Python code of a model's repository runs only where the config asks
-for it and the person at hand has named the model; see `diffretriever.consent`.
+A model is in a local folder, on an object store, on the hub, or the embedded one. Weights are read from safetensors
+only. Python code of a model's repository runs only where the config asks for it and this command names the model; see
+`diffretriever.consent`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import yaml
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -30,15 +27,17 @@ from diffretriever.files import fetched_folder, is_local, understood
 from diffretriever.schemas.places import StorePath, plain_place
 from diffretriever.schemas.retriever import LibraryRetriever
 
-_EXTRA = "sentence_transformers"
+_SINGLE = "SentenceTransformer"
+_LATE_INTERACTION = ("ColBERT", "MultiVectorEncoder")
+"""Types of models with a vector a token: of PyLate and Stanford, and of sentence-transformers."""
 _ROOT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]
 _MODULE_FILES = ["*.json", "*.txt", "*.model"]
 _CODE_FILES = ["*.py"]
 _WEIGHT_FILES = ["*.safetensors"]
 _LIBRARY_TYPES = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*|pylate\.models\.Dense\.Dense")
-"""Modules that the library itself has; the second it replaces with its own."""
+"""Modules of the library; it replaces the second with its own."""
 _KERNEL_OPTIONS = {"allow_all_kernels", "kernel_config", "use_kernels"}
-"""Options of transformers that make it fetch and import kernels."""
+"""Options of transformers that fetch and import kernels."""
 
 
 class Module(NamedTuple):
@@ -50,100 +49,104 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True)
 class LibraryFiles:
-    """A model's folder."""
+    """A model's folder: a transformers checkpoint, and perhaps further modules with a folder each."""
 
     folder: Path
-    remote_code: bool
-    """Whether its Python code runs: the config asks for it, and consent was checked."""
+    modules: tuple[Module, ...]
+    """In order; empty for a plain checkpoint."""
+    config: dict[str, Any]
+    """The transformer's `config.json`."""
 
     @classmethod
     def open(cls, config: LibraryRetriever, *, weights: bool) -> LibraryFiles:
-        """Find the folder, fetching it from the hub where it must, and check that it can be used as `config` says.
-
-        `weights` False leaves the weights where they are.
+        """Find the folder, fetch missing files, and check that the model can be used as `config` says.
 
         Raises:
-            ValueError: The extra is not installed; the source cannot be found or fetched; the model needs code of
-                its repository that `config` does not ask for, or that nobody has consented to; it has its weights in
-                pickles only; or `config` contradicts its files.
+            ValueError: The extra is not installed; the source cannot be found or fetched; the model needs code of its
+                repository that `config` does not ask for, or that this command does not trust; its weights are
+                pickles; or `config` contradicts its files.
         """
-        if importlib.util.find_spec(_EXTRA) is None:
+        if find_spec("sentence_transformers") is None:
             raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
         if config.backbone.adapter is not None:
             raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
-        if config.backbone.accepted_fields:
-            raise ValueError("the library method reads config.json by the library's rules: leave accepted_fields out")
         if config.remote_code:
-            # Before anything is fetched: the one place where it is asked.
             check_trusted(config.backbone.source, config.backbone.revision)
-        files = cls(_find_folder(config, weights=weights), config.remote_code)
-        _check_adapter(files)
-        _check_code(files, config)
-        if config.pooling != "auto" and files.modules:
-            raise ValueError(f"{files.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
+        folder = _find_folder(config, weights=weights)
+        modules = read_modules(folder)
+        files = cls(folder, modules, read_json((modules[0].folder if modules else folder) / "config.json"))
+        files._check(config)
         if weights:
-            _check_weights(files)
+            files._check_weights()
         return files
-
-    @cached_property
-    def modules(self) -> tuple[Module, ...]:
-        """The modules in order; none where the folder is a plain transformers checkpoint."""
-        return _read_modules(self.folder)
 
     @property
     def transformer(self) -> Path:
-        """The folder of the transformer, which is the first module."""
+        """The folder of the first module."""
         return self.modules[0].folder if self.modules else self.folder
 
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """The transformer's `config.json`."""
-        return read_json(self.transformer / "config.json")
+    def optional(self, name: str) -> dict[str, Any]:
+        """Return the object in a JSON file of the folder, empty if the file is missing."""
+        return read_json(self.folder / name) if (self.folder / name).is_file() else {}
 
-    @cached_property
-    def library_config(self) -> dict[str, Any]:
-        """The library's `config_sentence_transformers.json`, empty where there is none."""
-        return self.optional("config_sentence_transformers.json")
-
-    @cached_property
-    def transformer_settings(self) -> dict[str, Any]:
-        """The library's settings of the transformer: `sentence_bert_config.json`, once named after the family."""
-        names = sorted(file.name for file in self.transformer.glob("sentence_*_config.json"))
-        return self.optional(names[0], self.transformer) if names else {}
-
-    @property
-    def is_stanford_colbert(self) -> bool:
-        """Whether this is a late-interaction model as Stanford's ColBERT saves it."""
-        return not self.modules and "HF_ColBERT" in (self.config.get("architectures") or [])
-
-    def optional(self, name: str, folder: Path | None = None) -> dict[str, Any]:
-        """Return the object in a JSON file of the folder, empty where there is no such file."""
-        file = (folder or self.folder) / name
-        return read_json(file) if file.is_file() else {}
-
-    def digest(self) -> str:
-        """Return a sha256 over the weights, as `Checkpoint.digest` has it, and name and bytes of every other file.
-
-        Files that the model does not use (its card, weights in other formats) do not count.
-        """
+    def digest(self, *, code: bool) -> str:
+        """Return a sha256 over the files that the model uses; a model's card and other formats do not count."""
         checkpoint = Checkpoint.open(self.transformer)
         digest = hashlib.sha256(checkpoint.digest().encode())
-        own = _MODULE_FILES + _WEIGHT_FILES
-        patterns = _ROOT_FILES + (_CODE_FILES if self.remote_code else [])
-        found = {file for pattern in patterns for file in self.folder.glob(pattern)}
-        found |= {file for module in self.modules for pattern in own for file in module.folder.glob(pattern)}
-        for file in sorted(found - set(checkpoint.files)):
+        patterns = _ROOT_FILES + (_CODE_FILES if code else [])
+        used = {file for pattern in patterns for file in self.folder.glob(pattern)}
+        for pattern in _MODULE_FILES + _WEIGHT_FILES:
+            used.update(file for module in self.modules for file in module.folder.glob(pattern))
+        for file in sorted(used - set(checkpoint.files)):
             digest.update(f"\n{file.relative_to(self.folder).as_posix()} {file.stat().st_size}\n".encode())
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
+    def _check(self, config: LibraryRetriever) -> None:
+        for folder in (self.folder, self.transformer):
+            # transformers would load the base model that the adapter's config names, from anywhere.
+            if (folder / ADAPTER_CONFIG).exists():
+                raise ValueError(f"{folder} contains an adapter ({ADAPTER_CONFIG}): merge it into the weights")
+        foreign = self._foreign_code(config)
+        if foreign and not config.remote_code:
+            raise ValueError(
+                f"'{config.backbone.source}' needs Python code of its own repository ({', '.join(foreign)}), which can "
+                "do anything that you can do on this machine. If you have read that code and trust it, set "
+                "`remote_code: true` in the retriever's YAML file, and name the model in every command that may run it "
+                f"(`--trust-code`, or {VARIABLE} in the environment)"
+            )
+        if any("TokenPooling" in module.type or module.type.endswith(".Router") for module in self.modules):
+            raise ValueError(f"{self.folder} merges tokens or has other modules for queries: not supported")
+        if config.pooling != "auto" and self.modules:
+            raise ValueError(f"{self.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
+        is_stanford = "HF_ColBERT" in (self.config.get("architectures") or [])
+        kind = "ColBERT" if is_stanford else self.optional("config_sentence_transformers.json").get("model_type")
+        if config.vectors == "token" and kind not in _LATE_INTERACTION:
+            raise ValueError(f"{self.folder} is no late-interaction model: use vectors: single")
+        if config.vectors == "single" and kind not in (None, _SINGLE):
+            raise ValueError(
+                f"{self.folder} is a {kind}, not a model of one vector a text: say vectors: token in a YAML file"
+            )
 
-def _read_modules(folder: Path) -> tuple[Module, ...]:
-    """Return the modules in order; none where `folder` is a plain transformers checkpoint.
+    def _check_weights(self) -> None:
+        for folder in (self.transformer, *(each.folder for each in self.modules if each.type.endswith(".Dense"))):
+            if not any(folder.glob("*.safetensors")):
+                raise ValueError(
+                    f"{folder} has no safetensors, and pickles are not read: name the conversion service's pull "
+                    "request as the backbone's revision (`revision: refs/pr/1`), or save the model again"
+                )
 
-    Raises:
-        ValueError: a module lies outside of `folder`.
-    """
+    def _foreign_code(self, config: LibraryRetriever) -> list[str]:
+        """Return what the files name of code that is not the library's or transformers'."""
+        foreign = [module.type for module in self.modules if not _LIBRARY_TYPES.fullmatch(module.type)]
+        for values in (self.config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
+            foreign += _kernels(values)
+        mapped = {} if config.bidirectional else self.config.get("auto_map") or {}
+        return foreign or sorted(set(map(str, mapped.values())))
+
+
+def read_modules(folder: Path) -> tuple[Module, ...]:
+    """Return the modules in order, empty for a plain checkpoint; raises `ValueError` for one outside of `folder`."""
     file = folder / "modules.json"
     if not file.is_file():
         return ()
@@ -157,78 +160,36 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
-    """Return the model's folder, fetching what is not on this machine; `weights` False leaves the weights there.
-
-    Raises:
-        ValueError: The source cannot be found or fetched.
-    """
     source = config.backbone.source
     folder = resolve_source(source, config.backbone.revision, weights=False)
     if source == "minilm" or Path(plain_place(source)).is_dir():
         return folder
-    # Only the folders that modules.json names: others hold the same weights in other formats, or adapters.
-    below = [module.folder.relative_to(folder) for module in _read_modules(folder)]
+    # Only the folders in modules.json: others have the same weights in other formats.
+    below = [module.folder.relative_to(folder) for module in read_modules(folder)]
     weight_files = _WEIGHT_FILES if weights else []
     inside = [f"{path.as_posix()}/{name}" for path in below if path.parts for name in _MODULE_FILES + weight_files]
     at_root = _ROOT_FILES + weight_files + (_CODE_FILES if config.remote_code else [])
     if not is_local(source):
         return fetched_folder(StorePath(source), at_root + inside)
     try:
-        # `*` also matches what lies deeper, so that the root needs a call of its own. The folder is named after the
-        # commit, which stays the same when the branch moves on.
-        for wanted, unwanted in ((at_root, ["*/*"]), (inside, None)):
-            if wanted:
+        # The folder is named after the commit. `*` also matches deeper files, so the root needs its own call.
+        for allowed, ignored in ((at_root, ["*/*"]), (inside, None)):
+            if allowed:
                 snapshot_download(
-                    source, revision=folder.name, allow_patterns=wanted, ignore_patterns=unwanted, etag_timeout=10
+                    source, revision=folder.name, allow_patterns=allowed, ignore_patterns=ignored, etag_timeout=10
                 )
     except (HfHubHTTPError, OSError) as error:
         raise FetchError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
     return folder
 
 
-def _check_code(files: LibraryFiles, config: LibraryRetriever) -> None:
-    foreign = [module.type for module in files.modules if not _LIBRARY_TYPES.fullmatch(module.type)]
-    foreign += [*_kernels(files.config), *_kernels(files.transformer_settings)]
-    mapped = files.config.get("auto_map") or {}
-    if config.remote_code or not (foreign or (mapped and not config.bidirectional)):
-        return
-    named = ", ".join(foreign or sorted(set(map(str, mapped.values()))))
-    wanted = config.model_copy(update={"remote_code": True, "bidirectional": False})
-    described = yaml.safe_dump({"method": "library", **wanted.model_dump(exclude_defaults=True)}, sort_keys=False)
-    raise ValueError(
-        f"'{config.backbone.source}' runs by Python code of its own repository ({named}), which could do anything "
-        "that you can do on this machine. If you have read that code and trust it, name the model in every command "
-        f"that may run it (`--trust-code`, or {VARIABLE} in the environment), put this into a YAML file and name the "
-        f"file as the retriever; `remote_code: true` asks for it:\n{described}"
-    )
-
-
 def _kernels(values: dict[str, Any]) -> Iterator[str]:
-    """What would be run of other repositories: transformers fetches and imports kernels that a config names."""
+    """Yield the options that make transformers fetch and import kernels of other repositories."""
     for key, value in values.items():
-        named = value.values() if isinstance(value, dict) else [value]
-        if "implementation" in key and any("/" in str(name) for name in named):
+        names = value.values() if isinstance(value, dict) else [value]
+        if "implementation" in key and any("/" in str(name) for name in names):
             yield f"{key}: {value}"
         elif key in _KERNEL_OPTIONS and value:
             yield key
         elif isinstance(value, dict):
             yield from _kernels(value)
-
-
-def _check_adapter(files: LibraryFiles) -> None:
-    # transformers would load the base model that the adapter's config names, wherever that is.
-    for folder in (files.folder, files.transformer):
-        if (folder / ADAPTER_CONFIG).exists():
-            raise ValueError(f"{folder} holds an adapter ({ADAPTER_CONFIG}): merge it into the weights, and remove it")
-
-
-def _check_weights(files: LibraryFiles) -> None:
-    # Without this, transformers and the library would read pickles where there is nothing else.
-    needed = [files.transformer, *(module.folder for module in files.modules if module.type.endswith(".Dense"))]
-    for folder in needed:
-        if not any(folder.glob("*.safetensors")):
-            raise ValueError(
-                f"{folder} has no safetensors, and pickles are not read. Many models on the hub have them in a pull "
-                "request of the conversion service: name it as the backbone's revision (`revision: refs/pr/1`, or its "
-                "number). Or load the model where you trust it and save it anew with save_pretrained."
-            )
