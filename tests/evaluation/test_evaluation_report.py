@@ -8,7 +8,7 @@ import yaml
 from pyarrow import parquet
 
 from diffretriever.collections import Run
-from diffretriever.evaluation.comparison import comparison_table, write_comparison
+from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import Evaluation, draw_measures, evaluation_table, write_evaluation
 from diffretriever.schemas.evaluate import ComparisonReport, EvaluationReport
@@ -122,7 +122,8 @@ def test_figures_with_any_number_of_panels(n_measures: int) -> None:
 
 def test_comparison_of_systems(tmp_path: Path) -> None:
     systems = {"BM25": {"sparse": result(2)}, "DiffRetriever": RESULTS}
-    report = write_comparison(tmp_path, "All of them", systems, command="python jobs/demo.py")
+    report = compared("All of them", systems, "python jobs/demo.py")
+    write_comparison(tmp_path, report, systems)
     labels = ["BM25", "DiffRetriever dense", "DiffRetriever sparse", "DiffRetriever hybrid"]
     table = comparison_table(systems)
     assert [line.rsplit(maxsplit=2)[0] for line in table.splitlines()[2:]] == labels
@@ -139,11 +140,10 @@ def test_comparison_of_systems(tmp_path: Path) -> None:
     assert (tmp_path / "comparison.png").stat().st_size > 0
 
 
-def test_systems_must_be_comparable(tmp_path: Path) -> None:
+def test_systems_must_be_comparable() -> None:
     one = {"one": {"dense": result(0)}}
     with pytest.raises(ValueError, match="'two' and 'one' have different measures"):
-        write_comparison(tmp_path, "t", {**one, "two": {"dense": result(0, ("MRR@10",))}}, command="c")
+        compared("t", {**one, "two": {"dense": result(0, ("MRR@10",))}}, "c")
     fewer = evaluate(Run.of({}), {"q0": {"d0": 1}}, ("nDCG@10", "MRR@10"))
     with pytest.raises(ValueError, match="'two' and 'one' have different queries"):
-        write_comparison(tmp_path, "t", {**one, "two": {"dense": fewer}}, command="c")
-    assert list(tmp_path.iterdir()) == []
+        compared("t", {**one, "two": {"dense": fewer}}, "c")

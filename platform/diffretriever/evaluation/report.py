@@ -108,7 +108,7 @@ def write_evaluation(
     figure = draw_measures(report.measures, report.intervals, title_of(report), summary_of(report.queries))
     write_bytes(output / "report.png", figure)
     with whole_file(output / "per_query.parquet") as stream:
-        parquet.write_table(_per_query_table(results), stream)
+        parquet.write_table(per_query_table({"mode": results}), stream)
     write_text(output / "report.md", evaluation_page(report, results, evaluation.query_texts))
     write_text(output / "metrics.json", report.model_dump_json(indent=2) + "\n")
     return report
@@ -139,16 +139,19 @@ def _report(evaluation: Evaluation, results: Mapping[str, EvaluationResult]) -> 
     )
 
 
-def _per_query_table(results: Mapping[str, EvaluationResult]) -> pa.Table:
+def per_query_table(results: Mapping[str, Mapping[str, EvaluationResult]]) -> pa.Table:
+    """Return a row for each query, label and measure; `results` are by label under the name of the labels' column."""
+    ((column, by_label),) = results.items()
     rows = [
-        {"query_id": query, "mode": mode, "measure": measure, "value": value}
-        for mode, result in results.items()
+        (query, label, measure, value)
+        for label, result in by_label.items()
         for measure, values in result.per_query.items()
         for query, value in values.items()
     ]
-    text = pa.string()
-    schema = pa.schema([("query_id", text), ("mode", text), ("measure", text), ("value", pa.float64())])
-    return pa.Table.from_pylist(rows, schema=schema)
+    columns = zip(*rows, strict=True) if rows else [()] * 4
+    types = [pa.string(), pa.string(), pa.string(), pa.float64()]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+    return pa.table(arrays, ["query_id", column, "measure", "value"])
 
 
 def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, Interval]]:

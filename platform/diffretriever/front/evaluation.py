@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from diffretriever.collections import Collection, Qrels, Run, open_collection
 from diffretriever.evaluation.comparison import compared, lettered_table, means_of
 from diffretriever.evaluation.conditions import coverage_of, coverage_told, coverage_warnings, settled_by_index
-from diffretriever.evaluation.formats.html import HtmlFormat
+from diffretriever.evaluation.formats.pages import html_block
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures, relevant_in
@@ -127,7 +127,7 @@ class Comparison:
         return lettered_table(self.report)
 
     def _repr_html_(self) -> str:
-        return HtmlFormat().table(means_of(self.report))
+        return html_block(means_of(self.report))
 
 
 def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: Sequence[Fusion] = ()) -> Comparison:

@@ -36,7 +36,7 @@ def test_ours_comes_with_its_difference(job: JobMaker) -> None:
     write_paper(plan, config, make_report(plan, config, {}, "c"))
     assert ".650 (\N{MINUS SIGN}.014)" in read_text(config.output / "paper.md")
     assert r"\cellcolor{below1}.650" in read_text(config.output / "paper.tex")
-    assert 'class="ours below1">.650<small>\N{MINUS SIGN}.014</small>' in read_text(config.output / "paper.html")
+    assert 'class="below1">.650 <small>\N{MINUS SIGN}.014</small>' in read_text(config.output / "paper.html")
 
 
 def test_a_dry_run_names_every_table_and_figure_with_its_command_and_what_it_lacks(job: JobMaker) -> None:

@@ -5,9 +5,8 @@ Another kind is a file here and its lines in `EXHIBITS`.
 
 from __future__ import annotations
 
-from diffretriever.evaluation.formats import FORMATS, Command, Section
-from diffretriever.evaluation.formats.base import Block
-from diffretriever.files import write_bytes, write_text
+from diffretriever.evaluation.formats.pages import Block, Command, Section, write_pages
+from diffretriever.files import write_bytes
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.decomposition import Decomposition
@@ -78,11 +77,7 @@ def write_paper(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> li
             write_bytes(job.output / name, content)
         blocks = [*shown.blocks, Command(exhibit.command(job))]
         sections.append(Section(f"{exhibit.place}: {exhibit.title}", blocks))
-    names = []
-    for each in FORMATS:
-        names.append(f"paper.{each.suffix}")
-        write_text(job.output / names[-1], each.page(_TITLE, sections))
-    return names
+    return write_pages(job.output, "paper", _TITLE, sections)
 
 
 def asked_for(job: ReproduceJob) -> list[Exhibit]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from diffretriever.evaluation.formats.base import Block
+from diffretriever.evaluation.formats.pages import Block
 from diffretriever.files import is_file, read_text, understood
 from diffretriever.schemas.places import Place
 from diffretriever.studies.reproduction.config import ReproduceJob

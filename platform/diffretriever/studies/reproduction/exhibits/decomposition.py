@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.studies.reproduction.exhibits.base import Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import TITLES, measure_of
 from diffretriever.studies.reproduction.exhibits.tables import ScoreTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, shown_names

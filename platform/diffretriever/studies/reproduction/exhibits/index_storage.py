@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.studies.reproduction.config import PublishedRow, ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import PASSAGES, corpus_of, index_size

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.files import open_input, understood
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names

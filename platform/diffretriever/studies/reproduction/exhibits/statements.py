@@ -7,9 +7,10 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import NamedTuple, TypeAlias
 
+import pandas as pd
 import yaml
 
-from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.pages import NO_VALUE, Table
 from diffretriever.evaluation.formats.tables import points, signed
 from diffretriever.schemas.base import Model
 from diffretriever.studies.reproduction.config import ReproduceJob
@@ -69,21 +70,13 @@ class Statements(Exhibit):
     def show(self, findings: Findings) -> Shown:
         """Show what the paper says, what its tables give, and ours."""
         found = checked(findings)
-        body = [
-            GridRow(
-                (
-                    GridCell(statement.place),
-                    GridCell(statement.says),
-                    GridCell(statement.paper, "paper"),
-                    GridCell(NO_VALUE if result.tables is None else result.tables, "paper"),
-                    GridCell(result.ours or "", "ours"),
-                )
-            )
+        rows = [
+            [statement.place, statement.says, statement.paper, result.tables or NO_VALUE, result.ours or ""]
             for statement, result in found
         ]
-        head = GridRow(tuple(GridCell(t, "head") for t in ("Section", "What", "Text", "Its tables", "Ours")))
+        frame = pd.DataFrame(rows, columns=["Section", "What", "Text", "Its tables", "Ours"])
         caption = "What the text says, what follows from the paper's own tables, and ours."
-        return Shown([Grid(self.name, self.place, caption, 2, (head,), tuple(body))])
+        return Shown([Table(self.place, caption, frame, n_labels=2)])
 
 
 @cache
