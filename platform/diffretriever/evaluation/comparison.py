@@ -20,14 +20,8 @@ import pandas as pd
 from pyarrow import parquet
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection, read_qrels
-from diffretriever.evaluation.conditions import (
-    coverage_of,
-    coverage_told,
-    coverage_warnings,
-    settled_by_index,
-    settled_by_runs,
-)
-from diffretriever.evaluation.evaluate import refuse_index_of_others, search_queries
+from diffretriever.evaluation.conditions import coverage_told, coverage_warnings, settled_by_runs
+from diffretriever.evaluation.evaluate import search_collection
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats.pages import Command, Picture, Section, Table, TableCell, write_pages
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
@@ -85,7 +79,7 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     # Runs and indexes are treated alike, whichever of them shows that queries are passages.
     asked = job.model_copy(update={"exclude_self": True}) if searched.told else job
     _, found, told = settled_by_runs(asked, found | searched.runs, qrels)
-    runs = FinishedRuns.of(found, qrels, allow_missing=job.allow_missing)
+    runs = FinishedRuns.of(found, qrels)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
     measured.update({f"fused by {by}": run for by, run in runs.fused_alike(job.fusions, measures).items()})
@@ -119,7 +113,6 @@ class _Searched:
 
 
 def _searched(job: CompareJob, collection: Collection) -> _Searched:
-    queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     found = _Searched()
     for name, place in job.named_indexes.items():
         own = EvaluateJob(
@@ -129,13 +122,11 @@ def _searched(job: CompareJob, collection: Collection) -> _Searched:
             output=job.output,
             exclude_self=job.exclude_self,
         )
-        searcher = open_searcher(own.index, own)
-        refuse_index_of_others(searcher, qrels, collection.name)
-        coverage = found.coverage[name] = coverage_of(searcher.index, collection)
-        found.warnings += coverage_warnings(name, coverage, collection.name)
-        own, told = settled_by_index(own, searcher.index, queries, qrels)
-        found.told = found.told or told
-        runs = search_queries(searcher, queries, own)
+        searched = search_collection(open_searcher(own.index, own), collection, own)
+        found.coverage[name] = searched.coverage
+        found.warnings += coverage_warnings(name, searched.coverage, collection.name)
+        found.told = found.told or searched.exclusion
+        runs = searched.runs
         found.runs |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
     return found
 
