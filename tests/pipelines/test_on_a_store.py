@@ -78,7 +78,7 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
         queries=f"{bucket}/queries.tsv",
         output=f"{bucket}/runs",
         top_k=5,
-        searchers=1,
+        encoders=1,
         ray_address="local",
     )
     found = search_batch(search)

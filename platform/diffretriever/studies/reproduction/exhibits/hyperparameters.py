@@ -13,7 +13,6 @@ from diffretriever.presets import load_retriever
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.retriever import has_slots, is_neural
 from diffretriever.schemas.training import Recipe, TrainJob
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
 
@@ -37,10 +36,6 @@ class Hyperparameter(Model):
 
 class Hyperparameters(Exhibit):
     """Needs no results."""
-
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that prints it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the values that the code has otherwise than the paper."""

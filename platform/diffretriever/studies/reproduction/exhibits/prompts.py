@@ -13,7 +13,6 @@ import yaml
 from diffretriever.encoders.preparer import SYSTEM, Prompt, build_prompt
 from diffretriever.evaluation.formats.pages import Table
 from diffretriever.schemas.retriever import PromptConfig, Side
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 
 _SEVERAL = 4
@@ -24,10 +23,6 @@ _BAR = "\N{DIVIDES}"
 
 class Prompts(Exhibit):
     """Needs no results: the code's own texts are held against the paper's."""
-
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that prints it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the parts that the code has otherwise than the paper."""
