@@ -41,7 +41,7 @@ FIGURE_TABLES = ("decomposition",)
 
 WITHOUT_ROWS = (
     "latency-quality", "overview", "prompts", "hyperparameters", "heat-maps-train", "heat-maps", "oracles",
-    "query-features", "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7", "statements",
+    "query-features", "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7",
 )  # fmt: skip
 """What the paper has beside them, by the names that `--tables` takes: nothing of it is run."""
 

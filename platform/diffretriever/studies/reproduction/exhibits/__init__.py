@@ -19,7 +19,6 @@ from diffretriever.studies.reproduction.exhibits.oracles import Oracles
 from diffretriever.studies.reproduction.exhibits.overview import Overview
 from diffretriever.studies.reproduction.exhibits.prompts import Prompts
 from diffretriever.studies.reproduction.exhibits.query_features import QueryFeatures
-from diffretriever.studies.reproduction.exhibits.statements import Statements
 from diffretriever.studies.reproduction.exhibits.tables import ScoreTable
 from diffretriever.studies.reproduction.plan import Plan
 from diffretriever.studies.reproduction.report import ReproductionReport, stand_in_warning
@@ -56,7 +55,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     ScoreTable("dense-baselines", "Table 10", "beside other dense retrievers"),
     HeatMaps("heat-maps-indomain", "Figure 10", "MS MARCO dev and TREC DL", _INDOMAIN, 3),
     HeatMaps("heat-maps-beir7", "Figure 11", "the seven BEIR collections and their average", (*BEIR7, AVERAGE), 4),
-    Statements("statements", "In the text", "numbers that the paper says in words"),
     ScoreTable("mini", "Beyond the paper", "all methods on the embedded backbone"),
 )
 
