@@ -28,7 +28,7 @@ SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
 def main(config: DemoJob) -> None:
     """Encode, search and evaluate with each retriever; print the table and where the report lies."""
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.comparison import comparison_table, write_comparison
+    from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
     from diffretriever.pipelines.encode import encode_collection
     from diffretriever.pipelines.executor import executor_for, few_passages
 
@@ -47,7 +47,7 @@ def main(config: DemoJob) -> None:
     for preset, job in encoding.items():
         found[preset] = _evaluate(config, job.index, asked[preset], output / "evaluations" / preset, command)
     results = {name: {mode: found[preset][mode] for mode in asked[preset]} for name, (preset, _) in SYSTEMS.items()}
-    write_comparison(output, f"{config.collection} ({config.split})", results, command=command)
+    write_comparison(output, compared(f"{config.collection} ({config.split})", results, command), results)
     print(f"\n{comparison_table(results)}\n\nreport: {output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 

@@ -20,11 +20,6 @@ def main(config: ReproduceJob) -> None:
 
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan, command = make_plan(job), shlex.join(["python", *sys.argv])
-    if job.plan:
-        from diffretriever.studies.reproduction.hours import hours_page
-
-        print(hours_page(plan, job.rate, job.gpu_hours))
-        return
     if job.dry_run:
         print(listing(plan))
         print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command))}")

@@ -31,12 +31,11 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
     """Collection whose queries and qrels are used; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
-    run: Place | None = None
-    """TREC run to score in place of searching an index; needs --qrels, or --collection with --split."""
-    qrels: Place | None = None
-    """Qrels file, TREC (4 columns) or BEIR (3 columns), for --run or --runs."""
     runs: tuple[str, ...] = ()
-    """TREC runs of the same queries to fuse, NAME=RUN.trec, two or more; each is measured, and what fusing gives."""
+    """TREC runs to measure in place of searching an index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection
+    with --split. Two or more, of the same queries, are also fused."""
+    qrels: Place | None = None
+    """Qrels file of --runs, TREC (4 columns) or BEIR (3 columns)."""
     fusions: tuple[Fusion, ...] = ("min-max",)
     """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
     (scores as they are)."""
@@ -44,16 +43,9 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
     """Weights of --runs, in their order, such as .3,.7; default: equal."""
     tune_runs: tuple[str, ...] = ()
     """In place of --weights: runs of other queries by the same retrievers, such as those of the training split, named
-    as --runs. The weights that are best there are taken, in steps of .1."""
-    tune_split: str | None = None
-    """Split of the collection's qrels that goes with --tune-runs."""
+    as --runs. The weights that are best there by the first of --measures are taken, in steps of .1."""
     tune_qrels: Place | None = None
-    """Qrels file that goes with --tune-runs, in place of --tune-split."""
-    tune_measure: str = "nDCG@10"
-    """Measure that chooses the weights."""
-    allow_missing: bool = False
-    """Let a run of --runs lack queries that another has: it has found nothing for them, as BM25 where no word matches.
-    Otherwise that is an error."""
+    """Qrels file of --tune-runs."""
     output: Place
     """Folder for metrics.json, the runs, per-query results and the report."""
     measures: tuple[str, ...] = ()
@@ -67,31 +59,21 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:
-        finished = "--run" if self.run is not None else "--runs" if self.runs else None
-        if self.run is not None and self.runs:
-            raise ValueError("give --run or --runs, not both")
-        if not self.runs and (self.weights or self.tune_runs):
-            raise ValueError("--weights and --tune-runs go with --runs: give the runs to fuse")
-        if finished is None:
-            return self._needs_a_collection()
+        names = list(named_runs(self.runs, "--runs"))
+        if bool(self.index) == bool(names):
+            raise ValueError("give --index and --collection to search, or --runs and --qrels to measure finished runs")
+        if self.collection is None and (self.index or self.qrels is None):
+            raise ValueError("--index needs --collection; --runs needs --qrels FILE, or --collection and --split")
+        if self.index and (self.qrels or self.weights or self.tune_runs):
+            raise ValueError("--qrels, --weights and --tune-runs go with --runs")
         for name, what in _OF_AN_INDEX.items():
-            if getattr(self, name) not in (None, ()):
+            if names and getattr(self, name) not in (None, ()):
                 raise ValueError(f"--{name} goes with --index: a finished run has its {what} behind it")
-        if self.run is not None and self.tag is not None:
-            raise ValueError("--tag goes with --index or --runs: a finished run has its own")
-        if self.index:
-            raise ValueError(f"give {finished} or --index, not both")
-        if self.qrels is None and self.collection is None:
-            raise ValueError(f"{finished} needs --qrels FILE, or --collection and --split")
         return self
 
     @model_validator(mode="after")
     def _fuses_runs(self) -> EvaluateJob:
-        names = list(named_runs(self.runs, "--runs"))
-        if not names:
-            return self
-        if len(names) < 2:
-            raise ValueError("--runs has one run: give two or more to fuse, or --run to measure one")
+        names, tuned = list(named_runs(self.runs, "--runs")), list(named_runs(self.tune_runs, "--tune-runs"))
         taken = sorted({*names} & {*get_args(Fusion)})
         if taken:
             raise ValueError(f"--runs: a way to fuse is called {taken[0]}: give the run another name")
@@ -99,36 +81,10 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
             raise ValueError("--fusions: name at least one way to fuse, and none twice")
         if self.weights and (len(self.weights) != len(names) or not any(self.weights)):
             raise ValueError(f"--weights: give one for each of the {len(names)} --runs, not all of them 0")
-        self._check_tuning(names)
-        return self
-
-    def _check_tuning(self, names: list[str]) -> None:
-        tuned = list(named_runs(self.tune_runs, "--tune-runs"))
-        judged = [name for name in ("tune_split", "tune_qrels") if getattr(self, name) is not None]
-        if not tuned:
-            if judged:
-                raise ValueError("--tune-split and --tune-qrels go with --tune-runs")
-            return
-        if self.weights:
-            raise ValueError("give --weights or --tune-runs, not both")
-        if sorted(tuned) != sorted(names):
+        if bool(tuned) != (self.tune_qrels is not None) or (tuned and self.weights):
+            raise ValueError("give --weights, or --tune-runs with --tune-qrels FILE")
+        if tuned and sorted(tuned) != sorted(names):
             raise ValueError(f"--tune-runs must have the names of --runs: {', '.join(names)}")
-        if len(judged) != 1:
-            raise ValueError("--tune-runs needs --tune-split NAME of the collection, or --tune-qrels FILE")
-        if self.tune_split is not None and self.collection is None:
-            raise ValueError("--tune-split is one of a collection: give --collection, or --tune-qrels FILE")
-        same_split = self.qrels is None and self.tune_split == self.split
-        if same_split or (self.qrels is not None and self.tune_qrels == self.qrels):
-            raise ValueError("weights cannot be chosen on the queries that are reported: name other ones to tune on")
-
-    def _needs_a_collection(self) -> EvaluateJob:
-        if not self.index or self.collection is None:
-            raise ValueError(
-                "give --index and --collection to search, or --run and --qrels to score a finished run, or --runs and "
-                "--qrels to fuse several"
-            )
-        if self.qrels is not None:
-            raise ValueError("--qrels goes with --run; with --index the collection's own qrels are used")
         return self
 
 
@@ -157,8 +113,6 @@ class CompareJob(ModelOptions, SelfExclusion):
     `reciprocal-rank`, `linear`. For other weights, and for runs of what is fused, see evaluate.py."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
-    allow_missing: bool = False
-    """Let a run lack queries that another has: it has found nothing for them. Otherwise that is an error."""
     output: Place
     """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the values of every query."""
 
@@ -181,7 +135,7 @@ class CompareJob(ModelOptions, SelfExclusion):
     @property
     def named_indexes(self) -> dict[str, Path | StorePath]:
         """Name → place of the indexes."""
-        return named_runs(self.indexes, "--indexes", "Dream=indexes/dream")
+        return named_runs(self.indexes, "--indexes")
 
 
 class DemoJob(RayConfig):
@@ -214,18 +168,22 @@ class EvaluationReport(Model):
     """Bootstrap 95% interval of each of those means."""
     queries: int
     """Queries of the qrels; every one counts, also those for which nothing was retrieved."""
-    collection: str | None
+    collection: str | None = None
     """Name of the collection; None for a finished run with a qrels file."""
-    split: str | None
+    split: str | None = None
     """Split of its qrels."""
     retriever: str
     """What retrieved, for people to read; `config` has it in full."""
-    fingerprint: str | None
+    fingerprint: str | None = None
     """Fingerprint of the index; None for a finished run."""
-    rows: int | None
+    rows: int | None = None
     """Passages in the index; None for a finished run."""
     coverage: Coverage | None = None
     """Of the collection by the index; None for a finished run."""
+    selector: str | None = None
+    """Name of the selector and the K_q that it chose; None if all queries have the same K_q."""
+    weights: dict[Fusion, dict[str, float]] = Field(default_factory=dict)
+    """Weights of the runs in each fusion; their sum is 1."""
     warnings: tuple[str, ...] = ()
     """Why the measures may say less than they seem to."""
     created: str
@@ -272,22 +230,3 @@ class ComparisonReport(Model):
     """ISO 8601 time, UTC."""
     command: str
     """The command line."""
-
-
-class SelectorReport(Model):
-    """The file `selector.json` of an evaluation: what a selector chose, and what encoding took. K_q are the keys."""
-
-    selector: str
-    """Its name, such as `rule`."""
-    own_budget: int
-    """The retriever's own K_q."""
-    mean_budget: float
-    """Mean K_q over the queries."""
-    queries: dict[int, int]
-    """How many queries got it; the selector's budgets and the retriever's own."""
-    milliseconds: dict[int, float]
-    """Median time of encoding a query alone with it."""
-    adaptive_milliseconds: float
-    """The same with the K_q chosen, the choice included."""
-    timed: int
-    """Queries that were timed."""

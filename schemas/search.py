@@ -121,8 +121,6 @@ class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunT
     """Passages kept per query."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
-    searchers: PositiveInt | None = None
-    """Tasks that search at the same time, each with its own `--memory-mb`; default: what the cluster has room for."""
     queries_at_once: PositiveInt = 5000
     """Queries that share a scan of the index. What is kept for them takes about 30 kB each at the default depth."""
 

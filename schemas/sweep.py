@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
@@ -71,9 +71,7 @@ class SweepJob(RayConfig, SelfExclusion, PresetListing):
     splits: tuple[str, ...] = ()
     """Splits whose queries are searched for; default: all that the collection has."""
     max_queries: PositiveInt | None = None
-    """Queries of each split, drawn at random where it has more; default: all. MS MARCO's training split has 500,000."""
-    seed: NonNegativeInt = 42
-    """What `max_queries` draws by: the same queries every time."""
+    """Queries of each split, drawn at random, always the same; default: all. MS MARCO's training split has 500,000."""
     query_budgets: SlotCounts = PAPER_COUNTS
     """K_q to try."""
     passage_budgets: SlotCounts = PAPER_COUNTS
@@ -86,31 +84,19 @@ class SweepJob(RayConfig, SelfExclusion, PresetListing):
     top_k: PositiveInt = 100
     """Passages kept per query. Fusion looks at the first 1,000 of each list all the same."""
     select_split: str | None = None
-    """Split to choose the budget on; default: `train` where that is swept, else nothing is chosen."""
-    select_mode: SweepMode | None = None
-    """Score to choose it by; default: hybrid where there is one (paper §3.5), else the last of the modes."""
-    select_measure: str | None = None
-    """Measure to choose it by; default: the collection's own (MRR@10 for MS MARCO's train and dev queries, else
-    nDCG@10) if that is among the measures, else the first of them."""
+    """Split to choose the budget on; default: `train` if that is swept, else nothing is chosen. The budget has the best
+    hybrid score (paper §3.5), or else the best by the last of the modes, in the collection's own measure (MRR@10 for MS
+    MARCO's train and dev queries, else nDCG@10) or else the first of the measures."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
     device: str = "auto"
     """Where the search runs, on the driver's machine: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
-    memory_mb: PositiveInt = 1024
-    """MiB of memory that scoring may use."""
-    queries_at_once: PositiveInt = 5000
-    """Encoded queries that share a pass over an index, all K_q and splits counted. What is found for them takes about
-    0.2 MB each until it is written."""
 
     @model_validator(mode="after")
     def _selection_is_swept(self) -> Self:
-        for flag, chosen, known in (
-            ("--select-split", self.select_split, self.splits),
-            ("--select-mode", self.select_mode, self.modes),
-            ("--select-measure", self.select_measure, self.measures),
-        ):
-            if chosen is not None and known and chosen not in known:
-                raise ValueError(f"{flag} {chosen} is not swept: it must be one of {', '.join(known)}")
+        if self.select_split is not None and self.splits and self.select_split not in self.splits:
+            swept = ", ".join(self.splits)
+            raise ValueError(f"--select-split {self.select_split} is not swept: it must be one of {swept}")
         return self
 
 

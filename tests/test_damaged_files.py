@@ -38,7 +38,7 @@ from diffretriever.collections.quarantine import refuse_other_files
 from diffretriever.collections.trec import read_qrels
 from diffretriever.encoders.library_files import read_modules
 from diffretriever.encoders.trained_for import _check_manifest
-from diffretriever.evaluation.report import write_evaluation
+from diffretriever.evaluation.report import evaluation_report, write_evaluation
 from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, read_manifest
 from diffretriever.evaluation.sweeps import read_queries as read_swept_queries
 from diffretriever.index.collection_places import refuse_other_places
@@ -66,7 +66,7 @@ from diffretriever.training.data.training_set import EXAMPLES_FILE, PASSAGES_FIL
 from diffretriever.training.engine import PlainEngine
 from diffretriever.training.gather import Workers
 from diffretriever.training.run_folder import RunFolder
-from tests.evaluation.test_evaluation_report import EVALUATION, RESULTS
+from tests.evaluation.test_evaluation_report import FACTS, RESULTS
 from tests.studies.budgets.made_up import make_sweep
 from tests.studies.budgets.made_up_vectors import add_vectors
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
@@ -193,7 +193,7 @@ def _read_sweep_job(file: Path) -> None:
 
 def _report(name: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        write_evaluation(folder, EVALUATION, RESULTS)
+        write_evaluation(folder, evaluation_report(RESULTS, **FACTS), RESULTS)
         return folder / name
 
     return write

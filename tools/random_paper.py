@@ -133,7 +133,7 @@ def write_inputs(folder: Path) -> Inputs:
     for source, family in FAMILIES.items():
         backbones[source] = _once(folder / family, partial(write_random_checkpoint, family, hidden_size=32))
         _once(folder / f"{family}-adapter", partial(write_random_adapter, backbones[source], rank=_RANK))
-    for preset, source in tuned_presets(load_tables((), _BEIR[0])).items():
+    for preset, source in tuned_presets(load_tables(())).items():
         if source in FAMILIES:
             adapters[preset] = folder / f"{FAMILIES[source]}-adapter"
     named = {_MSMARCO: _once(root / _MSMARCO, partial(_write_collection, _MSMARCO_SPLITS, 0))}

@@ -38,7 +38,7 @@ class BatchSearchAttack(KilledJobAttack):
             "--modes": "dense,sparse,hybrid,bm25",
             "--top-k": 20,
             "--queries-at-once": 2,
-            "--searchers": 1,
+            "--encoders": 1,
             "--ray-address": "local",
         }
         return [str(part) for pair in options.items() for part in pair]

@@ -174,7 +174,7 @@ def test_two_jobs_at_once_commit_no_passage_twice(bench: Bench) -> None:
     jobs: list[Job] = []
 
     def both() -> None:
-        while len(jobs) < 2 or not all("to do" in job.text() or job.process.poll() is not None for job in jobs):
+        while len(jobs) < 2 or not all("0%" in job.text() or job.process.poll() is not None for job in jobs):
             time.sleep(0.05)
 
     with bench.s3.proxy.during(Fault(call=both, method="PUT", path=key_of(index) + WRITES)):

@@ -156,7 +156,7 @@ def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: 
     asked = ("--collection", collection, "--split", "test")
     jobs = {each: desk.submit("evaluate.py", *asked, "--index", each, "--output", f"{each}-run") for each in indexes}
     runs = f"{batch}-batch"
-    desk.submit("batch_search.py", *asked, "--index", batch, "--output", runs, "--searchers", 1).done()
+    desk.submit("batch_search.py", *asked, "--index", batch, "--output", runs, "--encoders", 1).done()
     for index, job in jobs.items():
         job.done()
         here = searched(index, *QUERIES.values())

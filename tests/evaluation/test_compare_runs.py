@@ -80,7 +80,7 @@ def test_p_values_are_corrected_for_all_pairs() -> None:
 def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
     write_run(tmp_path / "other.trec", [Run.of({"q0": {"z": 1.0}})], "other")
     first, *_ = job.runs
-    with pytest.raises(ValueError, match="other lacks 29 of 30 queries"):
+    with pytest.raises(ValueError, match="good and other have no passage in common"):
         compare_runs(job.model_copy(update={"runs": (first, f"other={tmp_path}/other.trec")}), "c")
     write_text(tmp_path / "foreign.tsv", "query-id\tcorpus-id\tscore\nz\td\t1\n")
     with pytest.raises(ValueError, match="good has no query of the qrels"):
@@ -127,7 +127,7 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     assert compare_runs(job, "c").warnings == ()
     write_run(tmp_path / "poor.trec", [Run.of({f"q{i}": {"x": 2.0} for i in range(N - 1)})], "poor")
     write_qrels(tmp_path / "more.tsv", {**QRELS, "q99": {"d1": 1}})
-    poor = {"runs": (*job.runs, f"poor={tmp_path}/poor.trec"), "qrels": tmp_path / "more.tsv", "allow_missing": True}
+    poor = {"runs": (*job.runs, f"poor={tmp_path}/poor.trec"), "qrels": tmp_path / "more.tsv"}
     report = compare_runs(job.model_copy(update=poor), "c")
     assert report.overlap["poor"] == Overlap(queries=N - 1, judged=0.0, relevant=0)
     assert report.overlap["good"] == Overlap(queries=N, judged=0.5, relevant=N)
@@ -141,9 +141,9 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     page = (Path(str(job.output)) / "comparison.md").read_text("utf-8")
     assert "Warning: poor finds no passage" in page
     assert "| poor | 29 | 0.0% | 0 |" in page
-    single = EvaluateJob(run=tmp_path / "poor.trec", qrels=tmp_path / "more.tsv", output=tmp_path / "e")
+    single = EvaluateJob(runs=(f"{tmp_path}/poor.trec",), qrels=tmp_path / "more.tsv", output=tmp_path / "e")
     evaluate_job(single, "c")
-    assert "warning: poor.trec finds no passage that is judged relevant" in caplog.text
+    assert "warning: poor finds no passage that is judged relevant" in caplog.text
     assert warnings_of("x", Overlap(queries=0, judged=0, relevant=0), N) == [
         "x has passages for none of the 30 judged queries: is it of the same split?"
     ]

@@ -83,17 +83,23 @@ def test_runs_that_rank_the_queries_first_decide(
     folder = collection(tmp_path / "any", dict.fromkeys(TEXTS, "a question"))
     for judged in ({"collection": str(folder)}, {"qrels": folder / "qrels" / "test.tsv"}):
         job = EvaluateJob(
-            run=run(tmp_path / "r.trec", lists), output=tmp_path, measures=("MRR@10",), exclude_self=exclude, **judged
+            runs=(str(run(tmp_path / "r.trec", lists)),),
+            output=tmp_path,
+            measures=("MRR@10",),
+            exclude_self=exclude,
+            **judged,
         )
-        assert evaluate_job(job, "c")["run"].mean["MRR@10"] == pytest.approx(expected)
+        assert evaluate_job(job, "c")["r"].mean["MRR@10"] == pytest.approx(expected)
 
 
 def test_passages_judged_relevant_to_the_query_of_their_id_stay(tmp_path: Path) -> None:
     (tmp_path / "qrels.txt").write_text("1 0 1 1\n2 0 2 1\n")
     job = EvaluateJob(
-        run=run(tmp_path / "r.trec", {"1": "12", "2": "21"}), qrels=tmp_path / "qrels.txt", output=tmp_path / "out"
+        runs=(str(run(tmp_path / "r.trec", {"1": "12", "2": "21"})),),
+        qrels=tmp_path / "qrels.txt",
+        output=tmp_path / "out",
     )
-    assert evaluate_job(job, "c")["run"].mean["MRR@10"] == 1.0
+    assert evaluate_job(job, "c")["r"].mean["MRR@10"] == 1.0
 
 
 def test_runs_with_and_without_the_queries_are_compared_alike(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import pytest
@@ -8,22 +9,22 @@ import yaml
 from pyarrow import parquet
 
 from diffretriever.collections import Run
-from diffretriever.evaluation.comparison import comparison_table, write_comparison
+from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.evaluation.report import Evaluation, draw_measures, evaluation_table, write_evaluation
+from diffretriever.evaluation.report import draw_measures, evaluation_report, evaluation_table, write_evaluation
 from diffretriever.schemas.evaluate import ComparisonReport, EvaluationReport
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(12)}
-EVALUATION = Evaluation(
-    retriever="diffretriever-minilm q4p16",
-    command="python jobs/evaluate_beir.py --index index --collection small --output out",
-    config={"index": "index", "measures": ["nDCG@10", "MRR@10"], "top_k": 1000},
-    collection="small",
-    split="test",
-    fingerprint="0123456789abcdef",
-    rows=1200,
-    query_texts={f"q{i}": f"what | is\nnumber {i}? " + "and more " * 20 for i in range(12)},
-)
+FACTS: dict[str, Any] = {
+    "retriever": "diffretriever-minilm q4p16",
+    "command": "python jobs/evaluate.py --index index --collection small --output out",
+    "config": {"index": "index", "measures": ["nDCG@10", "MRR@10"], "top_k": 1000},
+    "collection": "small",
+    "split": "test",
+    "fingerprint": "0123456789abcdef",
+    "rows": 1200,
+}
+TEXTS = {f"q{i}": f"what | is\nnumber {i}? " + "and more " * 20 for i in range(12)}
 
 
 def result(offset: int, measures: tuple[str, ...] = ("nDCG@10", "MRR@10")) -> EvaluationResult:
@@ -40,7 +41,7 @@ RESULTS = {"dense": result(1), "sparse": result(2), "hybrid": result(0)}
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "new"
-    write_evaluation(folder, EVALUATION, RESULTS)
+    write_evaluation(folder, evaluation_report(RESULTS, **FACTS), RESULTS, TEXTS)
     return folder
 
 
@@ -51,7 +52,7 @@ def test_metrics_json_holds_the_report(output: Path) -> None:
     assert values["measures"] == {mode: r.mean for mode, r in RESULTS.items()}
     assert list(values["measures"]["dense"]) == ["nDCG@10", "MRR@10"]
     assert (report.queries, report.rows, report.split) == (12, 1200, "test")
-    assert report.config == EVALUATION.config
+    assert report.config == FACTS["config"]
     low, high = report.intervals["hybrid"]["MRR@10"]
     assert low < report.measures["hybrid"]["MRR@10"] < high
 
@@ -69,9 +70,9 @@ def test_the_page_tells_what_was_run(output: Path) -> None:
     assert "| mode | nDCG@10 | MRR@10 |" in page
     assert "| passages | 1,200 |" in page
     assert "](report.png)" in page
-    assert EVALUATION.command in page
+    assert FACTS["command"] in page
     config = page.partition("```yaml\n")[2].partition("```")[0]
-    assert yaml.safe_load(config) == EVALUATION.config
+    assert yaml.safe_load(config) == FACTS["config"]
     hardest = page.partition("## Hardest")[2].partition("## Easiest")[0]
     assert "by nDCG@10 of hybrid, the best mode" in hardest
     assert [line.split(" | ")[0] for line in hardest.splitlines()[4:6]] == ["| q10", "| q11"]
@@ -87,7 +88,7 @@ def test_the_figure_is_an_image(output: Path) -> None:
 
 def test_equal_inputs_give_equal_files_but_for_the_time(output: Path, tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text("an earlier report")
-    write_evaluation(tmp_path, EVALUATION, RESULTS)
+    write_evaluation(tmp_path, evaluation_report(RESULTS, **FACTS), RESULTS, TEXTS)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["metrics.json", "per_query.parquet", "report.md", "report.png"]
     for name in names[1:]:
@@ -97,9 +98,8 @@ def test_equal_inputs_give_equal_files_but_for_the_time(output: Path, tmp_path: 
 
 
 def test_a_finished_run_needs_no_index(tmp_path: Path) -> None:
-    finished = Evaluation(retriever="run.trec", command="python jobs/evaluate_beir.py", config={})
-    report = write_evaluation(tmp_path, finished, {"run": result(0)})
-    assert report.fingerprint is None
+    results = {"run": result(0)}
+    write_evaluation(tmp_path, evaluation_report(results, retriever="run.trec", command="c", config={}), results)
     page = (tmp_path / "report.md").read_text("utf-8")
     assert page.startswith("# run.trec\n")
     assert "None" not in page
@@ -122,7 +122,8 @@ def test_figures_with_any_number_of_panels(n_measures: int) -> None:
 
 def test_comparison_of_systems(tmp_path: Path) -> None:
     systems = {"BM25": {"sparse": result(2)}, "DiffRetriever": RESULTS}
-    report = write_comparison(tmp_path, "All of them", systems, command="python jobs/demo.py")
+    report = compared("All of them", systems, "python jobs/demo.py")
+    write_comparison(tmp_path, report, systems)
     labels = ["BM25", "DiffRetriever dense", "DiffRetriever sparse", "DiffRetriever hybrid"]
     table = comparison_table(systems)
     assert [line.rsplit(maxsplit=2)[0] for line in table.splitlines()[2:]] == labels
@@ -139,11 +140,10 @@ def test_comparison_of_systems(tmp_path: Path) -> None:
     assert (tmp_path / "comparison.png").stat().st_size > 0
 
 
-def test_systems_must_be_comparable(tmp_path: Path) -> None:
+def test_systems_must_be_comparable() -> None:
     one = {"one": {"dense": result(0)}}
     with pytest.raises(ValueError, match="'two' and 'one' have different measures"):
-        write_comparison(tmp_path, "t", {**one, "two": {"dense": result(0, ("MRR@10",))}}, command="c")
+        compared("t", {**one, "two": {"dense": result(0, ("MRR@10",))}}, "c")
     fewer = evaluate(Run.of({}), {"q0": {"d0": 1}}, ("nDCG@10", "MRR@10"))
     with pytest.raises(ValueError, match="'two' and 'one' have different queries"):
-        write_comparison(tmp_path, "t", {**one, "two": {"dense": fewer}}, command="c")
-    assert list(tmp_path.iterdir()) == []
+        compared("t", {**one, "two": {"dense": fewer}}, "c")

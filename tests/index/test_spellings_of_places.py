@@ -146,7 +146,7 @@ def test_configs_hold_the_path(place: Path) -> None:
         for job in (InspectJob, MaintainJob, AccelerateJob):
             assert job(index=uri).index == str(place)
         assert MaintainJob(index=uri, delete_from=f"{uri}/ids").delete_from == place / "ids"
-        assert EvaluateJob(run=uri, qrels=uri, output=uri).qrels == place
+        assert EvaluateJob(runs=(uri,), qrels=uri, output=uri).qrels == place
         assert SearchJob(index=uri, query=uri).index == str(place)
         assert SearchJob(index=uri, query=uri).query == uri
         assert ServeConfig(index=uri).index == str(place)

@@ -31,7 +31,6 @@ from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.planning_config import PlanJob
 from diffretriever.studies.reproduction.config import ReproduceJob
-from diffretriever.studies.topics_config import DescribeJob
 from tests.jobs.programs import run_job
 from tests.search.conftest import PASSAGES
 
@@ -43,7 +42,6 @@ JOBS: dict[str, type[JobConfig]] = {
     "compare": CompareJob,
     "compress_index": CompressJob,
     "demo": DemoJob,
-    "describe_index": DescribeJob,
     "encode_beir": EncodeJob,
     "evaluate": EvaluateJob,
     "fit_selector": FitSelectorJob,
@@ -158,7 +156,7 @@ def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
     (tmp_path / "run.trec").write_text("q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\n")
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t1\nq2\ta\t1\n")
     output = tmp_path / "out"
-    done = run_job("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--output", output)
+    done = run_job("evaluate", "--runs", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--output", output)
     assert done.status == 0, done.stderr
     metrics = json.loads((output / "metrics.json").read_text())
     assert metrics["measures"]["run"]["MRR@10"] == pytest.approx(0.25)
@@ -170,7 +168,7 @@ MISTAKES = [
     ("search", ["--index", "nowhere", "--query", "x"], "no index at nowhere"),
     ("encode_beir", ["--collection", "my-corpus", "--index", "i", "--retriever", "bm25"], "no such name. Known: arg"),
     ("encode_beir", ["--collection", "nowhere", "--index", "i", "--retriever", "bm25"], "no collection 'nowhere'"),
-    ("evaluate", ["--run", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
+    ("evaluate", ["--runs", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
     ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
     ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one by"),

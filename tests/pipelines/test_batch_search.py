@@ -58,7 +58,7 @@ def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
         top_k=30,
         exclude_self=True,
         queries_at_once=3,
-        searchers=1,
+        encoders=1,
     )
 
 

@@ -182,7 +182,7 @@ def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.Monke
     asked = BatchSearchJob(index=job.index, collection="c", output=Path("runs"))
     assert runs_here(asked, small=few_queries(index, 256))
     assert not runs_here(asked, small=few_queries(index, 257))
-    for value in ({"searchers": 1}, {"encoders": 1}, {"autoscale": True}):
+    for value in ({"encoders": 1}, {"autoscale": True}):
         assert not runs_here(asked.model_copy(update=value), small=True)
     monkeypatch.setattr(executor, "_FEW_PASSAGES", 13)
     assert not few_queries(index, 1)

@@ -78,7 +78,7 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
         queries=f"{bucket}/queries.tsv",
         output=f"{bucket}/runs",
         top_k=5,
-        searchers=1,
+        encoders=1,
         ray_address="local",
     )
     found = search_batch(search)
@@ -95,9 +95,9 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
     assert report.measures["dense"] == results["dense"].mean
     assert set(read_run(output / "dense.trec")) == set(read_qrels(as_place(f"{corpus}/qrels/test.tsv")))
     rescored = EvaluateJob(
-        run=found.runs["dense"], qrels=f"{corpus}/qrels/test.tsv", output=f"{bucket}/again", measures=("P@1",)
+        runs=(found.runs["dense"],), qrels=f"{corpus}/qrels/test.tsv", output=f"{bucket}/again", measures=("P@1",)
     )
-    assert evaluate_job(rescored, "the command")["run"].mean["P@1"] in (0.0, 1.0)
+    assert evaluate_job(rescored, "the command")["dense"].mean["P@1"] in (0.0, 1.0)
     assert list((tmp_path / "here").iterdir()) == []
 
 

@@ -46,7 +46,7 @@ def test_a_batch_search_by_files_that_tasks_made(bucket: str, checkpoint: Path, 
     )
     queries = tmp_path / "queries.jsonl"
     queries.write_text("".join(json.dumps({"_id": f"q{n}", "text": WORDS[n]}) + "\n" for n in range(5)), "utf-8")
-    job = BatchSearchJob(index=place, queries=queries, output=tmp_path / "streamed", top_k=30, searchers=1)
+    job = BatchSearchJob(index=place, queries=queries, output=tmp_path / "streamed", top_k=30, encoders=1)
     streamed = runs(job)
     assert fetched() == before
 

@@ -136,11 +136,12 @@ def test_one_budget_more_is_one_search_more(copy: SweepJob) -> None:
     assert runs(local(copy.output)).items() > finished.items()
 
 
-def test_queries_that_may_not_share_a_pass_find_the_same(copy: SweepJob) -> None:
+def test_queries_that_may_not_share_a_pass_find_the_same(copy: SweepJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.pipelines.sweep._QUERIES_AT_ONCE", 7)
     finished = runs(local(copy.output))
     for split in TEXTS:
         shutil.rmtree(local(copy.output) / split / "runs")
-    apart = sweep_budgets(copy.model_copy(update={"queries_at_once": 7}), "apart", say)
+    apart = sweep_budgets(copy, "apart", say)
     assert apart.passes == 4, "a pass for each K_q on each index"
     assert runs(local(copy.output)) == finished
 
@@ -161,11 +162,11 @@ def test_measures_and_selection(copy: SweepJob) -> None:
         run = read_run(copy.output / "test" / "runs" / str(budget) / "sparse.trec")
         ranks = {q: [*run.get(q, {})].index(p) if p in run.get(q, {}) else 10 for q, p in judged.items()}
         assert outcomes.at(budget).tolist() == [1 / (1 + rank) if rank < 10 else 0 for rank in ranks.values()]
-    chosen = select_budget(copy.model_copy(update={"select_measure": "MRR@10", "select_mode": "dense"}), manifest)
+    chosen = select_budget(copy, manifest)
     assert chosen is not None
     assert chosen == read_selection(copy.output / "selection.json")
-    assert (chosen.split, chosen.mode, chosen.queries) == ("train", "dense", 2)
-    cells = {b: Outcomes.read(copy.output, "train", "dense", "MRR@10").at(b).mean() for b in chosen.grid}
+    assert (chosen.split, chosen.mode, chosen.queries) == ("train", "hybrid", 2)
+    cells = {b: Outcomes.read(copy.output, "train", "hybrid", chosen.measure).at(b).mean() for b in chosen.grid}
     assert chosen.grid == cells
     assert len(cells) == 4
     best = min(cells, key=lambda budget: (-cells[budget], budget.query + budget.passage, budget.query))

@@ -174,10 +174,8 @@ def test_unknown_key_in_a_job_file_names_the_file(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"run": "a.trec"}, "needs --qrels"),
-        ({"run": "a.trec", "index": "i"}, "not both"),
-        ({"index": "i"}, "--index and --collection"),
-        ({"index": "i", "collection": "c", "qrels": "q"}, "--qrels goes with --run"),
+        ({"index": "i"}, "--index needs --collection"),
+        ({"index": "i", "collection": "c", "qrels": "q"}, "--qrels, --weights and --tune-runs go with --runs"),
     ],
 )
 def test_evaluate_wants_one_source(values: dict[str, str], message: str) -> None:

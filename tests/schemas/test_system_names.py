@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,5 +53,3 @@ def test_a_tag_has_no_spaces() -> None:
     assert EvaluateJob(**kinds, tag="mine").tag == "mine"
     with pytest.raises(ValueError, match="'my run': a tag has letters, digits and signs only"):
         EvaluateJob(**kinds, tag="my run")
-    with pytest.raises(ValueError, match="a finished run has its own"):
-        EvaluateJob(run=Path("r.trec"), qrels=Path("q"), output=Path("o"), tag="mine")

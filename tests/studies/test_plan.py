@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations
-from diffretriever.schemas.retriever import is_neural
 from diffretriever.studies import planning
-from diffretriever.studies.planning import HIDDEN_SIZES, SAMPLE, count, index_bytes, make_plan, measure, page, scan_rate
+from diffretriever.studies.planning import HIDDEN_SIZES, SAMPLE, count, make_plan, measure, page, scan_rate
 from diffretriever.studies.planning_config import PlanJob
 
 
@@ -174,13 +172,3 @@ def test_the_page_has_a_column_a_budget() -> None:
     priced = page(make_plan(job(rate=2, price_per_gib_month=1), None, []))
     assert "encoding, hours of one device" in priced
     assert "price of all three a month" in priced
-
-
-def test_an_index_of_usual_passages_is_that_of_the_plan() -> None:
-    retriever = load_retriever("diffretriever-dream")
-    assert is_neural(retriever)
-    (planned,) = make_plan(job(retriever="diffretriever-dream", passages=5000), None, []).budgets
-    assert index_bytes(retriever, 5000) == planned.stored_bytes
-    unknown = load_retriever("contriever")
-    assert is_neural(unknown)
-    assert index_bytes(unknown, 5000) is None

@@ -16,21 +16,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 from pyarrow import parquet
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection, read_qrels
-from diffretriever.evaluation.conditions import (
-    coverage_of,
-    coverage_told,
-    coverage_warnings,
-    settled_by_index,
-    settled_by_runs,
-)
-from diffretriever.evaluation.evaluate import refuse_index_of_others, search_queries
+from diffretriever.evaluation.conditions import coverage_told, coverage_warnings, settled_by_runs
+from diffretriever.evaluation.evaluate import search_collection
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
-from diffretriever.evaluation.formats import FORMATS, Command, Picture, Section
-from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.pages import Command, Picture, Section, Table, TableCell, write_pages
 from diffretriever.evaluation.formats.tables import format_table, level_with_interval, points, signed
 from diffretriever.evaluation.fused import FinishedRuns, read_runs
 from diffretriever.evaluation.measures import (
@@ -41,7 +34,13 @@ from diffretriever.evaluation.measures import (
     parse_measures,
     warnings_of,
 )
-from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, intervals_of, summary_of
+from diffretriever.evaluation.report import (
+    INTERVAL_NOTE,
+    draw_measures,
+    intervals_of,
+    per_query_table,
+    summary_of,
+)
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
 from diffretriever.files import whole_file, write_bytes, write_text
 from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Coverage, EvaluateJob, Overlap, Test
@@ -80,23 +79,23 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     # Runs and indexes are treated alike, whichever of them shows that queries are passages.
     asked = job.model_copy(update={"exclude_self": True}) if searched.told else job
     _, found, told = settled_by_runs(asked, found | searched.runs, qrels)
-    runs = FinishedRuns.of(found, qrels, allow_missing=job.allow_missing)
+    runs = FinishedRuns.of(found, qrels)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
     measured.update({f"fused by {by}": run for by, run in runs.fused_alike(job.fusions, measures).items()})
     systems = {name: {name: evaluate(run, qrels, measures)} for name, run in measured.items()}
     title = " and ".join([", ".join(runs.names[:-1]), runs.names[-1]])
     place = f" on {name} ({job.split})" if job.qrels is None else ""
-    report = write_comparison(
-        job.output,
+    report = compared(
         f"{title}{place}",
         systems,
-        command=command,
-        test=job.test,
+        command,
+        job.test,
         overlap=overlap,
         coverage=searched.coverage,
         warnings=[*searched.warnings, *(searched.told or told)],
     )
+    write_comparison(job.output, report, systems)
     write_text(job.output / "compare.yaml", job.to_yaml())
     return report
 
@@ -114,7 +113,6 @@ class _Searched:
 
 
 def _searched(job: CompareJob, collection: Collection) -> _Searched:
-    queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     found = _Searched()
     for name, place in job.named_indexes.items():
         own = EvaluateJob(
@@ -124,59 +122,32 @@ def _searched(job: CompareJob, collection: Collection) -> _Searched:
             output=job.output,
             exclude_self=job.exclude_self,
         )
-        searcher = open_searcher(own.index, own)
-        refuse_index_of_others(searcher, qrels, collection.name)
-        coverage = found.coverage[name] = coverage_of(searcher.index, collection)
-        found.warnings += coverage_warnings(name, coverage, collection.name)
-        own, told = settled_by_index(own, searcher.index, queries, qrels)
-        found.told = found.told or told
-        runs = search_queries(searcher, queries, own)
+        searched = search_collection(open_searcher(own.index, own), collection, own)
+        found.coverage[name] = searched.coverage
+        found.warnings += coverage_warnings(name, searched.coverage, collection.name)
+        found.told = found.told or searched.exclusion
+        runs = searched.runs
         found.runs |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
     return found
 
 
 def write_comparison(
-    output: Path | StorePath,
-    title: str,
-    systems: Mapping[str, Mapping[str, EvaluationResult]],
-    *,
-    command: str,
-    test: Test = "t-test",
-    overlap: Mapping[str, Overlap] | None = None,
-    coverage: Mapping[str, Coverage] | None = None,
-    warnings: Sequence[str] = (),
-) -> ComparisonReport:
-    """Write the files into folder `output`, each whole or not at all, and return what is in the JSON.
+    output: Path | StorePath, report: ComparisonReport, systems: Mapping[str, Mapping[str, EvaluationResult]]
+) -> None:
+    """Write the files of a comparison into folder `output`, each whole or not at all; `systems` are those compared.
 
     Equal inputs give equal bytes, but for `created` in the JSON.
-
-    Args:
-        output: folder; made if it is not there, files of an earlier comparison are replaced.
-        title: what was compared.
-        systems: results by system and mode, at least one and at most 26 in all.
-        command: the command line.
-        test: of significance.
-        overlap: of runs with the qrels, by name.
-        coverage: of the collection by indexes, by name.
-        warnings: in addition to those that the overlap gives.
-
-    Raises:
-        ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
-    report = compared(title, systems, command, test, overlap, coverage, warnings)
     rows = _labelled(systems)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
-    figure = draw_measures(means, intervals, title, summary_of(report.queries))
+    figure = draw_measures(means, intervals, report.title, summary_of(report.queries))
     write_bytes(output / "comparison.png", figure)
     if len(rows) > 1:
         write_bytes(output / "differences.png", draw_differences(rows))
     with whole_file(output / "per_query.parquet") as stream:
-        parquet.write_table(_per_query(rows), stream)
-    sections = _sections(report, rows)
-    for each in FORMATS:
-        write_text(output / f"comparison.{each.suffix}", each.page(title, sections))
+        parquet.write_table(per_query_table({"system": rows}), stream)
+    write_pages(output, "comparison", report.title, _sections(report, rows))
     write_text(output / "comparison.json", report.model_dump_json(indent=2) + "\n")
-    return report
 
 
 def compared(
@@ -188,11 +159,11 @@ def compared(
     coverage: Mapping[str, Coverage] | None = None,
     warnings: Sequence[str] = (),
 ) -> ComparisonReport:
-    """Return what `write_comparison` writes as JSON.
+    """Return means, intervals and significant differences.
 
     Args:
         title: what is compared.
-        systems: as for `write_comparison`.
+        systems: results by system and mode, at least one and at most 26 in all.
         command: the command line.
         test: of significance.
         overlap: of runs with the qrels, by name.
@@ -200,7 +171,7 @@ def compared(
         warnings: in addition to those that the overlap gives.
 
     Raises:
-        ValueError: as `write_comparison` does.
+        ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
     rows = _labelled(systems)
     _check_comparable(rows)
@@ -277,16 +248,6 @@ def _check_comparable(rows: Mapping[str, EvaluationResult]) -> None:
             raise ValueError(f"'{label}' and '{first}' have different queries: evaluate both with the same qrels")
 
 
-def _per_query(rows: Mapping[str, EvaluationResult]) -> pa.Table:
-    columns: dict[str, list[object]] = {"query_id": [], "system": [], "measure": [], "value": []}
-    for label, row in rows.items():
-        for measure, values in row.per_query.items():
-            for query, value in values.items():
-                for name, each in zip(columns, (query, label, measure, value), strict=True):
-                    columns[name].append(each)
-    return pa.table(columns)
-
-
 def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) -> list[Section]:
     picture = Picture("comparison.png", "Figure", f"{summary_of(report.queries)}.")
     measures = Section("Measures", [means_of(report), *(f"Warning: {told}." for told in report.warnings)])
@@ -301,75 +262,54 @@ def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) ->
     return [*sections, Section("Command", [Command(report.command)])]
 
 
-def means_of(report: ComparisonReport) -> Grid:
+def means_of(report: ComparisonReport) -> Table:
     """Return the means as a table, with the letters."""
     means = _labelled(report.measures)
     measures = list(next(iter(means.values())))
     best = {measure: max(points(row[measure]) for row in means.values()) for measure in measures}
     letters = _letters(report)
-    body = []
-    for label, row in means.items():
-        cells = [
-            GridCell(points(row[m]), "ours", marks=_marks(report, m, label), bold=points(row[m]) == best[m])
-            for m in measures
+    rows = [
+        [
+            letters[label],
+            label,
+            *(TableCell(points(row[m]), _marks(report, m, label), bold=points(row[m]) == best[m]) for m in measures),
         ]
-        body.append(GridRow((GridCell(letters[label]), GridCell(label), *cells)))
-    caption = f"Means over the same {report.queries:,} queries; the best is bold. {_note(report)}"
-    return Grid("measures", "Measures", caption, 2, (_head("", "system", *measures),), tuple(body))
-
-
-def _intervals(report: ComparisonReport) -> Grid:
-    means, intervals = _labelled(report.measures), _labelled(report.intervals)
-    body = tuple(
-        GridRow((GridCell(label), *(GridCell(level_with_interval(row[m], intervals[label][m]), "ours") for m in row)))
         for label, row in means.items()
-    )
-    head = _head("system", *next(iter(means.values())))
-    return Grid("intervals", "Intervals", f"Means {INTERVAL_NOTE}.", 1, (head,), body)
+    ]
+    caption = f"Means over the same {report.queries:,} queries; the best is bold. {_note(report)}"
+    return Table("Measures", caption, pd.DataFrame(rows, columns=["", "system", *measures]), n_labels=2)
 
 
-def _differing(rows: Mapping[str, EvaluationResult]) -> Grid:
+def _intervals(report: ComparisonReport) -> Table:
+    means, intervals = _labelled(report.measures), _labelled(report.intervals)
+    rows = [[label, *(level_with_interval(row[m], intervals[label][m]) for m in row)] for label, row in means.items()]
+    frame = pd.DataFrame(rows, columns=["system", *next(iter(means.values()))])
+    return Table("Intervals", f"Means {INTERVAL_NOTE}.", frame)
+
+
+def _differing(rows: Mapping[str, EvaluationResult]) -> Table:
     """Show the queries on which the best system and the next differ most."""
     measure = _first_measure(rows)
     best, second = _by_mean(rows)[:2]
-    values = [rows[label].per_query[measure] for label in (best, second)]
-    gains = sorted(values[0], key=lambda query: (values[1][query] - values[0][query], query))
-    shown = [query for query in gains[:_DIFFERING] if values[0][query] > values[1][query]]
-    shown += [query for query in gains[-_DIFFERING:] if values[0][query] < values[1][query]]
-    body = tuple(
-        GridRow(
-            (
-                GridCell(query),
-                GridCell(points(values[0][query]), "ours"),
-                GridCell(points(values[1][query]), "ours"),
-                GridCell(signed(values[0][query] - values[1][query]), "ours"),
-            )
-        )
-        for query in shown
-    )
+    ours, theirs = (rows[label].per_query[measure] for label in (best, second))
+    gains = sorted(ours, key=lambda query: (theirs[query] - ours[query], query))
+    shown = [query for query in gains[:_DIFFERING] if ours[query] > theirs[query]]
+    shown += [query for query in gains[-_DIFFERING:] if ours[query] < theirs[query]]
+    cells = [[q, points(ours[q]), points(theirs[q]), signed(ours[q] - theirs[q])] for q in shown]
     caption = f"{measure} of the best system and the next, on the queries where they differ most."
-    return Grid("differing", "Differences", caption, 1, (_head("query", best, second, "difference"),), body)
+    return Table("Differences", caption, pd.DataFrame(cells, columns=["query", best, second, "difference"]))
 
 
-def _overlaps(report: ComparisonReport) -> Grid:
-    """Show how much of each run is judged: what is not counts as not relevant, which is unfair to some systems."""
-    body = tuple(
-        GridRow(
-            (
-                GridCell(name),
-                GridCell(f"{own.queries:,}", "ours"),
-                GridCell(f"{own.judged:.1%}", "ours"),
-                GridCell(f"{own.relevant:,}", "ours"),
-            )
-        )
-        for name, own in report.overlap.items()
-    )
+def _overlaps(report: ComparisonReport) -> Table:
+    """Show how much of each run is judged: a passage without a judgement counts as not relevant."""
+    rows = [
+        [name, f"{own.queries:,}", f"{own.judged:.1%}", f"{own.relevant:,}"] for name, own in report.overlap.items()
+    ]
     caption = (
         f"Of {report.queries:,} judged queries, those that a run has passages for; how many of their first ten are "
         "judged; and the relevant passages that it finds. A passage without a judgement counts as not relevant."
     )
-    head = _head("run", "queries", "judged@10", "relevant found")
-    return Grid("overlap", "Overlap", caption, 1, (head,), body)
+    return Table("Overlap", caption, pd.DataFrame(rows, columns=["run", "queries", "judged@10", "relevant found"]))
 
 
 def _coverages(report: ComparisonReport) -> list[str]:
@@ -410,10 +350,6 @@ def _first_measure(rows: Mapping[str, EvaluationResult]) -> str:
 def _by_mean(rows: Mapping[str, EvaluationResult]) -> list[str]:
     measure = _first_measure(rows)
     return sorted(rows, key=lambda label: -rows[label].mean[measure])
-
-
-def _head(*texts: str) -> GridRow:
-    return GridRow(tuple(GridCell(text, "head") for text in texts))
 
 
 def _marks(report: ComparisonReport, measure: str, label: str) -> str:

@@ -1,4 +1,4 @@
-"""Finished runs of several retrievers, fused: read, checked, weighted, and tested against the best of them.
+"""Finished runs of several retrievers: read, checked, weighted and fused.
 
 Legend: Q queries.
 """
@@ -14,16 +14,12 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import Qrels, Run, read_run
-from diffretriever.evaluation.formats.tables import NOTHING, Cell, format_table, markdown_table, p_value, with_interval
-from diffretriever.evaluation.measures import EvaluationResult, deepest_rank, evaluate
-from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, holm, t_test_p
+from diffretriever.evaluation.measures import deepest_rank, evaluate
 from diffretriever.progress import track
-from diffretriever.schemas.fusion import FusedRun, Fusion, FusionReport
+from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.places import StorePath
 from diffretriever.scoring.fusion import FUSION_DEPTH, fused
 from diffretriever.scoring.hits import Hits
-
-FUSION_FILE = "fusion.json"
 
 _STEPS = 10
 """Of a weight, from 0 to 1, where weights are tuned."""
@@ -51,18 +47,15 @@ class FinishedRuns:
     lists: tuple[Hits, ...]
 
     @classmethod
-    def of(cls, runs: Mapping[str, Run], qrels: Qrels, *, allow_missing: bool = False) -> Self:
-        """Return what these runs have for the queries of the qrels.
-
-        Args:
-            runs: by name, at least one.
-            qrels: whose queries count.
-            allow_missing: take a query that a run lacks, though another has it, as one that it found nothing for.
+    def of(cls, runs: Mapping[str, Run], qrels: Qrels) -> Self:
+        """Return the hits of these runs, at least one, for the queries of the qrels; a run may lack some of them.
 
         Raises:
-            ValueError: a run has none of the queries, lacks some, or has no passage in common with another.
+            ValueError: a run has none of the queries, or has no passage in common with another.
         """
-        _check_queries({name: set(run.query_ids) for name, run in runs.items()}, qrels, allow_missing=allow_missing)
+        for name, run in runs.items():
+            if not qrels.keys() & set(run.query_ids):
+                raise ValueError(f"{name} has no query of the qrels: give its run of the same collection and split")
         query_ids = list(qrels)
         lists = Hits.numbered_alike([run.of_queries(query_ids).hits for run in runs.values()])
         _check_passages(dict(zip(runs, lists, strict=True)))
@@ -87,41 +80,21 @@ class FinishedRuns:
 
     def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
         """Return all runs fused with equal weights, by each way to fuse, as deep as the measures look."""
-        weights, depth = Weights.given(self.names).by_run, deepest_rank(measures) or FUSION_DEPTH
+        weights, depth = shares(self.names), deepest_rank(measures) or FUSION_DEPTH
         return {by: self.fused(by, weights, depth) for by in dict.fromkeys(fusions)}
 
     def fused(self, by: Fusion, weights: Mapping[str, float], k: int) -> Run:
         """Return the `k` best passages of each query by the weighted sum over all runs."""
         return Run(self.query_ids, fused(self.lists, k, by=by, weights=[weights[name] for name in self.names]))
 
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of runs in one way to fuse.
-
-    Attributes:
-        by_run: their sum is 1.
-        tuned: mean on the queries that they were chosen on; None where they were given.
-    """
-
-    by_run: dict[str, float]
-    tuned: float | None = None
-
-    @classmethod
-    def given(cls, names: Sequence[str], weights: Sequence[float] = ()) -> Self:
-        """Return weights by their share of the sum; none given are equal ones."""
-        values = list(weights) or [1.0] * len(names)
-        return cls({name: value / sum(values) for name, value in zip(names, values, strict=True)})
-
-    @classmethod
-    def tuned_on(cls, runs: FinishedRuns, qrels: Qrels, by: Fusion, measure: str) -> Self:
+    def tuned(self, qrels: Qrels, by: Fusion, measure: str) -> dict[str, float]:
         """Return the best weights among all in steps of .1; of several, those that are most alike.
 
-        Those of `linear` are what the steps make of the runs' usual ranges of scores, which may differ a hundredfold.
+        Those of `linear` are multiples of the inverse of the runs' usual ranges of scores, which may differ a
+        hundredfold.
 
         Args:
-            runs: of queries that are not reported.
-            qrels: of the same queries.
+            qrels: of the same queries, which are not reported.
             by: the way to fuse.
             measure: that is best.
 
@@ -129,114 +102,30 @@ class Weights:
             ValueError: as `evaluate` does.
         """
         depth = deepest_rank([measure]) or FUSION_DEPTH
-        units = runs.ranges(depth) if by == "linear" else [1.0] * len(runs.names)
+        units = self.ranges(depth) if by == "linear" else [1.0] * len(self.names)
         means: dict[tuple[int, ...], float] = {}
         tried: dict[tuple[int, ...], dict[str, float]] = {}
-        for point in track(_simplex(len(runs.names)), f"tuning {by}", "weights"):
-            shares = [share / unit for share, unit in zip(point, units, strict=True)]
-            tried[point] = cls.given(runs.names, shares).by_run
-            means[point] = evaluate(runs.fused(by, tried[point], depth), qrels, (measure,)).mean[measure]
-        best = max(means, key=lambda point: (means[point], -sum(share * share for share in point)))
-        return cls(tried[best], means[best])
+        for point in track(_simplex(len(self.names)), f"tuning {by}", "weights"):
+            tried[point] = shares(self.names, [share / unit for share, unit in zip(point, units, strict=True)])
+            means[point] = evaluate(self.fused(by, tried[point], depth), qrels, (measure,)).mean[measure]
+        return tried[max(means, key=lambda point: (means[point], -sum(share * share for share in point)))]
+
+
+def shares(names: Sequence[str], weights: Sequence[float] = ()) -> dict[str, float]:
+    """Return each run's weight as a share of their sum; default: equal ones."""
+    values = list(weights) or [1.0] * len(names)
+    return {name: value / sum(values) for name, value in zip(names, values, strict=True)}
 
 
 def check_disjoint(reported: Qrels, tuned: Qrels) -> None:
     """Raise `ValueError` where weights would be tuned on a query that is reported."""
     common = [query for query in tuned if query in reported]
     if common:
+        named = f"{', '.join(common[:_NAMED])}{', …' if len(common) > _NAMED else ''}"
         raise ValueError(
-            f"{len(common):,} queries that weights are to be tuned on are reported too ({_some(common)}): tune on the "
-            "queries of another split"
+            f"{len(common):,} queries that weights are to be tuned on are reported too ({named}): tune on the queries "
+            "of another split"
         )
-
-
-def compare(
-    results: Mapping[str, EvaluationResult], weights: Mapping[Fusion, Weights], names: Sequence[str]
-) -> tuple[str, tuple[FusedRun, ...]]:
-    """Test each fused run against the single run with the best mean of the first measure.
-
-    Args:
-        results: of all runs, the fused ones by the way to fuse.
-        weights: of the fused runs.
-        names: of the single runs.
-
-    Returns:
-        The name of the best single run, and the fused runs.
-    """
-    measure = next(iter(results[names[0]].mean))
-    best = max(names, key=lambda name: results[name].mean[measure])
-    values = {name: np.array([*results[name].per_query[measure].values()]) for name in [best, *weights]}
-    differences = {by: (values[by] - values[best]) * results[best].scale(measure) for by in weights}
-    p_values = [t_test_p(differences_Q) for differences_Q in differences.values()]
-    rows = (
-        FusedRun(
-            fusion=by,
-            weights=own.by_run,
-            tuned=own.tuned,
-            mean=results[by].mean[measure],
-            difference=float(differences[by].mean()),
-            interval=bootstrap_interval(differences[by]),
-            t_test=p,
-            t_test_holm=corrected,
-        )
-        for (by, own), p, corrected in zip(weights.items(), p_values, holm(p_values), strict=True)
-    )
-    return best, tuple(rows)
-
-
-def fusion_table(report: FusionReport, results: Mapping[str, EvaluationResult]) -> str:
-    """Return the means of single and fused runs, and what fusing gives, as plain text for the terminal."""
-    return f"{format_table(_rows(report, results), _columns(report, results))}\n\n{_note(report)}"
-
-
-def fusion_section(report: FusionReport, results: Mapping[str, EvaluationResult]) -> str:
-    """Return the same as a section of a page in Markdown."""
-    table = markdown_table(_rows(report, results), _columns(report, results))
-    return f"\n## What fusing gives\n\n{table}\n\n{_note(report)}\n"
-
-
-def _columns(report: FusionReport, results: Mapping[str, EvaluationResult]) -> list[str]:
-    return ["run", "weights", *next(iter(results.values())).mean, f"less {report.best}", "p"]
-
-
-def _rows(report: FusionReport, results: Mapping[str, EvaluationResult]) -> list[list[Cell]]:
-    tested: dict[str, FusedRun] = {each.fusion: each for each in report.fused}
-    rows: list[list[Cell]] = []
-    for name, result in results.items():
-        own = tested.get(name)
-        if own is None:
-            rows.append([name, NOTHING, *result.mean.values(), NOTHING, NOTHING])
-            continue
-        dagger = "†" if own.t_test_holm < ALPHA else ""
-        weights = ", ".join(f"{run} {weight:.3g}" for run, weight in own.weights.items())
-        difference = f"{with_interval(own.difference, own.interval)}{dagger}"
-        rows.append([name, weights, *result.mean.values(), difference, p_value(own.t_test_holm)])
-    return rows
-
-
-def _note(report: FusionReport) -> str:
-    tuned = (
-        ""
-        if report.tuned_by is None
-        else f" Weights have the best {report.tuned_by} on {report.tuned_on}, in steps of {1 / _STEPS:g}."
-    )
-    return (
-        f"Differences are of {report.measure}, with bootstrap 95% intervals. †: p < .05, paired two-sided t-test, "
-        f"corrected by Holm for all rows that are tested.{tuned}"
-    )
-
-
-def _check_queries(found: Mapping[str, set[str]], qrels: Qrels, *, allow_missing: bool) -> None:
-    everywhere = set.union(*found.values())
-    for name, own in found.items():
-        if not own & qrels.keys():
-            raise ValueError(f"{name} has no query of the qrels: give its run of the same collection and split")
-        missing = [query for query in qrels if query in everywhere and query not in own]
-        if missing and not allow_missing:
-            raise ValueError(
-                f"{name} lacks {len(missing):,} of {len(qrels):,} queries, which another run has ({_some(missing)}): "
-                "give its whole run or, if it has found nothing for them, --allow-missing"
-            )
 
 
 def _check_passages(lists: Mapping[str, Hits]) -> None:
@@ -244,10 +133,6 @@ def _check_passages(lists: Mapping[str, Hits]) -> None:
     for one, other in combinations(found, 2):
         if not len(np.intersect1d(found[one], found[other], assume_unique=True)):
             raise ValueError(f"{one} and {other} have no passage in common: give runs over the same collection")
-
-
-def _some(queries: Sequence[str]) -> str:
-    return f"{', '.join(queries[:_NAMED])}{', …' if len(queries) > _NAMED else ''}"
 
 
 def _simplex(n_runs: int) -> list[tuple[int, ...]]:

@@ -49,7 +49,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     """Choose the best budget of a measured sweep and write `selection.json`; None where nothing is to choose it on.
 
     Args:
-        job: says what to choose it by; see its fields `select_…`.
+        job: its `select_split` names the split.
         manifest: of the sweep.
 
     Raises:
@@ -58,8 +58,8 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     split = job.select_split or (_TRAIN if _TRAIN in manifest.splits else None)
     if split is None:
         return None
-    mode: SweepMode = job.select_mode or ("hybrid" if "hybrid" in manifest.modes else manifest.modes[-1])
-    measure = job.select_measure or _own_measure(manifest, split)
+    mode: SweepMode = "hybrid" if "hybrid" in manifest.modes else manifest.modes[-1]
+    measure = _own_measure(manifest, split)
     outcomes = Outcomes.read(job.output, split, mode, measure)
     grid = {budget: float(outcomes.at(budget).mean()) for budget in outcomes.budgets}
     best = outcomes.best()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from matplotlib.axes import Axes
@@ -17,7 +16,7 @@ from diffretriever.evaluation.formats.tables import Cell, Interval, command_bloc
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.schemas.evaluate import Coverage, EvaluateJob, EvaluationReport
+from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import StorePath
 
 if TYPE_CHECKING:
@@ -33,85 +32,52 @@ _COLOURS = (BLUE, ORANGE, GREEN, "#8c6bb1", RED, MUTED)
 _OVER_GRID = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What was run, as the report tells it.
+def evaluation_report(results: Mapping[str, EvaluationResult], **facts: Any) -> EvaluationReport:
+    """Return the report of results by mode, at least one, all over the same queries; `facts` are its other fields."""
+    first = next(iter(results.values()))
+    return EvaluationReport(
+        measures={mode: result.mean for mode, result in results.items()},
+        intervals=intervals_of(results),
+        queries=len(next(iter(first.per_query.values()))),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        **facts,
+    )
 
-    Attributes:
-        retriever: what retrieved, for people to read.
-        command: the command line.
-        config: the resolved config of the job, as JSON values.
-        collection: its name; None for a finished run.
-        split: the split of the qrels.
-        fingerprint: of the index.
-        rows: passages in the index.
-        coverage: of the collection by the index.
-        warnings: why the measures may say less than they seem to.
-        query_texts: query id → text, for the hardest and easiest queries.
-    """
 
-    retriever: str
-    command: str
-    config: Mapping[str, Any]
-    collection: str | None = None
-    split: str | None = None
-    fingerprint: str | None = None
-    rows: int | None = None
-    coverage: Coverage | None = None
-    warnings: tuple[str, ...] = ()
-    query_texts: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of_index(
-        cls,
-        index: PassageIndex,
-        job: EvaluateJob,
-        command: str,
-        collection: str | None,
-        query_texts: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Return what is told where a job evaluates the rankings of an index.
-
-        Args:
-            index: the version that was searched.
-            job: resolved.
-            command: the command line.
-            collection: whose queries were asked.
-            query_texts: as above.
-        """
-        manifest = index.manifest
-        return cls(
-            retriever=manifest.title,
-            command=command,
-            config={**job.model_dump(mode="json"), "retriever": manifest.retriever.model_dump(mode="json")},
-            collection=collection,
-            split=job.split,
-            fingerprint=manifest.fingerprint,
-            rows=len(index),
-            query_texts=query_texts or {},
-        )
+def index_facts(index: PassageIndex, job: EvaluateJob) -> dict[str, Any]:
+    """Return the fields of a report on the rankings of an index; the job is resolved."""
+    manifest = index.manifest
+    return {
+        "retriever": manifest.title,
+        "config": {**job.model_dump(mode="json"), "retriever": manifest.retriever.model_dump(mode="json")},
+        "split": job.split,
+        "fingerprint": manifest.fingerprint,
+        "rows": len(index),
+    }
 
 
 def write_evaluation(
-    output: Path | StorePath, evaluation: Evaluation, results: Mapping[str, EvaluationResult]
-) -> EvaluationReport:
-    """Write the four files into folder `output`, each whole or not at all; return what is in `metrics.json`.
+    output: Path | StorePath,
+    report: EvaluationReport,
+    results: Mapping[str, EvaluationResult],
+    query_texts: Mapping[str, str] | None = None,
+) -> None:
+    """Write `metrics.json`, `per_query.parquet`, `report.md` and `report.png`, each whole or not at all.
 
-    Equal inputs give equal bytes, but for `created` in `metrics.json`.
+    Equal inputs give equal bytes.
 
     Args:
         output: folder; made if it is not there, files of an earlier report are replaced.
-        evaluation: what was run.
-        results: by mode, at least one; all over the same queries and measures.
+        report: of the results.
+        results: by mode.
+        query_texts: query id → text, for the hardest and easiest queries.
     """
-    report = _report(evaluation, results)
     figure = draw_measures(report.measures, report.intervals, title_of(report), summary_of(report.queries))
     write_bytes(output / "report.png", figure)
     with whole_file(output / "per_query.parquet") as stream:
-        parquet.write_table(_per_query_table(results), stream)
-    write_text(output / "report.md", evaluation_page(report, results, evaluation.query_texts))
+        parquet.write_table(per_query_table({"mode": results}), stream)
+    write_text(output / "report.md", evaluation_page(report, results, query_texts or {}))
     write_text(output / "metrics.json", report.model_dump_json(indent=2) + "\n")
-    return report
 
 
 def evaluation_table(results: Mapping[str, EvaluationResult]) -> str:
@@ -120,35 +86,19 @@ def evaluation_table(results: Mapping[str, EvaluationResult]) -> str:
     return format_table([[mode, *result.mean.values()] for mode, result in results.items()], ["mode", *measures])
 
 
-def _report(evaluation: Evaluation, results: Mapping[str, EvaluationResult]) -> EvaluationReport:
-    first = next(iter(results.values()))
-    return EvaluationReport(
-        measures={mode: result.mean for mode, result in results.items()},
-        intervals=intervals_of(results),
-        queries=len(next(iter(first.per_query.values()))),
-        collection=evaluation.collection,
-        split=evaluation.split,
-        retriever=evaluation.retriever,
-        fingerprint=evaluation.fingerprint,
-        rows=evaluation.rows,
-        coverage=evaluation.coverage,
-        warnings=evaluation.warnings,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=evaluation.command,
-        config=dict(evaluation.config),
-    )
-
-
-def _per_query_table(results: Mapping[str, EvaluationResult]) -> pa.Table:
+def per_query_table(results: Mapping[str, Mapping[str, EvaluationResult]]) -> pa.Table:
+    """Return a row for each query, label and measure; `results` are by label under the name of the labels' column."""
+    ((column, by_label),) = results.items()
     rows = [
-        {"query_id": query, "mode": mode, "measure": measure, "value": value}
-        for mode, result in results.items()
+        (query, label, measure, value)
+        for label, result in by_label.items()
         for measure, values in result.per_query.items()
         for query, value in values.items()
     ]
-    text = pa.string()
-    schema = pa.schema([("query_id", text), ("mode", text), ("measure", text), ("value", pa.float64())])
-    return pa.Table.from_pylist(rows, schema=schema)
+    columns = zip(*rows, strict=True) if rows else [()] * 4
+    types = [pa.string(), pa.string(), pa.string(), pa.float64()]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+    return pa.table(arrays, ["query_id", column, "measure", "value"])
 
 
 def intervals_of(results: Mapping[str, EvaluationResult]) -> dict[str, dict[str, Interval]]:
@@ -205,16 +155,22 @@ def interval_table(rows: list[tuple[str, Mapping[str, float], Mapping[str, Inter
 
 def _facts(report: EvaluationReport) -> list[list[Cell]]:
     covered = report.coverage
-    facts: list[tuple[str, str | None]] = [
-        ("retriever", report.retriever),
-        ("collection", report.collection),
-        ("split", report.split),
-        ("queries", f"{report.queries:,}"),
-        ("passages", None if report.rows is None else f"{report.rows:,}"),
-        ("of the collection", f"{covered.indexed:,} of {covered.passages:,}" if covered else None),
-        ("index fingerprint", report.fingerprint),
-    ]
-    return [[name, value] for name, value in facts if value is not None]
+    facts: dict[str, str | None] = {
+        "retriever": report.retriever,
+        "collection": report.collection,
+        "split": report.split,
+        "queries": f"{report.queries:,}",
+        "passages": None if report.rows is None else f"{report.rows:,}",
+        "of the collection": f"{covered.indexed:,} of {covered.passages:,}" if covered else None,
+        "index fingerprint": report.fingerprint,
+        "selector": report.selector,
+        **{f"weights of {fusion}": _listed(weights) for fusion, weights in report.weights.items()},
+    }
+    return [[name, value] for name, value in facts.items() if value is not None]
+
+
+def _listed(weights: Mapping[str, float]) -> str:
+    return ", ".join(f"{run} {weight:.3g}" for run, weight in weights.items())
 
 
 def _extreme_queries(results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]) -> list[str]:

@@ -111,11 +111,6 @@ def t_test_p(differences_N: np.ndarray) -> float:
     return float(stats.ttest_1samp(differences_N, 0.0).pvalue)
 
 
-def randomisation_p(differences_N: np.ndarray) -> float:
-    """Return the p-value of the two-sided paired randomisation test of the mean; see `randomisation_p_each`."""
-    return randomisation_p_each(differences_N[None])[0]
-
-
 def randomisation_p_each(differences_CN: np.ndarray) -> list[float]:
     """Return the p-values of two-sided paired randomisation tests of means (Fisher's; Smucker et al. 2007).
 

@@ -41,6 +41,7 @@ QUERIES_FILE = "queries.parquet"
 ENCODED_FOLDER = "encoded"
 _JOB_FILE = "sweep.yaml"
 _AGAIN = "run the sweep again"
+_SEED = 42
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,10 +196,10 @@ class SweptQuery:
 
 
 def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query]:
-    """Return the queries of a split that the job sweeps, in their order: all, or `max_queries` drawn by its seed."""
+    """Return the queries of a split that the job sweeps, in their order: all, or `max_queries` drawn."""
     if job.max_queries is None or len(queries) <= job.max_queries:
         return queries
-    generator = np.random.default_rng([job.seed, *split.encode()])
+    generator = np.random.default_rng([_SEED, *split.encode()])
     drawn = generator.choice(len(queries), job.max_queries, replace=False)
     return [queries[number] for number in sorted(drawn.tolist())]
 

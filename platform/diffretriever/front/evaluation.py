@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection
 from diffretriever.evaluation.comparison import compared, lettered_table, means_of
-from diffretriever.evaluation.conditions import coverage_of, coverage_told, coverage_warnings, settled_by_index
-from diffretriever.evaluation.formats.html import HtmlFormat
+from diffretriever.evaluation.conditions import coverage_told
+from diffretriever.evaluation.evaluate import search_collection
+from diffretriever.evaluation.formats.pages import html_block
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.fused import FinishedRuns
-from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures, relevant_in
+from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.front.index import Index
-from diffretriever.schemas.evaluate import ComparisonReport, Coverage, Test
+from diffretriever.schemas.evaluate import ComparisonReport, Coverage, EvaluateJob, Test
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.settings import SelfExclusion
-from diffretriever.search.batch import kept_hits, searched_depth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,27 +86,28 @@ def evaluate(
         ValueError: no such collection, split, measure or score, or the index holds no passage judged relevant.
     """
     source = open_collection(collection) if isinstance(collection, str) else collection
-    wanted = measures_of(source.name, split) if measures is None else measures
-    parse_measures(wanted)
-    queries, qrels = source.queries(split), source.qrels(split)
-    relevant = relevant_in(qrels)
-    if relevant and not index.holds_any(relevant):
-        raise ValueError(
-            f"{index.place} holds none of the passages that {source.name} judges relevant: take its index, one without "
-            "chunks"
-        )
-    own = index.searcher.index
-    coverage = coverage_of(own, source)
-    settled, told = settled_by_index(SelfExclusion(), own, queries, qrels)
-    excludes = settled.drops_self
-    depth = searched_depth(k, exclude_self=excludes)
-    found = index.searcher.search([query.text for query in queries], k=depth, modes=modes)
-    ids = [query.id for query in queries]
-    kept = {mode: kept_hits(ids, hits, k, exclude_self=excludes) for mode, hits in found.items()}
-    runs = {mode: Run(ids, hits) for mode, hits in kept.items()}
-    results = {mode: measure(run, qrels, wanted) for mode, run in runs.items()}
-    warnings = (*coverage_warnings(index.place, coverage, source.name), *told)
-    return Measured(index.place, source.name, split, results, runs, qrels, coverage, warnings)
+    job = EvaluateJob(
+        index=index.place,
+        collection=source.name,
+        split=split,
+        measures=tuple(measures or measures_of(source.name, split)),
+        modes=tuple(modes or ()),
+        top_k=k,
+        output=Path(),
+    )
+    parse_measures(job.measures)
+    searched = search_collection(index.searcher, source, job)
+    results = {mode: measure(run, searched.qrels, job.measures) for mode, run in searched.runs.items()}
+    return Measured(
+        index.place,
+        source.name,
+        split,
+        results,
+        searched.runs,
+        searched.qrels,
+        searched.coverage,
+        tuple(searched.warnings),
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +128,7 @@ class Comparison:
         return lettered_table(self.report)
 
     def _repr_html_(self) -> str:
-        return HtmlFormat().table(means_of(self.report))
+        return html_block(means_of(self.report))
 
 
 def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: Sequence[Fusion] = ()) -> Comparison:

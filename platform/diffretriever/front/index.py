@@ -358,10 +358,6 @@ class Index:
     def __contains__(self, passage_id: str) -> bool:
         return bool(self._table.passages([passage_id]))
 
-    def holds_any(self, ids: Sequence[str]) -> bool:
-        """Return whether any of these passages is there."""
-        return bool((self._table.order.passages.numbers_of(list(ids)) >= 0).any())
-
     def __getitem__(self, passage_id: str) -> dict[str, Any]:
         """Return a passage's title, text, collection and metadata; raises `KeyError` where it is not there."""
         return self._table.passages([passage_id])[passage_id]

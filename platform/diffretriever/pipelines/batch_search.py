@@ -75,8 +75,7 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
             _LOG.warning("warning: %s", each)
     job = job.settled(default=False)
     retriever = _retriever(job, index)
-    sized = job.model_copy(update={"encoders": job.searchers or job.encoders})
-    with executor_for(sized, small=few_queries(index, len(queries))) as executor:
+    with executor_for(job, small=few_queries(index, len(queries))) as executor:
         executor.load(retriever)
         check_same(index.manifest, executor.manifest(), index.uri)
         search = _BatchSearch(job, index, queries, executor)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
     from diffretriever.pipelines.ray_executor import CompactionBeside
 
-_OPTIONS_OF_RAY = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale", "searchers")
+_OPTIONS_OF_RAY = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale")
 _FEW_PASSAGES = 100_000
 """This process searches as many for a block of queries in the seconds that Ray takes to start."""
 

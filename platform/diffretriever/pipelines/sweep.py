@@ -72,6 +72,8 @@ from diffretriever.search.sparse import open_sparse
 NO_BUDGET = Budget(1, 1)
 """Stands for any budget in what all cells of a sweep share."""
 
+_QUERIES_AT_ONCE = 5000
+"""Encoded queries that share a pass over an index; their results take about 0.2 MB each until they are written."""
 _JOB = "sweep.yaml"
 _FINISHED = "finished.json"
 _STATE = "cell.json"
@@ -150,17 +152,7 @@ def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
 
 
 def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
-    """Write what the sweep is: its job, its retriever and its manifest.
-
-    Args:
-        job: splits and modes filled in.
-        collection: its name.
-        encoder: manifest of the retriever with `NO_BUDGET`, precision filled in.
-        command: the command line.
-
-    Raises:
-        ValueError: the folder holds another sweep; the message names what differs.
-    """
+    """Write what the sweep is: its job, its retriever and its manifest."""
     manifest = SweepManifest(
         collection=collection,
         retriever=encoder.title.removesuffix(f" {NO_BUDGET}"),
@@ -189,8 +181,6 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
         theirs["max_queries"] = settings["max_queries"]
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
     ours["max_queries"] = job.max_queries
-    if job.max_queries is not None:
-        theirs["seed"], ours["seed"] = settings["seed"], job.seed
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.
         theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"
@@ -346,7 +336,7 @@ def _search_cells(
     index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
 ) -> int:
     """Search the cells, as many as may share a pass at once; return the number of passes."""
-    rounds = list(_rounds(cells, store, job.queries_at_once))
+    rounds = list(_rounds(cells, store, _QUERIES_AT_ONCE))
     for each in rounds:
         count = sum(len(store.queries[cell.split]) for cell in each)
         log(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
@@ -388,7 +378,7 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     Each is one pass over what the index stores.
     """
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
-    options = SearchOptions(index=index.uri, device=job.device, memory_mb=job.memory_mb)
+    options = SearchOptions(index=index.uri, device=job.device)
     device = resolve_device(job.device)
     modes = [mode for mode in job.modes if mode != "pooled-slots"]
     lists: dict[ListName, Hits] = {}

@@ -116,7 +116,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
     plans = []
     for retriever, facts in zip(made, known, strict=True):
         vectors = facts.vectors if facts else _vectors(retriever, tokens)
-        impacts = _impacts(job, retriever, facts)
+        impacts = _impacts(retriever, facts)
         shape = Shape(passages, hidden_size, vectors, impacts, text_bytes)
         plans.append(_budget_plan(job, retriever, shape, facts.rate if facts else job.rate))
     return CapacityPlan(
@@ -187,11 +187,9 @@ def _query_vectors(retriever: NeuralRetriever) -> int:
     return min(_QUERY_TOKENS, most) if retriever.has_token_vectors else most
 
 
-def _impacts(job: PlanJob, retriever: NeuralRetriever, facts: Measured | None) -> float:
+def _impacts(retriever: NeuralRetriever, facts: Measured | None) -> float:
     if "sparse" not in retriever.modes:
         return 0.0
-    if job.impacts is not None:
-        return job.impacts
     return facts.impacts if facts else _IMPACTS
 
 
@@ -276,21 +274,6 @@ class Shape:
     """Of a passage."""
     text_bytes: float
     """Of a passage, title included."""
-
-
-def index_bytes(retriever: NeuralRetriever, passages: int) -> int | None:
-    """Return the bytes of an index of passages of usual length, all files; None where H is not known."""
-    hidden_size = HIDDEN_SIZES.get(retriever.backbone.source)
-    if hidden_size is None:
-        return None
-    impacts = _IMPACTS if "sparse" in retriever.modes else 0.0
-    shape = Shape(passages, hidden_size, _vectors(retriever, _TOKENS), impacts, text_bytes_of(1))
-    return table_bytes(shape) + codes_bytes(shape) + postings_bytes(shape)
-
-
-def text_bytes_of(passages: int) -> float:
-    """Return about what the texts of so many passages take, where nothing is known of them."""
-    return passages * _TOKENS * _BYTES_PER_TOKEN
 
 
 def vector_layouts(shape: Shape) -> dict[str, int]:

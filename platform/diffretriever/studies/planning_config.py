@@ -29,8 +29,6 @@ class PlanJob(ModelOptions, PresetListing):
     """H of the vectors, for backbones whose size is not known here."""
     tokens: PositiveFloat | None = None
     """Average tokens of a passage's text; default: the collection's, or 75."""
-    impacts: NonNegativeFloat | None = None
-    """Average impacts of a passage; default: measured, or 30."""
     rate: PositiveFloat | None = None
     """Passages that one device encodes in a second."""
     measure: bool = False

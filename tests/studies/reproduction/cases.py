@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.evaluation.report import evaluation_report, write_evaluation
 from diffretriever.schemas.places import StorePath
 from diffretriever.studies.reproduction.config import ReproduceJob
 
@@ -35,4 +35,4 @@ def fake_evaluation(folder: Path | StorePath, values: Mapping[str, Mapping[str, 
         )
         for mode, measures in values.items()
     }
-    write_evaluation(folder, Evaluation(retriever="none", command="none", config={}), results)
+    write_evaluation(folder, evaluation_report(results, retriever="none", command="none", config={}), results)

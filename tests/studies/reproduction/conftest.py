@@ -8,6 +8,14 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from diffretriever.collections import Passage, open_collection
+from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.manifest import manifest_of
+from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.retriever import MaskedRetriever
 from tests.pipelines.corpora import line
 from tests.studies.reproduction.cases import JobMaker, make_job
 
@@ -28,6 +36,26 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     judged = ["q1\tp3\t1", "q1\tp4\t2", "q2\tp9\t1", "p5\tp5\t1", "p5\tp7\t1", "q4\tp11\t1"]
     (folder / "scifact" / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
     return folder
+
+
+@pytest.fixture
+def encoder(checkpoint: Path) -> Encoder:
+    """LLaDA with random weights."""
+    config = load_retriever("diffretriever-llada", str(checkpoint))
+    assert isinstance(config, MaskedRetriever)
+    place = config.backbone.model_copy(update={"dtype": "float32"})
+    return load_encoder(config.model_copy(update={"backbone": place}), "cpu")
+
+
+@pytest.fixture
+def index(tmp_path: Path, root: Path, encoder: Encoder) -> PassageIndex:
+    """The passages of `scifact` in one part."""
+    passages = [record for record in open_collection(str(root / "scifact")).records() if isinstance(record, Passage)]
+    represented = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    made = PassageIndex.create(str(tmp_path / "index"), manifest_of(encoder))
+    block = beside(text_table(passages, "scifact"), represented.to_arrow())
+    Committer(made).commit({"all": write_block(made.uri, block)}, [])
+    return made
 
 
 @pytest.fixture

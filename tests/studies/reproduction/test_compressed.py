@@ -7,14 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.collections import Passage, open_collection
-from diffretriever.encoders import load_encoder
 from diffretriever.files import is_file, read_text, remove
-from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.reproduction import runner
 from diffretriever.studies.reproduction.config import IndexStorage, ReproduceJob
 from diffretriever.studies.reproduction.plan import Task, make_plan
@@ -26,21 +20,11 @@ from tests.studies.reproduction.conftest import N_PASSAGES
 
 
 @pytest.fixture
-def task(tmp_path: Path, root: Path, checkpoint: Path) -> Task:
+def task(tmp_path: Path, root: Path, index: PassageIndex) -> Task:
     """Over an index of one part, which is compressed without Ray."""
-    config = load_retriever("diffretriever-llada", str(checkpoint))
-    assert isinstance(config, MaskedRetriever)
-    place = config.backbone.model_copy(update={"dtype": "float32"})
-    encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
-    collection = open_collection(str(root / "scifact"))
-    passages = [record for record in collection.records() if isinstance(record, Passage)]
-    represented = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-    index = PassageIndex.create(str(tmp_path / "index"), manifest_of(encoder))
-    block = beside(text_table(passages, "scifact"), represented.to_arrow())
-    Committer(index).commit({"all": write_block(index.uri, block)}, [])
     return Task(
         label="a row",
-        retriever=encoder.config,
+        retriever=index.manifest.retriever,
         queries=EvaluationSet(str(root / "scifact"), "scifact", "test", "state"),
         measured="compressed",
         search={},

@@ -10,15 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats import FORMATS, Section
-from diffretriever.evaluation.formats.base import Grid, placed
-from diffretriever.evaluation.formats.tables import points
+from diffretriever.evaluation.formats.pages import Section, Table, latex_page
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
 from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
 from diffretriever.studies.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
 from diffretriever.studies.reproduction.exhibits.published import published_score
-from diffretriever.studies.reproduction.exhibits.statements import CHECKS, checked, statements
 from diffretriever.studies.reproduction.latencies import Latencies
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
@@ -56,18 +53,17 @@ def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
 
 
-def test_table_7_has_the_papers_groups_side_by_side(job: JobMaker) -> None:
-    (grid,) = (block for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
-               if isinstance(block, Grid))  # fmt: skip
-    lines = [[cell.text for cell in row.cells] for row in grid.body]
-    assert lines[0] == ["Training", "Batching"]
-    assert lines[1] == ["Optimizer", "AdamW", "AdamW", "Per-device batch", "8", "8"]
-    assert lines[8] == ["GPU hours", "10–15 hours per model", "", "", "", ""]  # noqa: RUF001
-    assert lines[9] == ["LoRA", "Method-specific"]
-    assert lines[16:18] == [["Model backbone checkpoint"], ["Dream", *["Dream-org/Dream-v0-Instruct-7B"] * 2]]
-    assert len(list(placed(grid.body, 6))) == 21
-    latex = next(each for each in FORMATS if each.suffix == "tex")
-    assert faults(latex.page("a title", [Section("a section", [grid])])) == []
+def test_table_7_names_its_groups_once(job: JobMaker) -> None:
+    (table,) = (
+        block
+        for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
+        if isinstance(block, Table)
+    )
+    lines = [[cell.text for cell in row] for row in table.cells()]
+    assert len(lines) == 29
+    assert lines[0] == ["Training", "Optimizer", "AdamW", "AdamW"]
+    assert lines[1][0] == ""
+    assert faults(latex_page("a title", [Section("a section", [table])])) == []
 
 
 def test_every_value_of_the_code_is_in_the_table() -> None:
@@ -108,7 +104,7 @@ def exhibit(name: str) -> Exhibit:
 
 
 def test_an_analysis_is_read_by_the_papers_names(job: JobMaker, analysis: Path) -> None:
-    found = findings(job, "statements", analyses={"Dream": analysis}).analyses["Dream"]
+    found = findings(job, "oracles", analyses={"Dream": analysis}).analyses["Dream"]
     grid = found.grid("msmarco-train", "hybrid")
     assert grid is not None
     assert grid.means == tuple(map(tuple, MEANS))
@@ -127,9 +123,9 @@ def test_an_analysis_is_read_by_the_papers_names(job: JobMaker, analysis: Path) 
 
 def test_a_folder_without_an_analysis_is_refused(job: JobMaker, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--analyses Dream=.*no report.json"):
-        _ = findings(job, "statements", analyses={"Dream": tmp_path}).analyses
+        _ = findings(job, "oracles", analyses={"Dream": tmp_path}).analyses
     with pytest.raises(ValueError, match=r"--latencies .*no such file"):
-        _ = findings(job, "statements", latencies=tmp_path / "none.json").latencies
+        _ = findings(job, "oracles", latencies=tmp_path / "none.json").latencies
 
 
 def test_a_query_takes_encoding_and_search() -> None:
@@ -147,27 +143,6 @@ def test_a_query_takes_encoding_and_search() -> None:
     assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 1000) == 13
     assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 100_000) is None
     assert latencies.of_a_query("PromptReps", "LLaMA3", "multi", 1000) is None
-
-
-def test_what_the_text_says_follows_from_the_tables_but_in_one_case(job: JobMaker) -> None:
-    """Appendix A.2 counts five cells in which three words win on Qwen2.5; its table has seven."""
-    found = checked(findings(job, "statements"))
-    differ = {s.id: (s.paper, result.tables) for s, result in found if result.tables not in (None, s.paper)}
-    assert differ == {
-        "prompt-qwen": ("5 of 9", "7 of 9"),
-        "storage-dream": ("47, 742", "48, 742"),
-        "compression": ("about 6", "4.7 to 6.6"),
-    }
-    assert {s.check for s in statements()} == CHECKS.keys()
-    assert {s.id for s, result in found if result.ours is not None} == {"storage-dream", "storage-llada", "compression"}
-
-
-def test_statements_are_checked_by_our_own_results(job: JobMaker, analysis: Path) -> None:
-    both = {"Dream": analysis, "LLaDA": analysis}
-    found = {s.id: result.ours for s, result in checked(findings(job, "statements", analyses=both))}
-    assert found["spread-dream"] == points(float(np.ptp(MEANS)))
-    assert found["rho-length-dense"] is not None
-    assert found["oracle-dream-dev"] is None, "the fine-tuned rows were not run"
 
 
 @pytest.mark.parametrize("name", ["latency-quality", "oracles", "query-features", "latency-scaling", "heat-maps-train"])

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diffretriever.evaluation.formats import FORMATS
-from diffretriever.evaluation.formats.base import Format, Grid, GridCell, GridRow, Section, placed
+from diffretriever.evaluation.formats.pages import Section, Table, TableCell, html_page, latex_page, markdown_page
 from diffretriever.studies.reproduction.config import PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
@@ -67,15 +66,15 @@ def measured(table: PublishedTable, ours: Measure = lambda _, __: None) -> Repro
     )
 
 
-def cells(grids: list[Grid]) -> list[GridCell]:
-    return [cell for grid in grids for row in grid.body for cell in row.cells]
+def cells(tables: list[Table]) -> list[TableCell]:
+    return [cell for table in tables for row in table.cells() for cell in row]
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_published_score_has_its_place(name: str) -> None:
     table = load_table(name)
-    grids = list(layout_of(table).grids(table, [measured(table)], "beside"))
-    printed = [text for cell in cells(grids) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
+    found = list(layout_of(table).tables(table, [measured(table)], "beside"))
+    printed = [text for cell in cells(found) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
     scores = [
         value
         for row in table.rows
@@ -137,57 +136,46 @@ def test_bold_is_the_best_of_its_rows(name: str) -> None:
     assert found == N_BOLD[name]
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.suffix)
 @pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])
-def test_every_table_comes_out_in_every_format(name: str, form: Format) -> None:
+def test_every_table_comes_out_in_every_format(name: str) -> None:
     table = load_table(name)
-    layout = layout_of(table)
-    for grid in layout.grids(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"):
-        text = form.table(grid)
-        assert grid.title in text
-        if form.suffix == "tex":
-            assert faults(form.page("a title", [Section("a section", [grid])])) == []
+    shown = list(layout_of(table).tables(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"))
+    for page in (markdown_page, latex_page, html_page):
+        text = page("a title", [Section("a section", shown)])
+        assert all(each.title in text for each in shown)
+    assert faults(latex_page("a title", [Section("a section", shown)])) == []
 
 
-def test_table_10_has_the_papers_lines() -> None:
+def test_groups_of_columns_have_one_head_and_blocks_of_rows_a_line() -> None:
     table = load_table("dense-baselines")
-    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
-    written = {each.suffix: each.table(grid) for each in FORMATS}
-    latex = written["tex"]
-    assert r"\begin{tabular}{@{}lll|ccc|cccccccc@{}}" in latex
-    assert r"\multicolumn{3}{c|}{MS MARCO} & \multicolumn{8}{c}{BEIR-7}" in latex
-    assert r"\cmidrule{2-14}" in latex, "the line between the backbones does not cross the label of their method"
-    assert written["html"].count("divided") == 2 * (2 + len(table.rows)) - 1, "the heads of two rows are one cell"
-
-
-def test_table_6_has_a_short_line() -> None:
-    table = load_table("prompt-comparison")
-    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
-    assert r"\cmidrule(lr){2-11}" in next(each for each in FORMATS if each.suffix == "tex").table(grid)
+    shown = list(layout_of(table).tables(table, [measured(table)], "beside"))
+    latex, html = (page("t", [Section("s", shown)]) for page in (latex_page, html_page))
+    assert r"\multicolumn{3}{c}{MS MARCO} & \multicolumn{8}{c}{BEIR-7}" in latex
+    assert latex.count(r"\midrule") == 1 + 3
+    assert 'colspan="8">BEIR-7<' in html
+    assert html.count('class="rule"') == 3
 
 
 def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
     table = load_table("main-indomain")
     values = {"zero-shot-bm25": 0.3, "zero-shot-diffretriever-dream-multi": 0.21}
     result = measured(table, lambda row, _: values.get(row))
-    (grid,) = layout_of(table).grids(table, [result], "beside")
-    lines = list(placed(grid.body, grid.n_columns))
-    assert len(lines) == len(table.rows) + 2
-    ours = [[cell for cell in line if cell is not None and cell.role == "ours"] for line in lines]
-    bm25, dream = (line for line in ours if line)
-    assert [(cell.text, cell.bold, cell.shade) for cell in bm25[1:4]] == [
-        ("—", False, 0),
-        (".300", True, 3),
-        ("—", False, 0),
+    (shown,) = layout_of(table).tables(table, [result], "beside")
+    assert len(shown.frame) == len(table.rows) + 2
+    bm25, dream = (row[shown.n_labels :] for row in shown.cells() if row[shown.n_labels - 1].text == "ours")
+    assert [(cell.text, cell.bold, cell.shade) for cell in bm25[:3]] == [
+        ("—", False, ""),
+        (".300", True, "above3"),
+        ("—", False, ""),
     ]
-    assert [(cell.text, cell.bold, cell.shade) for cell in dream[1:4]] == [
-        (".210", False, 2),
-        (".210", False, 3),
-        (".210", False, -1),
+    assert [(cell.text, cell.bold, cell.shade) for cell in dream[:3]] == [
+        (".210", False, "above2"),
+        (".210", False, "above3"),
+        (".210", False, "below1"),
     ]
-    (alone,) = layout_of(table).grids(table, [result], "ours")
-    assert len(alone.body) == 2
-    assert alone.n_columns == grid.n_columns - 1, "no column says whose a line is"
+    (alone,) = layout_of(table).tables(table, [result], "ours")
+    assert len(alone.frame) == 2
+    assert len(alone.frame.columns) == len(shown.frame.columns) - 1, "no column names the source of a line"
 
 
 def test_a_sign_needs_its_level_and_its_direction() -> None:
@@ -238,13 +226,6 @@ def compared(p: float, difference: float) -> ReproducedTable:
     return ReproducedTable(id="t", place="Table 0", caption="", correction="none", rows=tuple(rows))
 
 
-@pytest.mark.parametrize(("row", "says"), [([1, 1, 1], "too many"), ([1], "empty")])
-def test_cells_that_do_not_fill_a_table_are_refused(row: list[int], says: str) -> None:
-    rows = [GridRow(tuple(GridCell(columns=n) for n in row))]
-    with pytest.raises(ValueError, match=says):
-        list(placed(rows, 2))
-
-
 def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
     """Small ones differ: the paper's files hold centroids as well."""
     for row in load_table("compressed-storage").rows:
@@ -274,22 +255,22 @@ def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> 
         result.model_copy(update={"protocol": name, "caption": f"{table.caption} Protocol {name}."})
         for name in ("authors", "paper")
     ]
-    (grid,) = layout_of(table).grids(table, runs, "beside")
-    assert len(grid.body) == 3 * len(table.rows)
-    sources = [cell.text for cell in cells([grid]) if cell.text in ("paper", "ours, authors", "ours, paper")]
+    (shown,) = layout_of(table).tables(table, runs, "beside")
+    assert len(shown.frame) == 3 * len(table.rows)
+    sources = [cell.text for cell in cells([shown]) if cell.text in ("paper", "ours, authors", "ours, paper")]
     assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
-    bold = [[cell.bold for cell in row.cells if cell.role == "ours"] for row in grid.body]
+    bold = [[cell.bold for cell in row] for row in shown.cells()]
     assert bold[1::3] == bold[2::3]
-    assert grid.caption == table.caption
-    assert grid.notes[-2:] == ("Protocol authors.", "Protocol paper.")
+    assert shown.caption == table.caption
+    assert shown.notes[-2:] == ("Protocol authors.", "Protocol paper.")
 
 
 def test_measured_sizes_take_the_place_of_arithmetic() -> None:
     table = load_table("compressed-storage")
-    (grid,) = layout_of(table).grids(table, [measured(table)], "beside")
-    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([grid])]
-    (grid,) = layout_of(table).grids(table, [measured(table, lambda _, value: value)], "beside")
-    texts = [cell.text for cell in cells([grid])]
+    (shown,) = layout_of(table).tables(table, [measured(table)], "beside")
+    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([shown])]
+    (shown,) = layout_of(table).tables(table, [measured(table, lambda _, value: value)], "beside")
+    texts = [cell.text for cell in cells([shown])]
     assert not any("\N{ALMOST EQUAL TO}" in text for text in texts)
-    assert texts.count("8.0\N{MULTIPLICATION SIGN}") == len(grid.body), "always arithmetic"
+    assert texts.count("8.0\N{MULTIPLICATION SIGN}") == len(shown.frame), "always arithmetic"
     assert texts.count("48G\N{RIGHTWARDS ARROW}7.5G") == 6

@@ -40,7 +40,7 @@ def values(row: PublishedRow) -> list[float | None]:
 
 def test_every_table_is_there_with_all_its_figures() -> None:
     assert {name: sum(len(values(row)) for row in load_table(name).rows) for name in TABLES} == N_FIGURES
-    assert [table.id for table in load_tables((), "scifact")] == list(TABLES)
+    assert [table.id for table in load_tables(())] == list(TABLES)
 
 
 @pytest.mark.parametrize("name", PAPER_TABLES)
@@ -129,11 +129,6 @@ def _mebibytes(measures: dict[str, float | None]) -> float:
     return size * 1024 if "GiB" in measures else size
 
 
-def test_mini_takes_another_collection() -> None:
-    (table,) = load_tables(["mini"], "cranfield")
-    assert {collection for row in table.rows for collection in row.figures} == {"cranfield"}
-
-
 def test_an_unknown_table_suggests() -> None:
     with pytest.raises(ValueError, match="Did you mean 'main-beir7'"):
-        load_tables(["main-beir"], "scifact")
+        load_tables(["main-beir"])

@@ -214,11 +214,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
 
 
 def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
-    """Return the measure of each set: the job's for it, the job's for all, or the collection's own.
-
-    Raises:
-        ValueError: the job names a set that is not analysed.
-    """
+    """Return the measure of each set: the job's for it, the job's for all, or the collection's own."""
     collections = [split.manifest.collection for split in splits]
     known = {*collections, *(split.name for split in splits)}
     for name in job.measures:
@@ -242,14 +238,7 @@ def _in_words(measures: Mapping[str, str]) -> str:
 def _fixed_budget(
     job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit, measures: Mapping[str, str]
 ) -> tuple[Budget, str, Outcomes | None]:
-    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split.
-
-    Args:
-        job: which budget, or which split chooses it.
-        analysed: the splits of the report.
-        last: the split that chooses, where the job names one.
-        measures: of each split.
-    """
+    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split."""
     if job.selection is not None:
         measure = measures[last.name]
         selection = last.outcomes(job.mode, measure)
@@ -261,11 +250,7 @@ def _fixed_budget(
 
 
 def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
-    """Return the budget that a sweep's selection file holds, and how it was chosen.
-
-    Raises:
-        ValueError: a selection of another encoder, or made on queries that are to be analysed.
-    """
+    """Return the budget that a sweep's selection file holds, and how it was chosen."""
     selection, manifest = read_selection(path), analysed[0].manifest
     if selection.fingerprint != manifest.fingerprint:
         raise ValueError(
@@ -284,17 +269,7 @@ def _other_systems(
     queries: dict[str, tuple[str, ...]],
     measures: Mapping[str, str],
 ) -> dict[tuple[str, str], np.ndarray]:
-    """Return the values of every other system, float64 [Q], by its name and the set's; runs are treated as the sweep's.
-
-    Args:
-        job: names the runs.
-        splits: by name.
-        queries: ids of each.
-        measures: of each.
-
-    Raises:
-        ValueError: a run or judgements that are not there or malformed, or judgements of other queries.
-    """
+    """Return the values of every other system, float64 [Q], by its name and the set's."""
     runs = runs_by_name(job.against, len(splits))
     if not runs:
         return {}

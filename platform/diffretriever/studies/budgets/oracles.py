@@ -138,14 +138,7 @@ def _deviation(evidence_CQ: np.ndarray, training: np.ndarray) -> np.ndarray:
 
 
 def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list[np.ndarray]) -> np.ndarray:
-    """Return the rule that gains most on the training queries less a standard error, or else the fixed budget.
-
-    Args:
-        values_CQ: float64 [C, Q].
-        training: positions of queries.
-        start: the fixed budget's place among the candidates.
-        rules: int64 [Q] each, a place among the candidates for every query.
-    """
+    """Return the rule that gains most on the training queries less a standard error, or else the fixed budget."""
     surest, best = np.full(values_CQ.shape[1], start), 0.0
     for places_Q in rules:
         gains = values_CQ[places_Q[training], training] - values_CQ[start, training]

@@ -211,7 +211,7 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
     assert job.sweep is not None, "the caller has checked this"
     (split,) = open_splits([job.sweep])
     k_q = job.query_budget or split.manifest.query_budgets[-1]
-    k_p = job.passage_budget or split.manifest.passage_budgets[-1]
+    k_p = split.manifest.passage_budgets[-1]
     index = PassageIndex.open(str(split.index_folder(k_p)))
     ids, vectors_NH, offsets = _passages(index)
     return PruneSource(
@@ -253,7 +253,7 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
     collection = open_collection(job.collection)
     asked, qrels = collection.queries(job.split), collection.qrels(job.split)
     k_q = job.query_budget or retriever.budget.query
-    options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, device=job.device)
+    options = SearchOptions(index=job.index, device=job.device)
     encoder = encoder_of(index, options)
     ids, vectors_NH, offsets = _passages(index)
     return PruneSource(

@@ -17,7 +17,8 @@ class PruneSlotsJob(ModelOptions, SelfExclusion):
     """
 
     sweep: Place | None = None
-    """Split folder of a sweep, such as sweeps/scifact/test: its index, encoded queries and runs; encodes nothing."""
+    """Split folder of a sweep, such as sweeps/scifact/test: its index of the largest K_p, encoded queries and runs;
+    encodes nothing."""
     index: IndexPlace | None = None
     """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
     collection: str | None = None
@@ -26,8 +27,6 @@ class PruneSlotsJob(ModelOptions, SelfExclusion):
     """Split of --collection, with --index."""
     query_budget: PositiveInt | None = None
     """K_q of the queries; default: the retriever's own, with --sweep the largest that was swept."""
-    passage_budget: PositiveInt | None = None
-    """K_p of the sweep's index to prune; default: the largest that was swept."""
     keep: tuple[PositiveInt, ...] = ()
     """Slots that passages keep on average, a point of the curve each; default: K_p halved again and again."""
     measure: str = "nDCG@10"
@@ -39,10 +38,6 @@ class PruneSlotsJob(ModelOptions, SelfExclusion):
     """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
     redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
     stay those of all slots in any case."""
-    backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved."""
-    adapter: str | None = None
-    """Where its adapter lies now, likewise."""
     device: str = "auto"
     """Where queries of --index are encoded: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     output: Place
@@ -54,8 +49,6 @@ class PruneSlotsJob(ModelOptions, SelfExclusion):
             raise ValueError("give --sweep, or --index with --collection")
         if self.index is not None and self.collection is None:
             raise ValueError("--index needs --collection, for queries and judgements")
-        if self.index is not None and self.passage_budget is not None:
-            raise ValueError("--passage-budget chooses among the indexes of --sweep: leave it out")
         if self.pruned is not None and len(self.keep) != 1:
             raise ValueError("--pruned needs one value of --keep: the slots that passages of the new index have")
         return self

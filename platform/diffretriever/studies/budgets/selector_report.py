@@ -31,7 +31,7 @@ from diffretriever.evaluation.formats.tables import (
     signed,
     with_interval,
 )
-from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p, t_test_p
+from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p_each, t_test_p
 from diffretriever.evaluation.sweeps import open_splits
 from diffretriever.files import write_bytes, write_text
 from diffretriever.progress import track
@@ -241,7 +241,7 @@ def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> Adaptiv
         gain=gain,
         interval=bootstrap_interval(selected - fixed),
         t_test=t_test_p(selected - fixed),
-        randomisation=randomisation_p(selected - fixed),
+        randomisation=randomisation_p_each((selected - fixed)[None])[0],
         frugal=float(frugal.mean()),
         frugal_gain=float((selected - frugal).mean()),
         frugal_t_test=t_test_p(selected - frugal),

@@ -208,11 +208,7 @@ def _top(hits: Mapping[str, float]) -> list[str]:
 
 
 def _vectors_of(index: PassageIndex, wanted: set[str]) -> dict[str, np.ndarray]:
-    """Return the vectors of passages, in one pass over the index.
-
-    Raises:
-        ValueError: the index lacks one.
-    """
+    """Return the vectors of passages, in one pass over the index."""
     found: dict[str, np.ndarray] = {}
     for batch in index.batches(["id", "reps"], _BATCH_ROWS):
         vectors_NH, offsets = read_vectors(batch)

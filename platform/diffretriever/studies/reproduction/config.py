@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import DirectoryPath, Field, PositiveFloat, model_validator
+from pydantic import DirectoryPath, Field, model_validator
 from pydantic_settings import NoDecode
 
 from diffretriever.schemas.base import CommaSeparated, Model
@@ -46,8 +46,6 @@ class ReproduceJob(RayConfig):
     published ones make other numbers; the report names every one."""
     adapters: dict[str, DirectoryPath] = Field(default_factory=dict)
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
-    mini_collection: str = "scifact"
-    """Collection of the table `mini`."""
     analyses: dict[str, Place] = Field(default_factory=dict)
     """BACKBONE=FOLDER, repeatable: a report of analyse_budgets.py for the figures on budgets, such as
     Dream=analyses/dream; its sweeps may be of any of the paper's collections."""
@@ -57,24 +55,6 @@ class ReproduceJob(RayConfig):
     """Folder or URI for indexes, evaluations and the report; the same command again goes on from what is there."""
     dry_run: bool = False
     """List every row with what it lacks, and stop: nothing is loaded and nothing is fetched."""
-    plan: bool = False
-    """List the GPU hours that every row of the paper takes and what it lacks, and the order in which hours buy the most
-    rows, and stop: as --dry-run, without loading or fetching anything."""
-    gpu_hours: PositiveFloat | None = None
-    """With --plan: hours to spend; default: as many as all rows take."""
-    rate: PositiveFloat = 200.0
-    """With --plan: passages that one GPU encodes in a second; the authors name some 200 on an H100."""
-
-    @model_validator(mode="after")
-    def _hours_are_planned(self) -> Self:
-        if self.gpu_hours is not None and not self.plan:
-            raise ValueError("--gpu-hours goes with --plan")
-        return self
-
-    @property
-    def only_looks(self) -> bool:
-        """Whether nothing is to be run or fetched."""
-        return self.dry_run or self.plan
 
 
 class ProtocolRule(Model):

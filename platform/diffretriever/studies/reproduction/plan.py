@@ -115,7 +115,7 @@ def make_plan(job: ReproduceJob) -> Plan:
         ValueError: the job names a table, collection, backbone or preset that does not exist here.
     """
     runs = chosen(job.protocol)
-    tables = load_tables(job.tables, job.mini_collection)
+    tables = load_tables(job.tables)
     names = {name for table in tables for row in table.rows for name in row.figures}
     check_names(job, names - {AVERAGE})
     check_overrides(job, tables)
@@ -139,7 +139,7 @@ class _Planner:
         try:
             prepared = prepare(row, self._job)
         except ValueError as error:
-            if row.preset is not None and self._job.only_looks:
+            if row.preset is not None and self._job.dry_run:
                 self._find(collections)
             return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
         self._find(collections)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ import yaml
 from diffretriever.collections import Run, open_collection, write_run
 from diffretriever.evaluation.evaluate import evaluate_job, with_measures
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.evaluation.report import Evaluation, write_evaluation
+from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
 from diffretriever.files import file_size, is_file, write_text
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
@@ -160,8 +159,9 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     results = {"dense": evaluate(run, qrels, job.measures)}
     write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
     texts = {query.id: query.text for query in queries}
-    evaluation = Evaluation.of_index(index, job, command, collection.name, texts)
-    write_evaluation(job.output, replace(evaluation, retriever=f"{evaluation.retriever}, slots averaged"), results)
+    facts = index_facts(index, job) | {"retriever": f"{index.manifest.title}, slots averaged"}
+    report = evaluation_report(results, command=command, collection=collection.name, **facts)
+    write_evaluation(job.output, report, results, texts)
 
 
 def evaluate_compressed(
@@ -189,7 +189,8 @@ def evaluate_compressed(
     results = {UNCOMPRESSED: before, COMPRESSED: found}
     index = PassageIndex.open(copy)
     write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
-    write_evaluation(job.output, Evaluation.of_index(index, own, command, job.collection), results)
+    report = evaluation_report(results, command=command, collection=job.collection, **index_facts(index, own))
+    write_evaluation(job.output, report, results)
     return results
 
 

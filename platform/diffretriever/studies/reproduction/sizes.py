@@ -63,11 +63,6 @@ def parameters_of(source: str) -> int:
     return sum(map(math.prod, shapes_of(source).values()))
 
 
-def weight_bytes(source: str) -> int:
-    """Return the bytes of the weights of one of `FAMILIES` in bf16, as they are published."""
-    return BF16 * parameters_of(source)
-
-
 @dataclass(frozen=True, slots=True)
 class IndexSize:
     """Bytes of an index's vectors."""

@@ -41,7 +41,7 @@ FIGURE_TABLES = ("decomposition",)
 
 WITHOUT_ROWS = (
     "latency-quality", "overview", "prompts", "hyperparameters", "heat-maps-train", "heat-maps", "oracles",
-    "query-features", "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7", "statements",
+    "query-features", "latency-scaling", "index-storage-figure", "heat-maps-indomain", "heat-maps-beir7",
 )  # fmt: skip
 """What the paper has beside them, by the names that `--tables` takes: nothing of it is run."""
 
@@ -55,12 +55,8 @@ _MSMARCO_SPLITS = {"msmarco-dev": ("dev",), "dl19": ("dl19", "test"), "dl20": ("
 _BEIR_SPLITS = ("test",)
 
 
-def load_tables(names: Sequence[str], mini_collection: str) -> list[PublishedTable]:
-    """Return the tables of these names, or all where none is given.
-
-    Args:
-        names: of `PAPER_TABLES`, `FIGURE_TABLES`, `mini`, or of what has no rows, for which there is nothing to load.
-        mini_collection: collection that the table `mini` is about.
+def load_tables(names: Sequence[str]) -> list[PublishedTable]:
+    """Return the tables of these names, or all if none is given; exhibits without rows have none.
 
     Raises:
         ValueError: no such table.
@@ -69,8 +65,7 @@ def load_tables(names: Sequence[str], mini_collection: str) -> list[PublishedTab
     for name in names:
         if name not in known:
             raise ValueError(f"--tables: no table '{name}'.{suggest(name, known)}")
-    tables = [load_table(name) for name in names or known if name not in WITHOUT_ROWS]
-    return [_on(table, mini_collection) if table.id == MINI else table for table in tables]
+    return [load_table(name) for name in names or known if name not in WITHOUT_ROWS]
 
 
 @cache
@@ -79,15 +74,6 @@ def load_table(name: str) -> PublishedTable:
     folder = files("diffretriever.studies.reproduction")
     file = folder / f"{MINI}.yaml" if name == MINI else folder / "published" / f"{name}.yaml"
     return PublishedTable.model_validate(yaml.safe_load(file.read_text("utf-8")))
-
-
-def _on(table: PublishedTable, collection: str) -> PublishedTable:
-    """Return the table, whose rows have one collection, with another in its place."""
-    rows = []
-    for row in table.rows:
-        (figures,) = row.figures.values()
-        rows.append(row.model_copy(update={"figures": {collection: figures}}))
-    return table.model_copy(update={"rows": tuple(rows)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +96,7 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
         ValueError: it is nowhere, cannot be read, has no such split, or this is a dry run and it is to be downloaded.
     """
     source = _source(name, job)
-    if job.only_looks and _must_be_fetched(source):
+    if job.dry_run and _must_be_fetched(source):
         raise ValueError(f"no collection {name} yet: a run downloads {source}")
     collection = open_collection(source)
     wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)

@@ -5,9 +5,8 @@ Another kind is a file here and its lines in `EXHIBITS`.
 
 from __future__ import annotations
 
-from diffretriever.evaluation.formats import FORMATS, Command, Section
-from diffretriever.evaluation.formats.base import Block
-from diffretriever.files import write_bytes, write_text
+from diffretriever.evaluation.formats.pages import Block, Command, Section, write_pages
+from diffretriever.files import write_bytes
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.decomposition import Decomposition
@@ -20,7 +19,6 @@ from diffretriever.studies.reproduction.exhibits.oracles import Oracles
 from diffretriever.studies.reproduction.exhibits.overview import Overview
 from diffretriever.studies.reproduction.exhibits.prompts import Prompts
 from diffretriever.studies.reproduction.exhibits.query_features import QueryFeatures
-from diffretriever.studies.reproduction.exhibits.statements import Statements
 from diffretriever.studies.reproduction.exhibits.tables import ScoreTable
 from diffretriever.studies.reproduction.plan import Plan
 from diffretriever.studies.reproduction.report import ReproductionReport, stand_in_warning
@@ -57,7 +55,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     ScoreTable("dense-baselines", "Table 10", "beside other dense retrievers"),
     HeatMaps("heat-maps-indomain", "Figure 10", "MS MARCO dev and TREC DL", _INDOMAIN, 3),
     HeatMaps("heat-maps-beir7", "Figure 11", "the seven BEIR collections and their average", (*BEIR7, AVERAGE), 4),
-    Statements("statements", "In the text", "numbers that the paper says in words"),
     ScoreTable("mini", "Beyond the paper", "all methods on the embedded backbone"),
 )
 
@@ -78,11 +75,7 @@ def write_paper(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> li
             write_bytes(job.output / name, content)
         blocks = [*shown.blocks, Command(exhibit.command(job))]
         sections.append(Section(f"{exhibit.place}: {exhibit.title}", blocks))
-    names = []
-    for each in FORMATS:
-        names.append(f"paper.{each.suffix}")
-        write_text(job.output / names[-1], each.page(_TITLE, sections))
-    return names
+    return write_pages(job.output, "paper", _TITLE, sections)
 
 
 def asked_for(job: ReproduceJob) -> list[Exhibit]:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from diffretriever.files import is_file, read_model
+from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import Place
+from diffretriever.studies.budgets.grids import GridMeans, GridSection
+from diffretriever.studies.budgets.oracle_gains import OracleGain, OracleSection
+from diffretriever.studies.budgets.report import AnalysisReport
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
-
-if TYPE_CHECKING:
-    from diffretriever.studies.budgets.grids import GridMeans
-    from diffretriever.studies.budgets.oracle_gains import OracleGain
-    from diffretriever.studies.budgets.report import AnalysisReport
 
 MADE_BY = "make it by jobs/analyse_budgets.py"
 _SELECTION = "selection"
@@ -42,8 +41,6 @@ class Analysis:
 
     def grid(self, collection: str, mode: str) -> GridMeans | None:
         """Return the means of all cells; of the average over BEIR-7 where all seven were swept."""
-        from diffretriever.studies.budgets.grids import GridMeans, GridSection
-
         grids = {named(g.collection): g for g in self.report.section(GridSection).grids if g.mode == mode}
         if collection != AVERAGE:
             return grids.get(collection)
@@ -56,8 +53,6 @@ class Analysis:
         ]
         flat = {(a, b): value for a, row in enumerate(means_AB) for b, value in enumerate(row)}
         best_a, best_b = max(flat, key=lambda cell: (flat[cell], -cell[0] - cell[1]))
-        from diffretriever.schemas.budget import Budget
-
         return GridMeans(
             collection=AVERAGE,
             mode=parts[0].mode,
@@ -68,8 +63,6 @@ class Analysis:
 
     def gains(self, collection: str, mode: str) -> dict[str, tuple[float, float]]:
         """Return, for each side that an oracle adapts, the fixed budget's mean and the oracle's."""
-        from diffretriever.studies.budgets.oracle_gains import OracleSection
-
         found: dict[str, tuple[float, float]] = {}
         for side in ("query", "passage", "joint"):
             gains = {
@@ -109,8 +102,6 @@ def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
 
 def read_analysis(name: str, folder: Place) -> Analysis:
     """Return the analysis in a folder, by the name of its backbone; raises as `read_analyses` does."""
-    from diffretriever.studies.budgets.report import AnalysisReport
-
     file = folder / "report.json"
     if not is_file(file):
         raise ValueError(f"--analyses {name}={folder}: no report.json there: {MADE_BY}")

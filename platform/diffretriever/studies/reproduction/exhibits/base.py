@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from diffretriever.evaluation.formats.base import Block
+from diffretriever.evaluation.formats.pages import Block
 from diffretriever.files import is_file, read_text, understood
 from diffretriever.schemas.places import Place
 from diffretriever.studies.reproduction.config import ReproduceJob
@@ -88,13 +88,13 @@ class Exhibit(ABC):
         """
         self.name, self.place, self.title = name, place, title
 
-    @abstractmethod
     def command(self, job: ReproduceJob) -> str:
         """Return the command line that brings ours into it."""
+        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
-    @abstractmethod
     def lacks(self, findings: Findings) -> list[str]:
-        """Return what has to be there before ours is whole; empty where it is."""
+        """Return what ours needs; empty if it is complete."""
+        return []
 
     @abstractmethod
     def show(self, findings: Findings) -> Shown:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from diffretriever.evaluation.formats.base import Picture
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from diffretriever.evaluation.figures import BLUE, GREY, INK, ORANGE, in_the_foot, panel_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.studies.reproduction.exhibits.base import Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import TITLES, measure_of
 from diffretriever.studies.reproduction.exhibits.tables import ScoreTable
 from diffretriever.studies.reproduction.report import ReproducedTable
 from diffretriever.studies.reproduction.tables import AVERAGE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _PANELS = ("msmarco-dev", AVERAGE)
 _SYSTEMS = {"qwen2.5": "PromptReps\nQwen2.5", "llama3": "PromptReps\nLLaMA3", "dream": "DiffRetriever\nDream",
@@ -37,11 +39,6 @@ class Decomposition(ScoreTable):
 
 def draw_decomposition(measured: ReproducedTable) -> bytes:
     """Return a PNG with a panel for MS MARCO and one for the BEIR average."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    from diffretriever.evaluation.figures import BLUE, GREY, INK, ORANGE, panel_figure, png
-
     colours = {"single": GREY, "pooled": ORANGE, "maxsim": BLUE}
     title, subtitle = "Where the gains come from: dense scoring", "bars: the paper; diamonds: ours"
     figure, panels = panel_figure(2, 2, (4.6, 2.9), title, subtitle, margin_inches=(0.3, 0.35))
@@ -56,9 +53,6 @@ def draw_decomposition(measured: ReproducedTable) -> bytes:
 
 
 def _draw(panel: Axes, collection: str, measured: ReproducedTable, colours: Mapping[str, str]) -> None:
-    from diffretriever.evaluation.figures import INK, in_the_foot, quiet
-    from diffretriever.evaluation.formats.tables import points
-
     quiet(panel, "y")
     cells = {row.id: cell for row in measured.rows for cell in row.cells if cell.collection == collection}
     for place, system in enumerate(_SYSTEMS):

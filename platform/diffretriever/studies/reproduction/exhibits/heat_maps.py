@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.figures import GRID, INK, MUTED, panel_figure, png
+from diffretriever.evaluation.formats.pages import Picture
+from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.budget import Budget
+from diffretriever.studies.budgets.grids import draw_grid
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
@@ -17,9 +21,6 @@ from diffretriever.studies.reproduction.exhibits.published import (
     measure_of,
     published_score,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MODE = "hybrid"
 _BUDGETS: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -67,8 +68,6 @@ class HeatMaps(Exhibit):
         return Shown([picture, *self.lacking(findings)], {picture.file: self._drawn(findings)})
 
     def _drawn(self, findings: Findings) -> bytes:
-        from diffretriever.evaluation.figures import INK, panel_figure, png
-
         names = shown_names(findings.analyses, BACKBONES)
         rows = -(-len(self._collections) // self._columns)
         # One collection alone: the backbones stand side by side.
@@ -90,9 +89,6 @@ class HeatMaps(Exhibit):
 
 
 def _draw(panel: Axes, name: str, collection: str, analysis: Analysis | None) -> None:
-    from diffretriever.evaluation.figures import INK, MUTED
-    from diffretriever.studies.budgets.grids import draw_grid
-
     facts = figure_facts()
     grid = None if analysis is None else analysis.grid(collection, _MODE)
     if analysis is None or grid is None:
@@ -112,8 +108,6 @@ def _draw(panel: Axes, name: str, collection: str, analysis: Analysis | None) ->
 
 
 def _spreads(ours: float | None, paper: float | None) -> str:
-    from diffretriever.evaluation.formats.tables import points
-
     parts = [] if ours is None else [points(ours)]
     parts += [] if paper is None else [f"paper {paper:.2f}".replace("0.", ".")]
     return f"Δ {', '.join(parts)}" if parts else ""
@@ -121,11 +115,6 @@ def _spreads(ours: float | None, paper: float | None) -> str:
 
 def _draw_published(panel: Axes, name: str, collection: str) -> None:
     """Draw the cells without numbers but for the one that the tables have."""
-    from matplotlib.patches import Rectangle
-
-    from diffretriever.evaluation.figures import GRID, INK, MUTED
-    from diffretriever.evaluation.formats.tables import points
-
     fixed = figure_facts().fixed.get(name)
     for a, query in enumerate(_BUDGETS):
         for b, passage in enumerate(_BUDGETS):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import zip_longest
 
+import pandas as pd
 import yaml
 
-from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow, Rule
+from diffretriever.evaluation.formats.pages import Table, TableCell
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.retriever import has_slots, is_neural
 from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, WARMUP, TrainJob
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
 
 _STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
-
-_BESIDE = (("Training", "Batching"), ("LoRA", "Method-specific"))
-"""Groups that the paper prints side by side; the last has the table's whole width."""
 
 _NOTES = (
     "The code's values are those of jobs/train.py --recipe paper and of the presets. Trainable parameters are counted "
@@ -42,10 +37,6 @@ class Hyperparameter(Model):
 class Hyperparameters(Exhibit):
     """Needs no results."""
 
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that prints it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
-
     def lacks(self, findings: Findings) -> list[str]:
         """Return the values that the code has otherwise than the paper."""
         ours = code_values()
@@ -58,40 +49,21 @@ class Hyperparameters(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Show the paper's values beside the code's."""
-        ours, groups = code_values(), published_hyperparameters()
-        body: list[GridRow] = []
-        for left, right in _BESIDE:
-            body.append(GridRow(tuple(GridCell(name, "head", 3, bold=True) for name in (left, right)), _rule(body)))
-            sides = [list(groups[name].items()) for name in (left, right)]
-            body += [
-                GridRow(tuple(cell for line in lines for cell in _cells(line, ours)))
-                for lines in zip_longest(*sides, fillvalue=None)
-            ]
-        for name in (name for name in groups if not any(name in pair for pair in _BESIDE)):
-            body.append(GridRow((GridCell(name, "head", 6, bold=True),), _rule(body)))
-            body += [GridRow(tuple(_cells(line, ours, (1, 2, 3)))) for line in groups[name].items()]
-        head = GridRow(tuple(GridCell(text, "head") for text in ("Hyperparameter", "Paper", "Code") * 2))
-        caption = "Fine-tuning hyperparameters; bold where the code's differ."
-        grid = Grid(self.name, self.place, caption, 6, (head,), tuple(body), (_NOTES,))
-        return Shown([grid, *(f"Differs: {reason}." for reason in self.lacks(findings))])
-
-
-def _cells(
-    line: tuple[str, Hyperparameter] | None, ours: Mapping[str, str], columns: tuple[int, int, int] = (1, 1, 1)
-) -> Iterator[GridCell]:
-    """Yield name, the paper's value and the code's; empty cells where there is no such line."""
-    name, paper, own, differs = "", "", "", False
-    if line is not None:
-        name, value = line
-        paper, own = value.paper, "" if value.code is None else ours[value.code]
-        differs = value.code is not None and own != paper
-    yield GridCell(name, columns=columns[0])
-    yield GridCell(paper, columns=columns[1])
-    yield GridCell(own, "ours", columns=columns[2], bold=differs)
-
-
-def _rule(above: Sequence[GridRow]) -> Rule:
-    return "whole" if above else "none"
+        ours, rows = code_values(), []
+        for group, lines in published_hyperparameters().items():
+            for name, line in lines.items():
+                own = "" if line.code is None else ours[line.code]
+                rows.append([group, name, line.paper, TableCell(own, bold=bool(own) and own != line.paper)])
+        groups = [row[0] for row in rows]
+        table = Table(
+            self.place,
+            "Fine-tuning hyperparameters; bold where the code's differ.",
+            pd.DataFrame(rows, columns=["", "Hyperparameter", "Paper", "Code"]),
+            n_labels=4,
+            notes=(_NOTES,),
+            rules=frozenset(n for n in range(1, len(rows)) if groups[n] != groups[n - 1]),
+        )
+        return Shown([table, *(f"Differs: {reason}." for reason in self.lacks(findings))])
 
 
 @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from diffretriever.evaluation.formats.base import Picture
-from diffretriever.studies.reproduction.config import PublishedRow, ReproduceJob
+from diffretriever.evaluation.figures import BLUE, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
+from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import PASSAGES, corpus_of, index_size
 from diffretriever.studies.reproduction.tables import BEIR7, load_table
@@ -19,14 +20,6 @@ _CAPTION = (
 class IndexStorage(Exhibit):
     """Needs no results: sizes follow from numbers of vectors."""
 
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that draws it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
-
-    def lacks(self, findings: Findings) -> list[str]:
-        """Return nothing: all of it is arithmetic."""
-        return []
-
     def show(self, findings: Findings) -> Shown:
         """Draw it."""
         return Shown([Picture(f"{self.name}.png", self.place, _CAPTION)], {f"{self.name}.png": draw_storage()})
@@ -34,8 +27,6 @@ class IndexStorage(Exhibit):
 
 def draw_storage() -> bytes:
     """Return a PNG."""
-    from diffretriever.evaluation.figures import BLUE, MUTED, ORANGE, headed_figure, png, quiet
-
     subtitle = "GiB of dense vectors; marks: the paper, lines: ours by arithmetic"
     figure = headed_figure(7.2, 4.9, "Index storage by corpus size", subtitle)
     panel = figure.subplots()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diffretriever.evaluation.formats.base import Picture
+from matplotlib.lines import Line2D
+
+from diffretriever.evaluation.figures import BLUE, GREY, INK, MUTED, ORANGE, RED, headed_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
@@ -84,10 +87,6 @@ def query_latency(findings: Findings, method: str, backbone: str, representation
 
 
 def _drawn(findings: Findings) -> bytes:
-    from matplotlib.lines import Line2D
-
-    from diffretriever.evaluation.figures import BLUE, GREY, INK, MUTED, ORANGE, RED, headed_figure, png, quiet
-
     colours = {"Qwen2.5": GREY, "LLaMA3": RED, "Dream": BLUE, "LLaDA": ORANGE}
     subtitle = "zero-shot, hybrid; spans: the paper's text and table, dots: measured here"
     figure = headed_figure(7.0, 4.6, "Quality against latency", subtitle)

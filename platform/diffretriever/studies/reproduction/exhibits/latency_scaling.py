@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.axes import Axes
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.figures import BASE, BLUE, GRID, INK, MUTED, ORANGE, panel_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.latency_quality import latency_command
 from diffretriever.studies.reproduction.exhibits.published import figure_facts
 from diffretriever.studies.reproduction.latencies import Latencies, Point
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _METHODS = {"PromptReps": ("Qwen2.5", "LLaMA3"), "DiffRetriever": ("Dream", "LLaDA")}
 _LENGTHS, _SIZES = (16, 512), (1_000, 1_000_000)
@@ -52,8 +50,6 @@ class LatencyScaling(Exhibit):
 
 def draw_scaling(latencies: Latencies | None) -> bytes:
     """Return a PNG; without latencies it has what the paper's text prints."""
-    from diffretriever.evaluation.figures import panel_figure, png
-
     title, subtitle = (
         "Latency by input length and by index size",
         "bands and crosses: the paper's text; lines: measured here",
@@ -83,8 +79,6 @@ def draw_scaling(latencies: Latencies | None) -> bytes:
 
 
 def _draw_bands(panel: Axes, method: str) -> None:
-    from diffretriever.evaluation.figures import BASE, GRID, MUTED, quiet
-
     quiet(panel, "y")
     ranges = figure_facts().encoding_latency[method]
     same = len(set(ranges.values())) == 1
@@ -102,8 +96,6 @@ def _draw_bands(panel: Axes, method: str) -> None:
 
 
 def _draw_search(panel: Axes, method: str) -> None:
-    from diffretriever.evaluation.figures import INK, MUTED, quiet
-
     quiet(panel, "y")
     said = figure_facts().search_latency
     crosses = {"fastest": "fastest, one vector"}
@@ -119,8 +111,6 @@ def _draw_search(panel: Axes, method: str) -> None:
 
 
 def _draw_line(panel: Axes, line: list[Point], backbone: str, label: str) -> None:
-    from diffretriever.evaluation.figures import BLUE, ORANGE
-
     if not line:
         return
     colour, marker = (BLUE, "o") if backbone in ("Qwen2.5", "Dream") else (ORANGE, "s")

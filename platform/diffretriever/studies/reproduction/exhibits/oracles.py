@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from diffretriever.evaluation.formats.base import Picture
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from diffretriever.evaluation.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, in_the_foot, panel_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import shown_names
@@ -19,9 +24,6 @@ from diffretriever.studies.reproduction.exhibits.published import (
     table_of,
 )
 from diffretriever.studies.reproduction.tables import AVERAGE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Bars: TypeAlias = dict[str, float]
 """Bar → height."""
@@ -62,11 +64,6 @@ class Oracles(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Draw a panel for each set of collections."""
-        from matplotlib.lines import Line2D
-        from matplotlib.patches import Patch
-
-        from diffretriever.evaluation.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, panel_figure, png
-
         colours = dict(zip(_BARS, (GREY, BLUE, RED, GREEN, ORANGE), strict=True))
         title, subtitle = (
             "What per-query oracles reach",
@@ -86,8 +83,6 @@ class Oracles(Exhibit):
 
 
 def _draw(panel: Axes, collection: str, names: list[str], findings: Findings, colours: dict[str, str]) -> None:
-    from diffretriever.evaluation.figures import INK, in_the_foot, quiet
-
     quiet(panel, "y")
     for place, name in enumerate(names):
         paper, ours = published_bars(name, collection), our_bars(findings, name, collection)

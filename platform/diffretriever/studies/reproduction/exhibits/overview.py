@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 
 _METHOD = (
@@ -14,14 +13,6 @@ _METHOD = (
 
 class Overview(Exhibit):
     """Needs no results."""
-
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that prints it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
-
-    def lacks(self, findings: Findings) -> list[str]:
-        """Return nothing: there is nothing to measure."""
-        return []
 
     def show(self, findings: Findings) -> Shown:
         """Say what the paper draws."""

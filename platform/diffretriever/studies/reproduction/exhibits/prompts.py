@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
 from typing import get_args
 
+import pandas as pd
 import yaml
 
 from diffretriever.encoders.preparer import SYSTEM, Prompt, build_prompt
-from diffretriever.evaluation.formats.base import Grid, GridCell, GridRow
+from diffretriever.evaluation.formats.pages import Table
 from diffretriever.schemas.retriever import PromptConfig, Side
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 
 _SEVERAL = 4
@@ -24,10 +23,6 @@ _BAR = "\N{DIVIDES}"
 
 class Prompts(Exhibit):
     """Needs no results: the code's own texts are held against the paper's."""
-
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that prints it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the parts that the code has otherwise than the paper."""
@@ -42,21 +37,14 @@ class Prompts(Exhibit):
     def show(self, findings: Findings) -> Shown:
         """Show the paper's text, and the code's below it where it differs."""
         paper, ours = published_prompts(), used_prompts()
-        body: list[GridRow] = []
+        rows = []
         for role, texts in paper.items():
-            same = all(texts[side].translate(_QUOTES) == ours[role][side] for side in texts)
-            label = GridCell(role, rows=1 if same else 2)
-            lines = [GridRow((label, *_cells(texts)), "whole" if body else "none")]
-            lines += [] if same else [GridRow(_cells(ours[role]))]
-            body += lines
-        head = GridRow(tuple(GridCell(text, "head") for text in ("Role", "Query", "Passage")))
+            rows.append([role, *(texts[side] for side in get_args(Side))])
+            if any(texts[side].translate(_QUOTES) != ours[role][side] for side in texts):
+                rows.append([f"{role} (code)", *(ours[role][side] for side in get_args(Side))])
         caption = "Retrieval prompts; in brackets the words for one representation and for several."
-        grid = Grid("prompts", self.place, caption, 3, (head,), tuple(body))
-        return Shown([grid, "; ".join(self.lacks(findings)) or "The encoders use these texts, letter by letter."])
-
-
-def _cells(texts: Mapping[Side, str]) -> tuple[GridCell, ...]:
-    return tuple(GridCell(texts[side], "text") for side in get_args(Side))
+        table = Table(self.place, caption, pd.DataFrame(rows, columns=["Role", "Query", "Passage"]), n_labels=3)
+        return Shown([table, "; ".join(self.lacks(findings)) or "The encoders use these texts, letter by letter."])
 
 
 @cache

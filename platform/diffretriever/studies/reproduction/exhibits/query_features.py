@@ -6,20 +6,19 @@ Legend: N queries.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats.base import Picture
+from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, panel_figure, png, quiet
+from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.files import open_input, understood
+from diffretriever.studies.budgets.features import FeatureSection, binned_means
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MODES = ("dense", "sparse")
 _FEATURES = {"length": "query length (tokens)", "entropy": "query entropy (bits)"}
@@ -50,8 +49,6 @@ class QueryFeatures(Exhibit):
 
 def correlation(analysis: Analysis, mode: str, feature: str) -> float | None:
     """Return Spearman's coefficient over all queries pooled, or None where the analysis has none."""
-    from diffretriever.studies.budgets.features import FeatureSection
-
     wanted = ("pooled", mode, feature, "all")
     for found in analysis.report.section(FeatureSection).correlations:
         if (found.collection, found.mode, found.feature, found.queries) == wanted:
@@ -60,8 +57,6 @@ def correlation(analysis: Analysis, mode: str, feature: str) -> float | None:
 
 
 def _drawn(findings: Findings) -> bytes:
-    from diffretriever.evaluation.figures import panel_figure, png
-
     title, subtitle = (
         "Which queries want more slots",
         "all collections pooled; dashed: LLaDA; dotted: what the paper's text says",
@@ -82,9 +77,6 @@ def _values(analysis: Analysis) -> dict[str, list[object]]:
 
 
 def _draw(panel: Axes, mode: str, feature: str, findings: Findings, tables: dict[str, dict[str, list[object]]]) -> None:
-    from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, quiet
-    from diffretriever.studies.budgets.features import binned_means
-
     quiet(panel, "y")
     paper = figure_facts().correlations[mode][feature]
     said = []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
-from diffretriever.evaluation.formats.base import Block
+from diffretriever.evaluation.formats.pages import Block
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.layouts import layout_of
@@ -47,7 +46,7 @@ class ScoreTable(Exhibit):
         table = next(table for table, _ in findings.plan.tables if table.id == self.name)
         measured = findings.tables(self.name)
         layout = layout_of(table)
-        blocks: list[Block] = list(layout.grids(table, measured, "beside"))
+        blocks: list[Block] = list(layout.tables(table, measured, "beside"))
         with_ours = [each for each in measured if _has_ours(each)]
         if with_ours and any(_is_published(each) for each in measured):
             blocks.append(_COLOURS)
@@ -55,9 +54,8 @@ class ScoreTable(Exhibit):
                 which = "" if each.protocol is None else f", protocol {each.protocol}"
                 if layout.marking.rules:
                     blocks.append(check_marks(layout.marking, each).sentence())
-                alone = "-".join(filter(None, ("ours", each.protocol)))
-                grids = (replace(grid, id=f"{grid.id}-{alone}") for grid in layout.grids(table, [each], "ours"))
-                blocks += [f"Ours alone{which}, as the paper would print it:", *grids]
+                alone = layout.tables(table, [each], "ours")
+                blocks += [f"Ours alone{which}, as the paper would print it:", *alone]
         return Shown([*blocks, *self.lacking(findings)])
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from diffretriever.evaluation.formats.base import NO_VALUE, Grid, GridCell, GridRow
+import pandas as pd
+
+from diffretriever.evaluation.formats.pages import NO_VALUE, Table, TableCell
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.base import Model
 from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
@@ -36,39 +38,31 @@ class CompressionLayout(Model):
     """Collection → what the paper calls it."""
     marking: Marking = Marking()
 
-    def grids(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Grid]:
-        """Yield the table, once for each protocol where something was run; `measured` is what was."""
+    def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Table]:
+        """Yield the table, once for each protocol if something was run; `measured` is what was."""
         run = [each for each in measured if any(cell.ours is not None for row in each.rows for cell in row.cells)]
         for each in run or measured[:1]:
-            yield self._grid(table, each, view)
+            yield self._table(table, each, view)
 
-    def _grid(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Grid:
+    def _table(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Table:
         sides = ("paper", "ours") if view == "beside" else ("ours",)
         rows = {row.id: row for row in measured.rows}
         marks = marks_of_ours(self.marking, measured)
         body = [
-            GridRow(
-                (
-                    *([GridCell(title, rows=len(table.rows))] if place == 0 else []),
-                    *self._cells(row, collection, rows.get(row.id), sides, marks),
-                ),
-                "whole" if place == 0 and number else "none",
-            )
-            for number, (collection, title) in enumerate(self.collections.items())
-            for place, row in enumerate(table.rows)
+            [title, row.backbone, row.variant, *self._cells(row, collection, rows.get(row.id), sides, marks)]
+            for collection, title in self.collections.items()
+            for row in table.rows
         ]
+        groups = (("Eff.", sides), ("Storage", sides), ("Ratio", (*sides, "to bf16")))
+        heads = [*(("", head) for head in _HEADS), *((group, side) for group, under in groups for side in under)]
         protocol = "" if measured.protocol is None else f", protocol {measured.protocol}"
-        return Grid(
-            id=table.id if measured.protocol is None else f"{table.id}-{measured.protocol}",
+        return Table(
             title=f"{table.place}{protocol}",
             caption=measured.caption,
+            frame=pd.DataFrame(body, columns=pd.MultiIndex.from_tuples(heads)),
             n_labels=len(_HEADS),
-            head=tuple(_head(sides)),
-            body=tuple(body),
-            notes=(
-                *self.marking.notes(),
-                _SIZES,
-            ),
+            notes=(*self.marking.notes(), _SIZES),
+            rules=frozenset(range(len(table.rows), len(body), len(table.rows))),
         )
 
     def _cells(
@@ -78,24 +72,22 @@ class CompressionLayout(Model):
         measured: ReproducedRow | None,
         sides: tuple[str, ...],
         marks: Mapping[Place, str],
-    ) -> Iterator[GridCell]:
-        yield GridCell(row.backbone or "")
-        yield GridCell(row.variant)
+    ) -> Iterator[TableCell]:
         size, about = _sizes(row, collection, measured)
         published = row.figures[collection]
         before, after = published[_DENSE], published[_COMPRESSED]
         if "paper" in sides:
             sign = self.marking.printed.get(row.id, {}).get(collection, {}).get(_COMPRESSED, "")
-            yield GridCell(f"{_effect(before)}{_ARROW}{_effect(after)}", "paper", marks=sign)
+            yield TableCell(f"{_effect(before)}{_ARROW}{_effect(after)}", sign)
         yield _effect_of_ours(measured, collection, marks.get((row.id, collection, _COMPRESSED), ""), sides)
         if "paper" in sides:
-            yield GridCell(f"{_printed(before)}{_ARROW}{_printed(after)}", "paper")
-        yield GridCell(f"{about}{size_text(size.zstd)}{_ARROW}{size_text(size.compressed)}", "ours")
+            yield TableCell(f"{_printed(before)}{_ARROW}{_printed(after)}")
+        yield TableCell(f"{about}{size_text(size.zstd)}{_ARROW}{size_text(size.compressed)}")
         if "paper" in sides:
-            yield GridCell(f"{after['ratio']:.1f}{_TIMES}", "paper")
-        yield GridCell(f"{about}{size.zstd / size.compressed:.1f}{_TIMES}", "ours")
+            yield TableCell(f"{after['ratio']:.1f}{_TIMES}")
+        yield TableCell(f"{about}{size.zstd / size.compressed:.1f}{_TIMES}")
         computed = index_size(row, collection)
-        yield GridCell(f"{computed.raw / computed.compressed:.1f}{_TIMES}", "ours")
+        yield TableCell(f"{computed.raw / computed.compressed:.1f}{_TIMES}")
 
 
 def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -> tuple[IndexSize, str]:
@@ -109,27 +101,20 @@ def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -
     return IndexSize(computed.raw, found[_DENSE], round(found[_COMPRESSED])), ""
 
 
-def _head(sides: tuple[str, ...]) -> Iterator[GridRow]:
-    titles = [("Eff.", sides), ("Storage", sides), ("Ratio", (*sides, "to bf16"))]
-    labels = [GridCell(label, "head", rows=2) for label in _HEADS]
-    yield GridRow((*labels, *(GridCell(title, "head", columns=len(under)) for title, under in titles)))
-    yield GridRow(tuple(GridCell(side, "head") for _, under in titles for side in under))
-
-
 def _effect(measures: Mapping[str, float | None]) -> str:
     value = next((value for measure, value in measures.items() if "@" in measure), None)
     return NO_VALUE if value is None else points(value)
 
 
-def _effect_of_ours(measured: ReproducedRow | None, collection: str, signs: str, sides: tuple[str, ...]) -> GridCell:
+def _effect_of_ours(measured: ReproducedRow | None, collection: str, signs: str, sides: tuple[str, ...]) -> TableCell:
     cells = [] if measured is None else [c for c in measured.cells if c.collection == collection and "@" in c.measure]
     values = {cell.mode: cell for cell in cells if cell.ours is not None}
     if not values:
-        return GridCell("", "ours")
+        return TableCell("")
     shown = (points(values[mode].ours or 0.0) if mode in values else NO_VALUE for mode in (_DENSE, _COMPRESSED))
     differences = [cell.difference for cell in values.values() if cell.difference is not None]
     worst = max(differences, key=abs) if differences and "paper" in sides else None
-    return GridCell(_ARROW.join(shown), "ours", marks=signs, difference=worst)
+    return TableCell(_ARROW.join(shown), signs, difference=worst)
 
 
 def _printed(measures: Mapping[str, float | None]) -> str:

@@ -1,0 +1,134 @@
+"""Bootstrap intervals, paired tests and rank correlations against scipy, plain loops and values by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from diffretriever.evaluation.statistics import (
+    bootstrap_average,
+    bootstrap_interval,
+    bootstrap_statistic,
+    holm,
+    kendall,
+    paired_p,
+    randomisation_p_each,
+    spearman,
+    t_test_p,
+)
+
+
+@pytest.mark.parametrize("queries", [1, 57, 300, 3000])
+def test_the_mean_of_a_plain_loop(queries: int) -> None:
+    sample = np.random.default_rng(3).random(queries)
+    generator = np.random.default_rng(42)
+    means = [sample[generator.integers(queries, size=queries)].mean() for _ in range(1000)]
+    assert bootstrap_interval(sample.tolist()) == tuple(np.percentile(means, [2.5, 97.5]).tolist())
+
+
+def test_paired_samples_are_drawn_together() -> None:
+    ours = np.random.default_rng(0).random(40)
+    low, high = bootstrap_statistic(lambda a, b: float((a - b).mean()), ours + 0.25, ours)
+    assert (low, high) == pytest.approx((0.25, 0.25))
+
+
+def test_a_ratio_leaves_out_resamples_without_a_denominator() -> None:
+    ours, theirs = np.array([1.0, 0.0, 0.0]), np.array([2.0, 0.0, 0.0])
+
+    def ratio(a: np.ndarray, b: np.ndarray) -> float:
+        return float(a.sum() / b.sum()) if b.any() else math.nan
+
+    assert bootstrap_statistic(ratio, ours, theirs) == (0.5, 0.5)
+    assert all(map(math.isnan, bootstrap_statistic(lambda _: math.nan, ours)))
+
+
+def test_an_average_over_sets_weighs_each_alike_and_resamples_each_by_itself() -> None:
+    generator = np.random.default_rng(4)
+    small, large = generator.normal(0.0, 1.0, 100), generator.normal(10.0, 1.0, 900)
+    low, high = bootstrap_average([small, large])
+    middle = (small.mean() + large.mean()) / 2
+    half = 1.96 * math.sqrt(small.var() / 100 + large.var() / 900) / 2
+    assert (low, high) == pytest.approx((middle - half, middle + half), abs=0.02)
+    assert bootstrap_average([small]) == bootstrap_interval(small)
+    assert bootstrap_interval([0.5]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_t_test_is_scipys(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    ours, theirs = generator.random(30), generator.random(30)
+    expected = scipy.stats.ttest_rel(ours, theirs).pvalue
+    assert t_test_p(ours - theirs) == pytest.approx(expected, rel=1e-12)
+    ids = [f"q{i}" for i in range(30)]
+    both = dict(zip(ids, ours.tolist(), strict=True)), dict(zip(ids, theirs.tolist(), strict=True))
+    assert paired_p(*both) == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_a_difference_nothing_is_significant() -> None:
+    assert t_test_p(np.zeros(5)) == t_test_p(np.zeros(0)) == 1.0
+    assert randomisation_p_each(np.zeros((1, 5))) == randomisation_p_each(np.zeros((1, 0))) == [1.0]
+    assert t_test_p(np.array([0.5])) == 1.0
+    assert t_test_p(np.array([0.5, 0.5])) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_queries_are_flipped_in_every_way(seed: int) -> None:
+    differences = np.random.default_rng(seed).choice([-0.5, 0.0, 0.25, 0.5, 1.0], size=9)
+    sums = [abs(float(np.dot(signs, differences))) for signs in itertools.product((-1, 1), repeat=9)]
+    expected = np.mean([total >= abs(float(differences.sum())) - 1e-12 for total in sums])
+    assert randomisation_p_each(differences[None])[0] == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.1, 0.2])
+def test_many_queries_give_scipys_permutation_test(shift: float) -> None:
+    differences = np.random.default_rng(7).normal(shift, 1.0, 200)
+    found = scipy.stats.permutation_test(
+        (differences,), lambda x, axis: x.mean(axis=axis), permutation_type="samples", vectorized=True,
+        n_resamples=9999, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    assert randomisation_p_each(differences[None])[0] == pytest.approx(float(found.pvalue), abs=0.02)
+
+
+def test_several_comparisons_at_once_are_those_one_by_one() -> None:
+    generator = np.random.default_rng(3)
+    few = np.where(np.arange(50) < 6, generator.normal(size=50), 0.0)
+    differences = np.stack([generator.normal(0.2, 1.0, 50), few, np.zeros(50), generator.normal(0.0, 1.0, 50)])
+    assert randomisation_p_each(differences) == [randomisation_p_each(row[None])[0] for row in differences]
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+def sample(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    x = generator.integers(1, 30, n).astype(float)
+    return x, np.clip(np.round(x / 8 + generator.normal(0, 1.5, n)), 0, 4)
+
+
+def test_known_values() -> None:
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    assert spearman(x, x**3).value == pytest.approx(1.0)
+    assert kendall(x, -x).value == pytest.approx(-1.0)
+    # One pair of six is in the opposite order: tau is (5 - 1) / 6, rho 1 - 6 * 2 / (4 * 15).
+    y = np.array([1.0, 2.0, 4.0, 3.0])
+    assert kendall(x, y).value == pytest.approx(4 / 6)
+    assert spearman(x, y).value == pytest.approx(0.8)
+
+
+def test_an_interval_lies_around_its_coefficient() -> None:
+    for coefficient in (spearman, kendall):
+        found = coefficient(*sample(9, 80))
+        assert found.low < found.value < found.high
+
+
+def test_a_constant_side_has_no_correlation() -> None:
+    for coefficient in (spearman, kendall):
+        found = coefficient(np.arange(5.0), np.ones(5))
+        assert all(map(math.isnan, (found.value, found.low, found.high)))
