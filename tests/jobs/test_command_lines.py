@@ -31,6 +31,7 @@ from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.planning_config import PlanJob
 from diffretriever.studies.reproduction.config import ReproduceJob
+from diffretriever.studies.topics_config import DescribeJob
 from tests.jobs.programs import run_job
 from tests.search.conftest import PASSAGES
 
@@ -42,6 +43,7 @@ JOBS: dict[str, type[JobConfig]] = {
     "compare": CompareJob,
     "compress_index": CompressJob,
     "demo": DemoJob,
+    "describe_index": DescribeJob,
     "encode_beir": EncodeJob,
     "evaluate": EvaluateJob,
     "fit_selector": FitSelectorJob,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.schemas.serve import Explanation
+from diffretriever.studies.topics_config import IndexDescription
 from tests.encoders.encoder_cases import PARTS
 from tests.jobs.programs import run_job
 from tests.jobs.test_command_lines import index as bm25_index  # noqa: F401 (a fixture)
@@ -38,7 +39,22 @@ def test_a_search_that_explains_itself(place: str) -> None:
     assert [len(reading) for each in explained for reading in each.query_readings] == [8] * 8
 
 
+def test_an_index_described(place: str) -> None:
+    done = run_job("describe_index", "--index", place, "--sample", 30, "--topics", 3, "--words", 4)
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith(f"30 of 60 passages of {place}")
+    assert "\n  slot 1: " in done.stdout
+    assert "\n     such as title " in done.stdout
+    done = run_job("describe_index", "--index", place, "--topics", 3, "--json-output")
+    found = IndexDescription.model_validate_json(done.stdout)
+    assert found.read == 60
+    assert len(found.topics) <= 3
+
+
 def test_an_index_of_words_alone(bm25_index: Path) -> None:  # noqa: F811
+    done = run_job("describe_index", "--index", bm25_index)
+    assert done.status == 1
+    assert "has no vectors" in done.stderr
     done = run_job("search", "--index", bm25_index, "--query", "heat", "--explain")
     assert done.status == 1
     assert done.stderr.startswith("error: bm25 encodes nothing: it goes by the words of texts")

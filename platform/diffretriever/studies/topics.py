@@ -1,0 +1,169 @@
+"""What a collection is about, by the words that its passages' slots say: for each slot, and in topics.
+
+Topics are clusters of passages, of the mean of each one's vectors less the mean of all, so that a topic is no slot and
+not what all passages have in common. Its words are those that add most to the divergence of what it says from what all
+passages say (Kullback and Leibler's), each slot's reading being so many words.
+
+Legend: P passages that are read, M their vectors, H hidden size, W different words that are said, C topics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.damage import refuse_rows
+from diffretriever.index.table import PassageIndex
+from diffretriever.progress import Progress
+from diffretriever.representations import read_vectors
+from diffretriever.schemas.serve import Reading
+from diffretriever.studies.topics_config import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Topic
+
+_TAKEN_ROWS = 256
+_EXAMPLES = 3
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the passages say, as far as they are read."""
+
+    examples: list[Example] = field(default_factory=list)
+    """[P]."""
+    means: list[np.ndarray] = field(default_factory=list)
+    """[P] of float32 [H]."""
+    words: list[np.ndarray] = field(default_factory=list)
+    """[P] of int64, the numbers of all words of all slots."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Word → its number, in the order in which they came."""
+    by_slot: list[Counter[str]] = field(default_factory=list)
+    """Of each slot, word → passages."""
+    slots: Counter[int] = field(default_factory=Counter)
+    """Slot → passages that have it."""
+
+    def add(self, example: Example, vectors_MH: np.ndarray, readings: list[Reading]) -> None:
+        """Count one passage."""
+        self.examples.append(example)
+        self.means.append(vectors_MH.mean(axis=0, dtype=np.float32))
+        said = [[each.word.casefold() for each in reading] for reading in readings]
+        self.words.append(np.array([self._number(word) for words in said for word in words], np.int64))
+        for slot, words in enumerate(said):
+            if slot == len(self.by_slot):
+                self.by_slot.append(Counter())
+            self.by_slot[slot].update(words)
+            self.slots[slot] += 1
+
+    def _number(self, word: str) -> int:
+        return self.numbers.setdefault(word, len(self.numbers))
+
+
+def check_readable(index: PassageIndex) -> None:
+    """Check that the vectors of an index can be read as words.
+
+    Raises:
+        ValueError: it has no passages, no vectors, or those of a model whose output head is not known.
+    """
+    retriever = index.manifest.retriever
+    if index.manifest.hidden_size is None:
+        raise ValueError(f"{index.uri} has no vectors: {retriever.method} goes by the words of texts")
+    if not retriever.is_readable:
+        raise ValueError(
+            f"{index.uri} is of the method {retriever.method}, whose model has no output head to read vectors by: only "
+            "indexes of masked, generated and pooled retrievers can be described"
+        )
+    if not len(index):
+        raise ValueError(f"{index.uri} holds no passages")
+
+
+def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDescription:
+    """Read a sample of the passages and say what they say.
+
+    Args:
+        index: that `check_readable` lets pass.
+        encoder: of its retriever.
+        job: sizes and seed.
+
+    Raises:
+        ValueError: a passage that is read holds NaN or infinity.
+    """
+    said = _Said()
+    rows = np.random.default_rng(job.seed).choice(len(index), min(job.sample, len(index)), replace=False)
+    with Progress("reading slots", len(rows), quiet=True) as progress:
+        for example, vectors_MH, readings in _passages(index, encoder, np.sort(rows), job.words):
+            said.add(example, vectors_MH, readings)
+            progress.update(1)
+    return IndexDescription(
+        index=index.uri,
+        retriever=index.manifest.title,
+        passages=len(index),
+        read=len(rows),
+        slots=[
+            SlotDescription(slot=slot, passages=said.slots[slot], words=_frequent(words, said.slots[slot], job.words))
+            for slot, words in enumerate(said.by_slot)
+        ],
+        topics=_topics(said, job),
+    )
+
+
+def _passages(
+    index: PassageIndex, encoder: Encoder, rows: np.ndarray, words: int
+) -> Iterator[tuple[Example, np.ndarray, list[Reading]]]:
+    """Yield passages with their vectors and what these say; so many at a time are read together."""
+    for start in range(0, len(rows), _TAKEN_ROWS):
+        table = index.take(rows[start : start + _TAKEN_ROWS], ["id", "title", "reps"])
+        refuse_rows(index.uri, table)
+        vectors_MH, offsets = read_vectors(table)
+        readings = encoder.read(vectors_MH, words)
+        names = zip(table.column("id").to_pylist(), table.column("title").to_pylist(), strict=True)
+        for (passage_id, title), (first, end) in zip(names, pairwise(offsets.tolist()), strict=True):
+            yield Example(id=passage_id, title=title), vectors_MH[first:end], readings[first:end]
+
+
+def _frequent(words: Counter[str], passages: int, count: int) -> list[SlotWord]:
+    # Of equally frequent ones by the alphabet, whatever order the passages came in.
+    best = sorted(words.items(), key=lambda each: (-each[1], each[0]))[:count]
+    return [SlotWord(word=word, share=number / passages) for word, number in best]
+
+
+def _topics(said: _Said, job: DescribeJob) -> list[Topic]:
+    means_PH = np.stack(said.means)
+    apart_PH = means_PH - means_PH.mean(axis=0)
+    apart_PH /= np.maximum(np.linalg.norm(apart_PH, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    centroids_CH = spherical_centroids(apart_PH, min(job.topics, len(apart_PH)), job.seed)
+    topic_P = nearest_centroids(apart_PH, centroids_CH)
+    overall_W = _counts(said, np.arange(len(topic_P)))
+    found = []
+    for number, centroid_H in enumerate(centroids_CH):
+        (members,) = np.nonzero(topic_P == number)
+        if not len(members):
+            continue
+        nearest = members[np.argsort(-(apart_PH[members] @ centroid_H), kind="stable")[:_EXAMPLES]]
+        found.append(
+            Topic(
+                passages=len(members),
+                share=len(members) / len(topic_P),
+                words=_telling(said, _counts(said, members), overall_W, job.words),
+                examples=[said.examples[place] for place in nearest.tolist()],
+            )
+        )
+    return sorted(found, key=lambda topic: -topic.passages)
+
+
+def _counts(said: _Said, members: np.ndarray) -> np.ndarray:
+    """Return int64 [W]: how often the passages say each word."""
+    return np.bincount(np.concatenate([said.words[each] for each in members]), minlength=len(said.numbers))
+
+
+def _telling(said: _Said, own_W: np.ndarray, overall_W: np.ndarray, count: int) -> list[str]:
+    share_W = own_W / max(1, own_W.sum())
+    elsewhere_W = overall_W / max(1, overall_W.sum())
+    # A word that is not said adds nothing.
+    added_W = share_W * np.log(np.where(own_W, share_W, 1) / np.where(own_W, elsewhere_W, 1))
+    names = list(said.numbers)
+    best = np.argsort(-added_W, kind="stable")[:count]
+    return [names[word] for word in best.tolist() if own_W[word]]

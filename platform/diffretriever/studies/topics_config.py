@@ -1,0 +1,88 @@
+"""Describing a collection by what its slots say: the job's config, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from diffretriever.schemas.base import Model
+from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
+from diffretriever.schemas.settings import ModelOptions
+
+
+class DescribeJob(ModelOptions):
+    """Say what a collection is about, by the words that its passages' slots say: for each slot, and in topics."""
+
+    index: IndexPlace
+    """Folder or object-store URI of the index; of a masked, generated or pooled retriever."""
+    sample: PositiveInt = 2000
+    """Passages to read, drawn at random; all of them where there are fewer."""
+    seed: NonNegativeInt = 0
+    """Of the draw, and of the topics."""
+    topics: PositiveInt = 12
+    """Groups to find among the passages."""
+    words: Annotated[int, Field(ge=1, le=MOST_READ_WORDS)] = READ_WORDS
+    """Words of the vocabulary that each slot is read as, and words shown of each slot and topic."""
+    backbone: str | None = None
+    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    adapter: str | None = None
+    """Where its adapter lies now, if it has moved; it must be the same weights."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    json_output: bool = False
+    """Print JSON instead of text."""
+
+
+class SlotWord(Model):
+    """A word that slots of one number say."""
+
+    word: str
+    share: float
+    """Part of the passages whose slot has it among its words."""
+
+
+class SlotDescription(Model):
+    """What one slot says, over all passages that have it."""
+
+    slot: int
+    """From 0."""
+    passages: int
+    words: list[SlotWord]
+    """The most frequent first."""
+
+
+class Example(Model):
+    """A passage of a topic."""
+
+    id: str
+    title: str
+
+
+class Topic(Model):
+    """Passages whose vectors point the same way."""
+
+    passages: int
+    share: float
+    """Part of the passages that were read."""
+    words: list[str]
+    """Those that set it apart: said often, and more often than elsewhere."""
+    examples: list[Example]
+    """The passages nearest to its middle."""
+
+
+class IndexDescription(Model):
+    """What `describe_index.py` says of an index."""
+
+    index: str
+    """Where it is."""
+    retriever: str
+    """Its title."""
+    passages: int
+    """Passages that it holds."""
+    read: int
+    """Of these, how many were read."""
+    slots: list[SlotDescription]
+    topics: list[Topic]
+    """The largest first."""
