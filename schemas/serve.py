@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.metadata import Columns
@@ -279,26 +279,32 @@ class EncodeResponse(Model):
     results: list[EncodedQuery]
 
 
-class LimitsInForce(Model):
-    """What the server takes; more is refused with a problem that names the field."""
+class ServeLimits(Model):
+    """What a server takes; more is refused with a problem that names the field."""
 
-    max_query_chars: int
-    """Characters of a query."""
-    max_queries: int
-    """Queries of a request."""
-    max_k: int
-    max_hits: int
+    max_query_chars: Annotated[PositiveInt, Field(le=MOST_QUERY_CHARS)] = 4000
+    """Characters of one query."""
+    max_queries: Annotated[PositiveInt, Field(le=MOST_QUERIES)] = 64
+    """Queries of one request."""
+    max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
+    """Passages of a ranking."""
+    max_hits: PositiveInt = 10_000
     """Passages of an answer: `k` times the queries."""
-    max_explained: int
-    """The same with `explain`."""
-    max_budget: int
-    """Largest K_q."""
-    max_passages: int
+    max_explained: PositiveInt = 200
+    """The same of an answer with explanations."""
+    max_budget: Annotated[PositiveInt, Field(le=MOST_BUDGET)] = 32
+    """Largest K_q that a request may ask for."""
+    max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
     """Passages of one ingest."""
-    max_passage_chars: int
-    """Characters of title and text of a passage."""
-    max_body_bytes: int
-    timeout_s: float
+    max_passage_chars: Annotated[PositiveInt, Field(le=MOST_PASSAGE_CHARS)] = 100_000
+    """Characters of title and text of one passage."""
+    max_body_bytes: PositiveInt = 4 << 20
+    """Bytes of a request's body."""
+    body_s: PositiveFloat = 5.0
+    """Seconds in which a request's body must arrive; after them it is answered with status 408. Its first 64 KiB have
+    five in any case, where serve/front.py stands before Ray's proxies."""
+    timeout_s: PositiveFloat = 30.0
+    """Seconds for one request; after them it is answered with status 503."""
 
 
 class PartState(Model):
@@ -346,7 +352,7 @@ class IndexResponse(Model):
     beside the index while it is served is used from the next version on."""
     parts: list[PartState] = Field(default_factory=list)
     """What each shard holds, in the order of their numbers; one part where the index is not cut."""
-    limits: LimitsInForce
+    limits: ServeLimits
 
 
 class PassageIn(Model):

@@ -8,42 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.serve import (
-    MOST_BUDGET,
-    MOST_K,
-    MOST_PASSAGE_CHARS,
-    MOST_PASSAGES,
-    MOST_QUERIES,
-    MOST_QUERY_CHARS,
-)
-
-
-class ServeLimits(Model):
-    """What a request may ask for."""
-
-    max_query_chars: Annotated[PositiveInt, Field(le=MOST_QUERY_CHARS)] = 4000
-    """Characters of one query."""
-    max_queries: Annotated[PositiveInt, Field(le=MOST_QUERIES)] = 64
-    """Queries of one request."""
-    max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
-    """Passages of a ranking."""
-    max_hits: PositiveInt = 10_000
-    """Passages of an answer: `k` times the queries."""
-    max_explained: PositiveInt = 200
-    """The same of an answer with explanations."""
-    max_budget: Annotated[PositiveInt, Field(le=MOST_BUDGET)] = 32
-    """Largest K_q that a request may ask for."""
-    max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
-    """Passages of one ingest."""
-    max_passage_chars: Annotated[PositiveInt, Field(le=MOST_PASSAGE_CHARS)] = 100_000
-    """Characters of title and text of one passage."""
-    max_body_bytes: PositiveInt = 4 << 20
-    """Bytes of a request's body."""
-    body_s: PositiveFloat = 5.0
-    """Seconds in which a request's body must arrive; after them it is answered with status 408. Its first 64 KiB have
-    five in any case, where serve/front.py stands before Ray's proxies."""
-    timeout_s: PositiveFloat = 30.0
-    """Seconds for one request; after them it is answered with status 503."""
+from diffretriever.schemas.serve import ServeLimits
 
 
 class LoadBudget(Model):

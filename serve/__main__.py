@@ -118,7 +118,7 @@ def _of_address(host: str) -> dict[str, Any]:
 def _application(given: dict[str, Any]) -> Any:
     """Return the application, of which everything but the weights has been opened in this process."""
     from diffretriever.serve.app import search_app, settings
-    from diffretriever.serving.service import check_config
+    from diffretriever.serving.opening import check_config
 
     check_config(settings(given))
     return search_app(given)

@@ -165,10 +165,10 @@ def test_a_busy_server_gives_less_says_so_and_counts_it(address: str, index: Pas
 def test_prometheus_knows_stages_batches_slots_and_queues(address: str, application: str) -> None:
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
-    kinds = {"answer"} if application == "together" else {"encode", "search"}
+    kinds = {"answer"} if application == "together" else {"answer", "encode", "search"}
     wanted = {
         "ray_diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
-        "ray_diffretriever_batch_queries_count": kinds,
+        "ray_diffretriever_batch_requests_count": kinds,
         "ray_diffretriever_waiting_requests": kinds,
         "ray_diffretriever_query_slots_count": {""},
         "ray_diffretriever_held_passages": {""},

@@ -56,7 +56,7 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
     monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
-    monkeypatch.setattr("diffretriever.serving.service.check_config", lambda config: done.append("check"))
+    monkeypatch.setattr("diffretriever.serving.opening.check_config", lambda config: done.append("check"))
     monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
     port = free_port()
     main(["index=i", f"port={port}"])

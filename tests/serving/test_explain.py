@@ -20,7 +20,6 @@ from diffretriever.search.explain import explain, parts_of_each, slot_words, ter
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.snapshots import View
 from tests.encoders.encoder_cases import PARTS
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
 
@@ -83,13 +82,12 @@ def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder:
     assert isinstance(searcher, NeuralSearcher)
     queries = encoder.encode_queries(QUERIES)
     hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
-    view = View(index)
     for number in range(len(QUERIES)):
         sparse = dict(hits["sparse"][number])
         rows = hits["dense"][number : number + 1].rows()
-        stored = view.representations(np.unique(rows))
-        for (passage, score), row in zip(hits["dense"][number], rows.tolist(), strict=True):
-            found = explain(queries.take(np.array([number])), stored[row], str)
+        stored = index.representations(rows)
+        for place, (passage, score) in enumerate(hits["dense"][number]):
+            found = explain(queries.take(np.array([number])), stored.take(np.array([place])), str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
 

@@ -12,15 +12,10 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
-from diffretriever.schemas.serve_config import ServeLimits
+from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.search import open_searcher
-from diffretriever.serving.answering import Planner
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, Keys
-from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.service import _check_words
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 
@@ -89,13 +84,6 @@ def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex
     assert client.get("/index").json()["readable"]
 
 
-def test_vectors_that_cannot_be_read(index: PassageIndex) -> None:
-    request = SearchRequest(query="heat", explain=True, words=3)
-    with pytest.raises(InvalidError, match="vectors of the bm25 method cannot be read"):
-        _check_words(request, Bm25Retriever())
-    _check_words(request, index.manifest.retriever)
-
-
 def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
@@ -120,12 +108,10 @@ def test_adaptive_budgets_say_why(client: TestClient) -> None:
     assert result.budget.features.keys() == {"length"}
 
 
-def test_a_retriever_names_what_chooses(index: PassageIndex, encoder: Encoder) -> None:
-    retriever = index.manifest.retriever.model_copy(update={"default_selector": "fixed:2"})
-    named = PassageIndex(index.uri, index.dataset, index.manifest.model_copy(update={"retriever": retriever}))
-    for selector, rule in ((None, "fixed:2"), ("rule", "rule")):
-        (planned,) = Planner(named, encoder.preparer, selector, ServeLimits()).plan(QUERIES[0], "adaptive")
-        assert planned.budget.rule == rule
+@pytest.mark.parametrize(("selector", "rule"), [(None, "rule"), ("fixed:2", "fixed:2")])
+def test_the_selector_of_the_settings_chooses(index: PassageIndex, selector: str | None, rule: str) -> None:
+    client = TestClient(make_api(local_service(index.uri, selector=selector), Keys(), None))
+    assert search(client, query=QUERIES[0], budget="adaptive").results[0].budget.rule == rule
 
 
 def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) -> None:

@@ -23,7 +23,6 @@ from diffretriever.schemas.serve import (
     IndexState,
     IngestRequest,
     IngestResponse,
-    LimitsInForce,
     PartState,
     PassageIn,
     Problem,
@@ -32,6 +31,7 @@ from diffretriever.schemas.serve import (
     SearchRequest,
     SearchResponse,
     SearchTimings,
+    ServeLimits,
     Word,
 )
 from diffretriever.serving.problems import (
@@ -139,18 +139,7 @@ DESCRIBED = IndexResponse(
     collections={"notes": 40, "served": 1},
     found_by={"dense": ["codes"], "sparse": ["postings"]},
     parts=[PartState(fragments=2, passages=41, mapped_bytes=61_440, found_by={"dense": "codes", "sparse": "postings"})],
-    limits=LimitsInForce(
-        max_query_chars=4000,
-        max_queries=64,
-        max_k=1000,
-        max_hits=10_000,
-        max_explained=200,
-        max_budget=32,
-        max_passages=256,
-        max_passage_chars=100_000,
-        max_body_bytes=4 << 20,
-        timeout_s=30,
-    ),
+    limits=ServeLimits(),
 )
 ADDED = IngestResponse(added=2, replaced=0, unchanged=0, version=4)
 DELETED = DeleteResponse(deleted=1, version=5)
