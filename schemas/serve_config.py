@@ -12,17 +12,13 @@ from diffretriever.schemas.serve import ServeLimits
 
 
 class LoadBudget(Model):
-    """How little a request may be given while many wait, before any is refused; what is left out is never lowered.
-
-    From a third of `max_ongoing` on requests that come are given less, and from two thirds on only this; their answers
-    say so.
-    """
+    """The least that a request is given under load: from a third of `max_ongoing` on less, from two thirds on this."""
 
     least_query_slots: PositiveInt | None = None
-    """Smallest K_q under load, of queries whose request names no number; default: K_q is never lowered."""
+    """Smallest K_q under load, unless the request gives a number. Default: K_q is never lowered."""
     least_candidates: PositiveInt | None = None
-    """Under load, fewest passages of each list that is summed (1000 without load) and of those that a candidate index
-    names, never fewer than a request asks for; default: never lowered."""
+    """Under load, fewest passages of each list of a sum (1000 without load) and of a candidate index, at least `k`.
+    Default: never lowered."""
 
 
 class ReplicaConfig(Model):
@@ -88,8 +84,7 @@ class ServeConfig(Model):
     retriever names as its `default_selector`."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
-    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many
-    bodies may be on their way beside them."""
+    """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
     load: LoadBudget = LoadBudget()
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""

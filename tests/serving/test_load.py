@@ -97,14 +97,6 @@ def test_the_level_falls_one_by_one_and_only_after_a_calm_spell() -> None:
     assert levels(load, 1) == [0]
 
 
-def test_after_a_quiet_night_nothing_is_lowered() -> None:
-    clock = Hands()
-    load = a_load(clock)
-    assert levels(load, 12, 0) == [2, 2]
-    clock.now += 1000
-    assert levels(load, 1) == [0]
-
-
 @pytest.fixture
 def service(index: PassageIndex) -> Service:
     return serving(index.uri, 2)
@@ -202,7 +194,7 @@ def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIn
         ]
         together, alone = service._answer(searches), [service._answer([search])[0] for search in searches]
         for answer, own in zip(together, alone, strict=True):
-            expected = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in own.results[0].hits]
+            expected: list[Any] = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in own.results[0].hits]
             assert [(hit.id, hit.score) for hit in answer.results[0].hits] == expected
         found = [(each.results[0].budget.slots, each.reduced.candidates if each.reduced else None) for each in together]
         assert found == [(own.query_slots or 4, own.candidates) for own in caps]
