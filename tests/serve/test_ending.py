@@ -17,7 +17,7 @@ import pytest
 from ray.serve import exceptions
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.serve.__main__ import _reason, explain, main
+from diffretriever.serve.__main__ import explain, main
 from diffretriever.serve.starting import ENVIRONMENT, Starting
 from tests.ports import free_port, status_at
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
@@ -230,15 +230,3 @@ def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
     assert answer.json()["detail"] == "the server is starting"
     assert int(answer.headers["retry-after"]) > 0
     Starting("127.0.0.1", port).close()
-
-
-def test_why_a_replica_cannot_start_is_the_error_and_not_its_traceback() -> None:
-    trace = "The deployment failed to start 3 times:\n  File 'x', line 1\n    raise X\n"
-    failed = SimpleNamespace(message="Failed to update ['Ingress'].", deployments={})
-    assert _reason(failed) == "the application cannot start: Failed to update ['Ingress']."
-    for line, said in (
-        ("ValueError: file /i/x is damaged: encode it again", "file /i/x is damaged: encode it again"),
-        ("torch.OutOfMemoryError: no room", "a replica cannot start: OutOfMemoryError: no room"),
-    ):
-        failed.deployments = {"Ingress": SimpleNamespace(message=f"{trace}{line}\n")}
-        assert _reason(failed) == said

@@ -192,19 +192,6 @@ def test_mistakes_are_not_repeated() -> None:
     assert deployment.asked == 1
 
 
-def test_who_gives_up_takes_the_request_back() -> None:
-    deployment = Deployment([LONG_S], [None])
-
-    async def asking() -> None:
-        task = asyncio.ensure_future(Replicas(deployment).ask("encode", "text"))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(asking)
-    assert deployment.abandoned == 1
-
-
 class Parts(Deployment):
     """A shard: finds one passage, whose number it has, for every query."""
 
@@ -293,13 +280,3 @@ def test_the_application_is_ready_while_an_encoder_and_enough_shards_are(
 def test_settings_of_shards_that_say_nothing(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         ServeConfig.model_validate({"index": "i", "layout": "apart", **settings})
-
-
-def test_all_who_are_alive_are_told() -> None:
-    def told(*pings: Any) -> Any:
-        return run(lambda: Replicas(Deployment([], list(pings))).broadcast("open", 7))
-
-    assert told(None, DEAD, None) == 2
-    assert told() == 0
-    with pytest.raises(ValueError, match="no such version"):
-        told(None, ValueError("no such version"))

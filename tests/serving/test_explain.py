@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse, Word
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain, parts_of_each, slot_words, terms
+from diffretriever.search.explain import explain, slot_words, terms
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
@@ -107,14 +106,6 @@ def test_parts_of_texts(tmp_path: Path) -> None:
         asked = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
         answer = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json())
     assert [hit.explanation for hit in answer.results[0].hits] == explained
-
-    stored = index.representations(hits.rows()[:1])
-    pruned = stored.take(np.array([0]))
-    pruned = replace(pruned, vectors_MH=pruned.vectors_MH[1:], offsets=pruned.offsets - [0, 1])
-    queries = encoder.encode_queries(QUERIES[3:])
-    (parts,) = parts_of_each(encoder.preparer, queries, pruned, QUERIES[3], index.shown(hits.rows()[:1]))
-    assert parts.query
-    assert not parts.passage
 
 
 def test_slots_that_read_whole_texts_have_no_parts(index: PassageIndex) -> None:

@@ -51,12 +51,6 @@ def test_added_passages_are_those_of_an_encode_job(
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
 
 
-def test_the_same_passages_again_change_nothing(client: TestClient, own_index: PassageIndex) -> None:
-    sent = {"passages": [{"id": "n1", "text": "heat of a wing"}]}
-    first = client.post("/passages", json=sent).json()
-    assert client.post("/passages", json=sent).json() == {**first, "added": 0, "unchanged": 1}
-
-
 def test_words_are_counted_before_a_version_answers(
     client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,13 +81,3 @@ def test_passages_that_came_later_are_found_beside_the_codes(own_index: PassageI
         assert ways(plain) == {"dense": ["stream"], "sparse": ["stream"]}
         assert found == rankings(plain)
     assert "new" in {hit for hit, _ in found[0]}
-
-
-def test_what_is_made_meanwhile_is_used_from_the_next_version_on(own_index: PassageIndex) -> None:
-    with served(own_index.uri) as client:
-        before = rankings(client)
-        build_codes(own_index)
-        assert ways(client)["dense"] == ["stream"]
-        assert rankings(client) == before
-        client.delete("/passages/d1").raise_for_status()
-        assert ways(client)["dense"] == ["codes"]
