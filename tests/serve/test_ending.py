@@ -40,12 +40,9 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray shuts proxies and replicas down together, and what is being answered would be lost."""
     done: list[str] = []
-    running = SimpleNamespace(applications={"diffretriever": SimpleNamespace(status="RUNNING")})
     fake = SimpleNamespace(
         start=lambda http_options: done.append(f"start {http_options['port']}"),
-        RunTarget=lambda application, name, route_prefix: application,
-        run_many=lambda targets, wait_for_applications_running: done.extend(targets),
-        status=lambda: running,
+        run=lambda application, name, route_prefix: done.append(application),
         exceptions=exceptions,
         delete=lambda name: done.append(f"delete {name}"),
         shutdown=lambda: done.append("shutdown"),

@@ -204,7 +204,3 @@ class Batcher(Generic[Item, Result]):
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)
-
-    def close(self) -> None:
-        """End the threads after the batches that they compute."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
