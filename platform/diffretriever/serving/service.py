@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ from diffretriever.serving.searches import (
 )
 from diffretriever.serving.snapshots import Version, View
 
+Changed = TypeVar("Changed", IngestResponse, DeleteResponse)
 _LOST = "the index is not where it was: it is being replaced"
 _CHARACTERS_PER_TOKEN = 4
 _PROMPT_TOKENS = 32
@@ -178,17 +179,13 @@ class Service:
         ends = [search.began, *times, time.perf_counter()]
         stages = dict(zip(("choose", "encode", "search", "passages"), np.diff(ends) * 1000, strict=True))
         timings = {name: round(float(value), 3) for name, value in [*stages.items(), ("total", sum(stages.values()))]}
-        is_lowered = any(budget.reason == "load" for budget in search.budgets)
-        reduced = Reduced(
-            query_slots=search.caps.query_slots if is_lowered else None, candidates=search.caps.candidates
-        )
-        is_reduced = is_lowered or reduced.candidates is not None
+        reduced = _reduced(search)
         for name, value in timings.items():
             self._measure("stage_ms", value, name)
         for budget in search.budgets:
             if budget.slots is not None:
                 self._measure("query_slots", budget.slots)
-        if is_reduced:
+        if reduced is not None:
             self._measure("reduced_requests", 1, str(search.caps.level))
         if search.missing:
             self._measure("partial_answers", 1)
@@ -198,25 +195,25 @@ class Service:
             results=results,
             timings_ms=SearchTimings(**timings),
             missing_shards=search.missing,
-            reduced=reduced if is_reduced else None,
+            reduced=reduced,
         )
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
         texts = self._checked_texts(request.query, request.budget)
-        budgets, encoded = await asyncio.to_thread(self._encoded, texts, request.budget)
+        return await asyncio.to_thread(self._encode, texts, request.budget)
+
+    def _encode(self, texts: list[str], budget: AskedBudget) -> EncodeResponse:
+        budgets, prepared = self._prepared(texts, budget)
+        (encoded,) = self._backend.encode([prepared])
         word = self._preparer.vocabulary.word
         return EncodeResponse(
             fingerprint=self.view.index.manifest.fingerprint,
             results=[
-                encoded_query(text, budget, encoded.take(np.array([number])), word)
-                for number, (text, budget) in enumerate(zip(texts, budgets, strict=True))
+                encoded_query(text, own, encoded.take(np.array([number])), word)
+                for number, (text, own) in enumerate(zip(texts, budgets, strict=True))
             ],
         )
-
-    def _encoded(self, texts: list[str], budget: AskedBudget) -> tuple[list[BudgetUsed], Representations]:
-        budgets, prepared = self._prepared(texts, budget)
-        return budgets, self._backend.encode([prepared])[0]
 
     async def describe(self) -> IndexResponse:
         """Answer `GET /index`."""
@@ -249,25 +246,16 @@ class Service:
     async def ingest(self, request: IngestRequest) -> IngestResponse:
         """Answer `POST /passages`; when this returns, new requests are answered from the new version."""
         ingest.check(request.passages, self.limits)
-        # If the client disconnects, the commit still finishes under the lock.
-        return await asyncio.shield(self._ingest(request))
-
-    async def _ingest(self, request: IngestRequest) -> IngestResponse:
-        async with self._writing:
-            done = await asyncio.to_thread(
-                ingest.add, self.config.index, self.view.index.manifest, request.passages, self._encode_passages
-            )
-        await self.refresh()
-        return done
+        return await asyncio.shield(self._change(ingest.add, request.passages, self._encode_passages))
 
     async def delete(self, passage_id: str) -> DeleteResponse:
         """Answer `DELETE /passages/{id}`; when this returns, new requests are answered from the new version."""
-        return await asyncio.shield(self._delete(passage_id))
+        return await asyncio.shield(self._change(ingest.delete, passage_id))
 
-    async def _delete(self, passage_id: str) -> DeleteResponse:
+    async def _change(self, change: Callable[..., Changed], *arguments: Any) -> Changed:
+        """Change the index in a thread, one request at a time. Shield this: the commit needs the lock to its end."""
         async with self._writing:
-            manifest = self.view.index.manifest
-            done = await asyncio.to_thread(ingest.delete, self.config.index, manifest, passage_id)
+            done = await asyncio.to_thread(change, self.config.index, self.view.index.manifest, *arguments)
         await self.refresh()
         return done
 
@@ -410,6 +398,14 @@ def _lowered(budget: BudgetUsed, most: int) -> BudgetUsed:
     if budget.slots is None or budget.slots <= most:
         return budget
     return budget.model_copy(update={"slots": most, "reason": "load"})
+
+
+def _reduced(search: Search) -> Reduced | None:
+    """Return what load has lowered for a request; None if nothing."""
+    slots = search.caps.query_slots if any(budget.reason == "load" for budget in search.budgets) else None
+    if slots is None and search.caps.candidates is None:
+        return None
+    return Reduced(query_slots=slots, candidates=search.caps.candidates)
 
 
 def _check_finite(texts: Sequence[str], encoded: Representations) -> None:
