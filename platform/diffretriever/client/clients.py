@@ -163,7 +163,18 @@ class AsyncSearchClient:
         explain: bool = False,
         words: int = 0,
     ) -> SearchResponse:
-        """See `SearchClient.search`."""
+        """Search for one query or several; see `SearchClient.search`.
+
+        Args:
+            query: one query, or a list of them.
+            k: passages to return for each query.
+            mode: score to rank by.
+            budget: K_q, or `adaptive`.
+            collection: name of the collection to search in.
+            filter: condition on metadata.
+            explain: return the slots and words that each score is made of.
+            words: number of words to return for each slot.
+        """
         call = _search(query, collection, filter, k=k, mode=mode, budget=budget, explain=explain, words=words)
         return await self._ask(call)
 

@@ -162,7 +162,14 @@ def explanations(
 
 
 def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, name: NameWord) -> EncodedQuery:
-    """Return one query's representations as `POST /encode` responds with them."""
+    """Return one query's representations as `POST /encode` responds with them.
+
+    Args:
+        text: the query.
+        budget: its K_q.
+        encoded: its representations.
+        name: returns the text of a vocabulary entry.
+    """
     slots = [
         EncodedSlot(words=words, vector=vector.tolist())
         for words, vector in zip(slot_words(encoded, name), encoded.vectors_MH.astype(np.float64), strict=True)
