@@ -8,56 +8,17 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.serve import (
-    MOST_BUDGET,
-    MOST_K,
-    MOST_PASSAGE_CHARS,
-    MOST_PASSAGES,
-    MOST_QUERIES,
-    MOST_QUERY_CHARS,
-)
-
-
-class ServeLimits(Model):
-    """What a request may ask for."""
-
-    max_query_chars: Annotated[PositiveInt, Field(le=MOST_QUERY_CHARS)] = 4000
-    """Characters of one query."""
-    max_queries: Annotated[PositiveInt, Field(le=MOST_QUERIES)] = 64
-    """Queries of one request."""
-    max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
-    """Passages of a ranking."""
-    max_hits: PositiveInt = 10_000
-    """Passages of an answer: `k` times the queries."""
-    max_explained: PositiveInt = 200
-    """The same of an answer with explanations."""
-    max_budget: Annotated[PositiveInt, Field(le=MOST_BUDGET)] = 32
-    """Largest K_q that a request may ask for."""
-    max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
-    """Passages of one ingest."""
-    max_passage_chars: Annotated[PositiveInt, Field(le=MOST_PASSAGE_CHARS)] = 100_000
-    """Characters of title and text of one passage."""
-    max_body_bytes: PositiveInt = 4 << 20
-    """Bytes of a request's body."""
-    body_s: PositiveFloat = 5.0
-    """Seconds in which a request's body must arrive; after them it is answered with status 408. Its first 64 KiB have
-    five in any case, where serve/front.py stands before Ray's proxies."""
-    timeout_s: PositiveFloat = 30.0
-    """Seconds for one request; after them it is answered with status 503."""
+from diffretriever.schemas.serve import ServeLimits
 
 
 class LoadBudget(Model):
-    """How little a request may be given while many wait, before any is refused; what is left out is never lowered.
-
-    From a third of `max_ongoing` on requests that come are given less, and from two thirds on only this; their answers
-    say so.
-    """
+    """The least that a request is given under load: from a third of `max_ongoing` on less, from two thirds on this."""
 
     least_query_slots: PositiveInt | None = None
-    """Smallest K_q under load, of queries whose request names no number; default: K_q is never lowered."""
+    """Smallest K_q under load, unless the request gives a number. Default: K_q is never lowered."""
     least_candidates: PositiveInt | None = None
-    """Under load, fewest passages of each list that is summed (1000 without load) and of those that a candidate index
-    names, never fewer than a request asks for; default: never lowered."""
+    """Under load, fewest passages of each list of a sum (1000 without load) and of a candidate index, at least `k`.
+    Default: never lowered."""
 
 
 class ReplicaConfig(Model):
@@ -123,8 +84,7 @@ class ServeConfig(Model):
     retriever names as its `default_selector`."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
-    """Requests that a replica works on at a time; further ones are refused with status 503 and Retry-After. As many
-    bodies may be on their way beside them."""
+    """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
     load: LoadBudget = LoadBudget()
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""

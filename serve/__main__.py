@@ -8,11 +8,9 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import signal
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -31,13 +29,10 @@ from diffretriever.serve import starting  # noqa: E402
 from diffretriever.serving.guard import is_address  # noqa: E402
 
 _NAME = "diffretriever"
-_LOOK_S = 0.5
 _KEYS = (
     "From the environment: DIFFRETRIEVER_API_KEY, the key that may do everything, and DIFFRETRIEVER_READ_KEY, one that",
     "may search, each of at least 16 characters. Without either, the server needs host=127.0.0.1 or open=true.",
 )
-_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*Error): (.+)$", re.MULTILINE)
-"""The last line of a traceback."""
 
 
 class Address(Model):
@@ -118,7 +113,7 @@ def _of_address(host: str) -> dict[str, Any]:
 def _application(given: dict[str, Any]) -> Any:
     """Return the application, of which everything but the weights has been opened in this process."""
     from diffretriever.serve.app import search_app, settings
-    from diffretriever.serving.service import check_config
+    from diffretriever.serving.opening import check_config
 
     check_config(settings(given))
     return search_app(given)
@@ -139,26 +134,15 @@ def _run(application: Any) -> None:
     """Return once the application answers.
 
     Raises:
-        ValueError: it cannot start; the message says why.
+        ValueError: it cannot start; the message has the errors of its replicas.
     """
     from ray import serve
 
-    target = serve.RunTarget(application, name=_NAME, route_prefix="/")
-    serve.run_many([target], wait_for_applications_running=False)
-    while (found := serve.status().applications[_NAME]).status != "RUNNING":
-        if found.status == "DEPLOY_FAILED":
-            raise ValueError(_reason(found))
-        time.sleep(_LOOK_S)
-
-
-def _reason(failed: Any) -> str:
-    """Return the error that a replica ended with, of what Ray says of an application that could not be deployed."""
-    told = [failed.message, *(each.message for each in failed.deployments.values())]
-    errors = [found for message in told for found in _ERROR.findall(message)]
-    if not errors:
-        return f"the application cannot start: {failed.message}"
-    kind, message = errors[-1]
-    return message if kind == "ValueError" else f"a replica cannot start: {kind}: {message}"
+    try:
+        serve.run(application, name=_NAME, route_prefix="/")
+    except RuntimeError as error:
+        errors = [each.message for each in serve.status().applications[_NAME].deployments.values() if each.message]
+        raise ValueError("\n".join([f"the application cannot start: {error}", *errors])) from None
 
 
 def _end_ray() -> None:

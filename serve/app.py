@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +31,38 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import to_table
 from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
-from diffretriever.serving.answering import SearchSpec
 from diffretriever.serving.api import make_api
-from diffretriever.serving.backend import EncodeBatcher, LocalBackend, SearchBatcher
+from diffretriever.serving.backend import Batcher, Found, encode_together, find_together
 from diffretriever.serving.guard import KEY_VARIABLES, Keys
-from diffretriever.serving.service import (
-    Service,
-    open_answering,
-    open_encoder,
-    open_index,
-    open_preparer,
-    search_options,
-)
-from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
+from diffretriever.serving.opening import open_encoder, open_index, open_preparer, open_service, search_options
+from diffretriever.serving.service import Service
+from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
 
 _PAGE = Path(__file__).parent / "static"
 _LOG = logging.getLogger("ray.serve")
 
 
+_QUERIES_PER_SCAN = 64
+"""Most queries that share a scan of the index."""
+
+
 class QueryEncoder:
-    """Represents prepared queries. Its deployment is called `Encoder`."""
+    """Encodes prepared queries. Its deployment is called `Encoder`."""
 
     def __init__(self, config: ServeConfig) -> None:
         _use_threads(config, config.encoder)
         self._encoder = open_encoder(config, open_index(config), config.device_of(config.encoder))
-        self._encode = EncodeBatcher(self._encoder, config.batch_tokens, RayMetrics())
+        self._batcher: Batcher[list[PreparedText], Representations] = Batcher(
+            "encode",
+            partial(encode_together, self._encoder),
+            lambda texts: sum(len(text.input_ids) for text in texts),
+            self._encoder.tokens_per_batch,
+            RayMetrics(),
+        )
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
-        """Represent the queries of one request, together with those of others."""
-        return await self._encode(texts)
+        """Encode the queries of one request, in batches with others."""
+        return await self._batcher(texts)
 
     async def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
         """See `Encoder.read`."""
@@ -75,23 +79,27 @@ class Shard:
         from diffretriever.backbones.device import resolve_device
 
         _use_threads(config, config.shard)
-        device = resolve_device(config.device_of(config.shard))
-        metrics = RayMetrics()
-        self._snapshots = Snapshots(search_options(config), device, ShardNumber(number, config.shards), metrics)
+        device, measure = resolve_device(config.device_of(config.shard)), RayMetrics()
+        self._snapshots = Snapshots(search_options(config), device, (number, config.shards), measure)
         self._snapshots.get(Version.of(open_index(config)))
-        self._find = SearchBatcher(self._snapshots, metrics)
+        self._batcher: Batcher[tuple[Representations, SearchSpec], Found] = Batcher(
+            "search",
+            partial(find_together, self._snapshots),
+            lambda request: len(request[0]),
+            _QUERIES_PER_SCAN,
+            measure,
+        )
 
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
-        """Search for the queries of one request; a table of `to_table` for each list."""
-        found = await self._find(queries, spec)
+        """Search for the queries of one request, in batches with others; return a table of `to_table` for each list."""
         tables: dict[str, pa.Table] = {}
-        for name, hits in found.items():
-            assert isinstance(hits, Hits), "what is merged with that of other shards is exact"
+        for name, hits in (await self._batcher((queries, spec))).items():
+            assert isinstance(hits, Hits), "lists are merged by exact scores"
             tables[name] = to_table(hits, with_rows=True)
         return tables
 
     async def open(self, version: Version) -> None:
-        """Open a version beside those in use."""
+        """Open a version; the previous ones stay open."""
         await asyncio.to_thread(self._snapshots.get, version)
 
     async def state(self, version: Version) -> PartState:
@@ -123,7 +131,7 @@ class Ingress:
         """
         _use_threads(config, config.ingress)
         self._config, self._keys = config, keys
-        self._service = _together(config) if encoder is None else _apart(config, encoder, shards)
+        self._service = _service(config, encoder, shards)
         self._watch: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -186,21 +194,11 @@ def search_app(arguments: dict[str, Any]) -> Application:
     return ingress.bind(config, keys, encoder.bind(config), shards)
 
 
-def _together(config: ServeConfig) -> Service:
+def _service(config: ServeConfig, encoder: DeploymentHandle | None, shards: Sequence[DeploymentHandle]) -> Service:
+    if encoder is None:
+        return open_service(config, RayMetrics())
     index = open_index(config)
-    encoder = open_encoder(config, index, config.device_of(config.ingress))
-    metrics = RayMetrics()
-    snapshots = Snapshots(search_options(config), encoder.facts.device, metrics=metrics)
-    snapshots.get(Version.of(index))
-    answering = open_answering(config, index, encoder.preparer, metrics)
-    return Service(config, index, answering, LocalBackend(encoder, config.batch_tokens, snapshots, answering))
-
-
-def _apart(config: ServeConfig, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle]) -> Service:
-    index = open_index(config)
-    answering = open_answering(config, index, open_preparer(config, index), RayMetrics())
-    backend = RemoteBackend(encoder, shards, answering, config.least_shards, config.shard_timeout_s)
-    return Service(config, index, answering, backend)
+    return Service(config, index, open_preparer(config, index), RemoteBackend(config, encoder, shards), RayMetrics())
 
 
 def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
@@ -213,8 +211,7 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
     return {
         **scaling,
         "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
-        # So many are worked on and as many bodies come; the last third is for those that the replica itself refuses,
-        # with a problem, or takes in the place of slow ones.
+        # The replica itself rejects requests above `max_ongoing`, with a problem; bodies may still arrive for others.
         "max_ongoing_requests": 3 * config.max_ongoing,
         "max_queued_requests": config.max_queued,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},

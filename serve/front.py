@@ -1,7 +1,7 @@
-"""What stands before Ray Serve's own proxy: slow bodies are held off here, and what Ray answers becomes a problem.
+"""ASGI middleware of Ray Serve's own proxy. It waits for bodies, and turns Ray's plain-text errors into problems.
 
-Where Ray is started with RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares, its proxies
-use this.
+Ray's proxies use it if Ray is started with
+RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares.
 """
 
 from __future__ import annotations
@@ -13,81 +13,65 @@ import time
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffretriever.serve.replicas import GONE, Replicas
-from diffretriever.serving.guard import App, Bodies, Message, Receive, Replayed, SafeHeaders, Scope, Send, send_problem
+from diffretriever.serving.guard import Replayed, SafeHeaders, read_body
 from diffretriever.serving.problems import RequestError, UnavailableError
 
 ENVIRONMENT = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "diffretriever.serve.front:middlewares"}
 """Of Ray's processes."""
-_BODIES = 1024
 _BODY_S = 5.0
 _HELD_BYTES = 64 << 10
-"""A longer body goes on as it comes, to the replica that knows how long it may be."""
+"""Longer bodies are passed on as they arrive: the replica knows the limit on their size."""
 _INGRESS = "Ingress"
-"""The deployment of serve/app.py that takes requests; what others deploy is left as it is."""
-_OWN = "/-/"
-"""Paths below it are Ray's."""
+"""The deployment of serve/app.py that takes requests. Other applications are left alone."""
 _ROUTES = "/-/routes"
 _ENDING = "the application is starting or ending"
 _ROUTES_S = 1.0
-"""Seconds between looks at what is deployed where."""
+"""Seconds between looks for the applications and their routes."""
 
 
 def middlewares() -> list[Middleware]:
-    """Return what Ray is to put before a proxy."""
+    """Return the middleware for Ray's proxies."""
     return [Middleware(Front)]
 
 
 class Front:
-    """ASGI middleware of a proxy: a request goes on once its body is there, and gets a problem where nobody answers.
+    """Passes a request on once its body has arrived, or answers with a problem if no replica answers."""
 
-    What is for another's application passes as if it were not there.
-    """
-
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._bodies = Bodies(_BODIES, _BODY_S)
         self._applications: dict[str, str] = {}
         """Names by route."""
         self._looked = -_ROUTES_S
         self._replicas: dict[str, Replicas | None] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        path = str(scope["path"]).removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else _OWN
-        if path.startswith(_OWN):
-            await self._app(scope, receive, send)
-            return
+        """Pass a request on, or answer with a problem."""
+        path = str(scope["path"]).removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else "/-/"
         try:
-            await self._answer(path, scope, receive, send)
-        except RequestError as error:
-            refused = error
-
-            async def refuse(scope: Scope, _: Receive, send: Send) -> None:
-                await send_problem(refused, scope, send)
-
-            await SafeHeaders(refuse)(scope, receive, send)
-
-    async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        replicas = await self._replicas_of(path, scope)
-        if replicas is None:
-            await self._app(scope, receive, send)
-            return
-        body = Replayed(await self._bodies.read(receive, _HELD_BYTES), receive)
-        answer = _Answer(send)
-        try:
-            await replicas.while_alive(lambda: self._app(scope, body, answer))
-        except UnavailableError:
-            # A client that has its answer may have sent the next request already: it would get this one's refusal.
-            if not answer.has_begun:
-                raise
-        finally:
-            answer.is_over = True
-        answer.check()
+            # Paths below /-/ are Ray's.
+            replicas = None if path.startswith("/-/") else await self._replicas_of(path, scope)
+            if replicas is None:
+                await self._app(scope, receive, send)
+                return
+            body = Replayed(await read_body(receive, _HELD_BYTES, _BODY_S), receive)
+            answer = _Answer(send)
+            try:
+                await replicas.while_alive(lambda: self._app(scope, body, answer))
+            except UnavailableError:
+                # The client may have sent its next request after this response, and would take the problem for that.
+                if not answer.has_begun:
+                    raise
+            finally:
+                answer.is_over = True
+            answer.check()
+        except RequestError as refused:
+            await SafeHeaders(refused.response(scope["path"]))(scope, receive, send)
 
     async def _replicas_of(self, path: str, scope: Scope) -> Replicas | None:
-        """Return those of the application at a path; None where it is another's, or there is none."""
+        """Return the replicas of the application at a path; None if it is another's, or there is none."""
         if time.monotonic() - self._looked > _ROUTES_S:
             self._applications = await self._routes(scope)
             self._looked = time.monotonic()
@@ -106,7 +90,7 @@ class Front:
         return self._replicas[name]
 
     async def _routes(self, scope: Scope) -> dict[str, str]:
-        """Ask the proxy what is deployed where; nothing while it does not know."""
+        """Return the name of the application at each route, as the proxy knows them."""
         parts: list[Message] = []
 
         async def receive() -> Message:
@@ -124,16 +108,15 @@ class Front:
 
 
 class _Answer:
-    """Passes an answer on, unless it is one of Ray's own."""
+    """Passes a response on, unless it is one of Ray's errors."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.has_begun = False
+        self.has_begun = self.is_over = False
         self._refused: UnavailableError | None = None
-        self.is_over = False
 
     async def __call__(self, message: Message) -> None:
-        """Take a part of the answer."""
+        """Take a part of the response."""
         if message["type"] == "http.response.start":
             self.has_begun = True
             self._refused = _refusal(message)
@@ -141,7 +124,7 @@ class _Answer:
             await self._send(message)
 
     def check(self) -> None:
-        """Raise `UnavailableError` if there was no answer, or one of Ray's own."""
+        """Raise `UnavailableError` if there was no response, or one of Ray's errors."""
         if self._refused is not None:
             raise self._refused
         if not self.has_begun:
@@ -149,7 +132,7 @@ class _Answer:
 
 
 def _refusal(start: Message) -> UnavailableError | None:
-    """Return what an answer of Ray's own means; None for one of the application's, whose errors are no plain text."""
+    """Return the problem that one of Ray's errors becomes; None for the application's, which are never plain text."""
     headers = {bytes(name).lower(): bytes(value) for name, value in start["headers"]}
     if not headers.get(b"content-type", b"").startswith(b"text/plain"):
         return None

@@ -8,75 +8,56 @@ import httpx2
 import ray
 from ray.serve.metrics import Counter, Gauge, Histogram
 
-from diffretriever.schemas.serve import PartState
-from diffretriever.serving.metrics import Kind, Stage
+from diffretriever.serving.measure import Measured
 from diffretriever.serving.problems import UnavailableError
 
 _MILLISECONDS = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0]
-_QUERIES = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
+_REQUESTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
 _SLOTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 _FAMILIES = ("ray_diffretriever_", "ray_serve_")
-"""How names begin: of what is measured here, and of what Ray Serve measures of proxies and replicas."""
+"""Beginnings of the names of this application's metrics, and of Ray Serve's metrics of proxies and replicas."""
+_TAGS: dict[Measured, str] = {
+    "stage_ms": "stage",
+    "batch_requests": "kind",
+    "waiting_requests": "kind",
+    "reduced_requests": "level",
+}
 _AGENT_S = 5.0
 
 
 class RayMetrics:
-    """To be made in a replica."""
+    """Passes measurements to Ray. Create it in a replica."""
 
     def __init__(self) -> None:
-        self._stage = Histogram(
-            "diffretriever_stage_ms", "Milliseconds of a request by stage", _MILLISECONDS, tag_keys=("stage",)
-        )
-        self._batch = Histogram(
-            "diffretriever_batch_queries",
-            "Requests (answer) or queries computed together",
-            _QUERIES,
-            tag_keys=("kind",),
-        )
-        self._waiting = Gauge("diffretriever_waiting_requests", "Requests beside the batch", tag_keys=("kind",))
-        self._slots = Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS)
-        self._reduced = Counter(
-            "diffretriever_reduced_requests", "Answers lowered because many requests wait", tag_keys=("level",)
-        )
-        self._partial = Counter("diffretriever_partial_answers", "Answers without the passages of some shard")
-        self._passages = Gauge("diffretriever_held_passages", "Passages of the newest version searched here")
-        self._version = Gauge("diffretriever_index_version", "Newest version of the index that is searched here")
-        self._bytes = Gauge("diffretriever_held_bytes", "Bytes of the codes and postings that they are searched by")
+        stage, kind = ("stage",), ("kind",)
+        self._metrics: dict[Measured, Counter | Gauge | Histogram] = {
+            "stage_ms": Histogram("diffretriever_stage_ms", "Milliseconds by stage", _MILLISECONDS, tag_keys=stage),
+            "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, tag_keys=kind),
+            "waiting_requests": Gauge("diffretriever_waiting_requests", "Requests after the batch", tag_keys=kind),
+            "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS),
+            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
+            "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard"),
+            "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
+            "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),
+            "held_bytes": Gauge("diffretriever_held_bytes", "Bytes of 8-bit codes and postings searched here"),
+        }
 
-    def stage(self, stage: Stage, milliseconds: float) -> None:
-        """See `diffretriever.serving.metrics`."""
-        self._stage.observe(milliseconds, tags={"stage": stage})
-
-    def batch(self, kind: Kind, size: int, waiting: int) -> None:
-        """See `diffretriever.serving.metrics`."""
-        self._batch.observe(size, tags={"kind": kind})
-        self._waiting.set(waiting, tags={"kind": kind})
-
-    def budget(self, slots: int | None) -> None:
-        """See `diffretriever.serving.metrics`; retrievers without slots have none to count."""
-        if slots is not None:
-            self._slots.observe(slots)
-
-    def reduced(self, level: int) -> None:
-        """See `diffretriever.serving.metrics`."""
-        self._reduced.inc(tags={"level": str(level)})
-
-    def partial(self) -> None:
-        """See `diffretriever.serving.metrics`."""
-        self._partial.inc()
-
-    def part(self, version: int, state: PartState) -> None:
-        """See `diffretriever.serving.metrics`."""
-        self._version.set(version)
-        self._passages.set(state.passages)
-        self._bytes.set(state.mapped_bytes)
+    def __call__(self, name: Measured, value: float, tag: str = "") -> None:
+        """Record a value."""
+        metric, tags = self._metrics[name], {_TAGS[name]: tag} if tag else None
+        if isinstance(metric, Histogram):
+            metric.observe(value, tags=tags)
+        elif isinstance(metric, Gauge):
+            metric.set(value, tags=tags)
+        else:
+            metric.inc(value, tags=tags)
 
 
 async def exposition() -> str:
-    """Return what Ray has measured on this replica's machine, in the text format of Prometheus.
+    """Return the application's and Ray Serve's metrics on this replica's machine, in the text format of Prometheus.
 
     Raises:
-        UnavailableError: Ray's agent on this machine, which has it, does not answer.
+        UnavailableError: Ray's agent on this machine does not answer.
     """
     address = await asyncio.to_thread(_agent)
     try:
@@ -89,13 +70,13 @@ async def exposition() -> str:
 
 
 def chosen(text: str) -> str:
-    """Return the lines of an exposition that are of the application or of Ray Serve: a tenth of all that Ray has."""
+    """Return the lines of an exposition that belong to the application or to Ray Serve, a tenth of all."""
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if _name(line).startswith(_FAMILIES))
 
 
 def _name(line: str) -> str:
-    """Return the name that a line begins with; a comment says it third: `# TYPE name gauge`."""
+    """Return the name at the beginning of a line; in a comment it is third: `# TYPE name gauge`."""
     return line.split(" ", 3)[2] if line.startswith(("# HELP ", "# TYPE ")) else line
 
 

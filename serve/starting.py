@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from diffretriever.serve import front
-from diffretriever.serving.guard import Receive, SafeHeaders, Scope, Send, send_problem
+from diffretriever.serving.guard import SafeHeaders
 from diffretriever.serving.problems import UnavailableError
 
 ENVIRONMENT = {
@@ -70,8 +71,8 @@ class Starting:
         self._socket.close()
 
 
-async def _refuse(scope: Scope, _: Receive, send: Send) -> None:
-    await send_problem(UnavailableError("the server is starting"), scope, send)
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    await UnavailableError("the server is starting").response(scope["path"])(scope, receive, send)
 
 
 def _sentence(host: str, port: int, error: OSError) -> str:

@@ -35,9 +35,8 @@ _FLAGS = (
 class Page:
     """The one tab."""
 
-    def __init__(self, driver: Chrome, screenshots: Path) -> None:
+    def __init__(self, driver: Chrome) -> None:
         self.driver = driver
-        self._screenshots = screenshots
         self._url = ""
 
     def begin(self, url: str) -> None:
@@ -105,10 +104,6 @@ class Page:
         """Return a property of the element that has the focus."""
         return self.run(f"return document.activeElement.{script}")
 
-    def shoot(self, name: str) -> None:
-        """Keep a picture for people to look at."""
-        self.driver.save_screenshot(str(self._screenshots / f"{name}.png"))
-
     def errors(self) -> list[str]:
         """Return what the console has complained of since the last look, broken security policies included."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
@@ -128,7 +123,7 @@ class Page:
 
 
 @contextmanager
-def open_browser(profile: Path, screenshots: Path) -> Iterator[Page]:
+def open_browser(profile: Path) -> Iterator[Page]:
     """Start Chromium with a profile of its own."""
     options = ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
@@ -138,6 +133,6 @@ def open_browser(profile: Path, screenshots: Path) -> Iterator[Page]:
     driver = Chrome(options=options, service=Service("/usr/bin/chromedriver"))
     try:
         driver.set_script_timeout(_PATIENCE_S)
-        yield Page(driver, screenshots)
+        yield Page(driver)
     finally:
         driver.quit()

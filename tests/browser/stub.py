@@ -72,11 +72,6 @@ def _essay(result: dict[str, Any]) -> None:
     result["hits"][0]["text"] = f"{'Nothing of note here. ' * 80}Two tides a day.{' And so on.' * 80}"
 
 
-def _named(result: dict[str, Any]) -> None:
-    result["hits"][0]["title"] = result["hits"][0]["id"]
-    result["hits"][1]["title"] = " "
-
-
 def _plain(result: dict[str, Any]) -> None:
     result["budget"] = {"slots": None, "reason": "retriever"}
     for slot in result["hits"][0]["explanation"]["slots"]:
@@ -105,7 +100,6 @@ _CHANGES = {
     "parted": _parted,
     "hostile": _hostile,
     "essay": _essay,
-    "named": _named,
     "plain": _plain,
     "nothing": lambda result: result["hits"].clear(),
 }

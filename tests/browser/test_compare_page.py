@@ -37,13 +37,7 @@ def test_two_configurations_side_by_side(page: Page, stub: Stub) -> None:
         ("hybrid", "adaptive", False),
         ("dense", 8, False),
     }
-    page.shoot("compare")
     assert page.accessibility_faults() == []
-
-
-def test_lines_join_the_same_passage(page: Page) -> None:
-    page.go("/compare", **SIDES)
-    page.until("return document.querySelectorAll('.moves path').length")
     ends = page.run(
         "const top = document.querySelector('.moves').getBoundingClientRect().top;"
         "const middle = (list, id) => { const item = [...document.querySelectorAll(`#${list} li`)]"
@@ -52,14 +46,8 @@ def test_lines_join_the_same_passage(page: Page) -> None:
         "  const [from, to] = [path.getPointAtLength(0), path.getPointAtLength(path.getTotalLength())];"
         "  return [from.y - middle('list-a', path.dataset.id), to.y - middle('list-b', path.dataset.id)]; });"
     )
-    common = set(titles(recorded(TIDES))) & set(titles(recorded(TIDES, "dense", 8)))
-    assert len(ends) == len(common)
-    assert all(abs(end) < 1 for pair in ends for end in pair)
-
-
-def test_change_on_one_side_asks_again(page: Page) -> None:
-    page.go("/compare", **SIDES)
-    page.until("return document.querySelectorAll('.moves path').length")
+    assert len(ends) == len(both)
+    assert all(abs(end) < 1 for pair in ends for end in pair), "lines join the same passage"
     page.one("label:has([name='b-budget'][value=adaptive])").click()
     page.one("label:has([name='b-mode'][value=hybrid])").click()
     page.until("return document.getElementById('agreement').textContent.startsWith('Both sides')")
@@ -85,4 +73,3 @@ def test_compare_on_a_phone_and_in_the_dark(page: Page) -> None:
     page.until("return document.querySelectorAll('#list-b li').length")
     assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
     assert page.accessibility_faults() == []
-    page.shoot("phone-compare-dark")

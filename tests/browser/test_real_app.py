@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
 import uvicorn
 
-from diffretriever.client import AsyncSearchClient, ProblemError, Retries, SearchClient
+from diffretriever.client import ProblemError, Retries, SearchClient
 from diffretriever.schemas.serve import PassageIn
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
@@ -27,12 +25,7 @@ KEY = "a-key-for-tests"
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("app")
     index = small_index(random_encoder(folder / "model"), str(folder / "index"))
-    yield from served(index.uri, folder)
-
-
-def served(uri: str, folder: Path) -> Iterator[str]:
-    """Serve in a thread until the tests are through."""
-    api = make_api(local_service(uri), Keys.of(KEY), STATIC)
+    api = make_api(local_service(index.uri), Keys.of(KEY), STATIC)
     server = uvicorn.Server(uvicorn.Config(api, log_level="warning", ws="none", loop="asyncio"))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -101,12 +94,3 @@ def test_client_against_the_application(address: str) -> None:
     with SearchClient(address, retries=Retries(attempts=1)) as stranger, pytest.raises(ProblemError) as refused:
         stranger.search("heat")
     assert refused.value.status == 401
-
-
-def test_clients_agree(address: str) -> None:
-    async def ask() -> list[str]:
-        async with AsyncSearchClient(address, api_key=KEY) as client:
-            return [hit.id for hit in (await client.search("heat")).results[0].hits]
-
-    with SearchClient(address, api_key=KEY) as client:
-        assert asyncio.run(ask()) == [hit.id for hit in client.search("heat").results[0].hits]

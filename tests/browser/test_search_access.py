@@ -38,12 +38,10 @@ def test_narrow_phone_has_no_sideways_scrolling(page: Page) -> None:
     page.settled()
     wide = "return [document.documentElement.scrollWidth, innerWidth]"
     assert page.run(wide) == [320, 320]
-    page.shoot("phone")
     page.one(".hit .why").click()
     page.explained()
     assert page.run("const d = document.getElementById('drawer'); return [d.scrollWidth, d.clientWidth]") == [320, 320]
     assert page.run("return document.querySelector('.picture').getBoundingClientRect().right <= 320")
-    page.shoot("phone-explanation")
     small = page.run(
         "return [...document.querySelectorAll('button')].filter(b => b.offsetHeight && b.offsetHeight < 36).length"
     )
@@ -59,7 +57,6 @@ def test_accessible_by_day_and_by_night(page: Page) -> None:
         page.one(".hit .why").click()
         page.explained()
         assert page.accessibility_faults() == []
-        page.shoot(f"explanation-{scheme}")
         page.press(Keys.ESCAPE)
         page.go("/")
         assert page.accessibility_faults() == []

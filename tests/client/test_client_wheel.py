@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-import threading
 import tomllib
-import venv
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +27,10 @@ sys.meta_path.insert(0, Refuse())
 import importlib
 for name in sys.argv[2].split(","):
     importlib.import_module(name)
+import httpx2
 from diffretriever.client import SearchClient
-with SearchClient(sys.argv[1]) as client:
+transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=sys.argv[1]))
+with SearchClient(transport=transport) as client:
     print(client.search("heat").results[0].hits[0].id)
 """
 
@@ -57,34 +55,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A server that finds the same for everybody."""
-
-    class Found(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            body = FOUND.model_dump_json().encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Found) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
 def modules_in(wheel: Path) -> list[str]:
     files = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     return sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files)
 
 
-def test_it_searches_where_nothing_else_is(wheel: Path, url: str, tmp_path: Path) -> None:
+def test_it_searches_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     found = modules_in(wheel)
     assert {"diffretriever.client", "diffretriever.integrations.langchain"} <= {*found}
@@ -92,7 +68,7 @@ def test_it_searches_where_nothing_else_is(wheel: Path, url: str, tmp_path: Path
     modules = [name for name in found if not name.startswith("diffretriever.integrations.")]
     # Without `site`, this checkout is not on the path.
     places = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {sysconfig.get_path('purelib')!r}]"
-    command = [sys.executable, "-I", "-S", "-c", f"{places}\n{SEARCH}", url, ",".join(modules)]
+    command = [sys.executable, "-I", "-S", "-c", f"{places}\n{SEARCH}", FOUND.model_dump_json(), ",".join(modules)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr
 
@@ -105,16 +81,3 @@ def test_it_is_of_the_same_version_and_asks_for_no_more(wheel: Path) -> None:
     assert alone["optional-dependencies"].items() <= whole["optional-dependencies"].items()
     assert {normal(each) for each in alone["dependencies"]} == {"httpx2", "pydantic", "pydantic-core"}
     assert wheel.stat().st_size < 100_000
-
-
-def test_it_installs_into_a_fresh_environment(full: bool, wheel: Path, url: str, tmp_path: Path) -> None:
-    if not full:
-        pytest.skip("makes an environment and installs into it: --full")
-    venv.create(tmp_path, with_pip=True)
-    python = tmp_path / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel], check=True)
-    listed = subprocess.run([python, "-m", "pip", "list"], capture_output=True, text=True, check=True).stdout
-    assert not {"torch", "ray", "pyarrow", "numpy"} & set(listed.split())
-    command = [str(python), "-I", "-c", SEARCH, url, "diffretriever.client"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr

@@ -25,7 +25,7 @@ from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, Ma
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search import open_searcher
-from diffretriever.serving.service import open_encoder, open_index, open_preparer
+from diffretriever.serving.opening import open_encoder, open_index, open_preparer
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
 MARKER = "it-ran"

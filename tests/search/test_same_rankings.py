@@ -8,7 +8,6 @@ Legend: V vectors of a text, H hidden size.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,9 +42,10 @@ from diffretriever.search.dense import resident
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import build_postings
-from diffretriever.serving.answering import CheckedRequest, Found, Searched, SearchSpec, _rank, with_bm25
-from diffretriever.serving.backend import find_together
-from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version, View
+from diffretriever.serving.backend import Found, find_together
+from diffretriever.serving.load import ALL
+from diffretriever.serving.searches import Search, scores_in, with_bm25
+from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version, View
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
@@ -232,21 +232,20 @@ def served(made: Made, shards: int, wanted: str | None = None) -> Found:
     options = SearchOptions(index=made.opened.uri)
     view = View(PassageIndex.open(made.opened.uri))
     condition = None if wanted is None else condition_of(wanted, COLUMNS)
-    bm25 = asyncio.run(view.bm25(condition))
-    request = CheckedRequest(SearchRequest(query=asked(made), k=FEW), view, "dense+sparse+bm25", condition, bm25)
-    opened = [Snapshots(options, CPU, ShardNumber(number, shards)) for number in range(shards)]
-    found = [find_together(each, [(encoded(made.queries), request.spec)])[0] for each in opened]
-    planned: Any = made.queries
+    request = SearchRequest(query=asked(made), k=FEW)
+    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, ALL)
+    opened = [Snapshots(options, CPU, (number, shards)) for number in range(shards)]
+    found = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:
-        return with_bm25(request, planned, found[0])
+        return with_bm25(search, found[0])
     tables = [
         {name: to_table(hits, with_rows=True) for name, hits in each.items() if isinstance(hits, Hits)}
         for each in found
     ]
     merged: dict[ListName, pa.Table] = {
-        name: merge([each[name] for each in tables], request.spec.depth) for name in request.spec.lists
+        name: merge([each[name] for each in tables], search.spec.depth) for name in search.spec.lists
     }
-    return with_bm25(request, planned, to_hits(merged, QUERIES))
+    return with_bm25(search, to_hits(merged, QUERIES))
 
 
 def score_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,27 +321,24 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_server_answers_alike_by_dense_scores_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Beside, wanted: str | None
 ) -> None:
-    monkeypatch.setattr("diffretriever.serving.answering.FUSION_DEPTH", 20)
+    monkeypatch.setattr("diffretriever.serving.searches.FUSION_DEPTH", 20)
     it = made(tmp_path, seed=2)
     build_codes(it.opened, beside)
     build_postings(it.opened)
     snapshots = Snapshots(SearchOptions(index=it.opened.uri), CPU)
-    view, planned = View(PassageIndex.open(it.opened.uri)), list[Any](it.queries)
+    view = View(PassageIndex.open(it.opened.uri))
     condition = None if wanted is None else condition_of(wanted, COLUMNS)
-    bm25 = asyncio.run(view.bm25(condition))
     for mode in ("dense+0.5bm25", "3dense+sparse", "dense+9bm25", "0.5dense+2sparse+bm25"):
-        asked_for = SearchRequest(query=asked(it), k=2)
-        request = CheckedRequest(asked_for, view, mode, condition, bm25 if "bm25" in mode else None)
-        assert request.spec.bounds
+        search = Search(SearchRequest(query=asked(it), k=2), asked(it), view, mode, condition, ALL)
+        assert search.spec.bounds
         rankings = []
         for bounds in (True, False):
-            spec = replace(request.spec, bounds=bounds)
-            (found,) = find_together(snapshots, [(encoded(it.queries), spec)])
-            found = with_bm25(request, planned, found)
+            spec = replace(search.spec, bounds=bounds)
+            found = with_bm25(search, find_together(snapshots, [(encoded(it.queries), spec)])[0])
             assert isinstance(found["dense"], BoundedHits if bounds else Hits)
-            rankings.append(_rank(Searched(request, planned, encoded(it.queries), found)))
-        assert rankings[0].best == rankings[1].best, mode
-        assert rankings[0].scores == rankings[1].scores, mode
+            best = ranked(mode, found, 2, search.fusion_depth)
+            rankings.append((best, {name: scores_in(hits, best) for name, hits in found.items()}))
+        assert rankings[0] == rankings[1], mode
 
 
 def test_requests_with_and_without_bounds_are_searched_together(tmp_path: Path) -> None:

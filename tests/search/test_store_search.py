@@ -26,7 +26,7 @@ from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version
+from diffretriever.serving.snapshots import Snapshots, Version
 from tests.cluster.s3 import BUCKET, S3
 from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
 from tests.index.compressed_cases import assert_sound, compressed
@@ -195,7 +195,7 @@ def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
         return len(shard_fragments(stored, 2)[0])
 
     accelerate(AccelerateJob(index=stored.uri))
-    snapshots = Snapshots(SearchOptions(index=stored.uri), CPU, ShardNumber(0, 2))
+    snapshots = Snapshots(SearchOptions(index=stored.uri), CPU, (0, 2))
     assert snapshots.get(Version.of(stored)).state.fragments == owned()
     assert fetched() == 2 * owned() < 6
     fill(encoder, stored.uri, prefix="n")

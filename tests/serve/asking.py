@@ -99,14 +99,6 @@ def keep_asking(
     return answers
 
 
-def exposition() -> str:
-    """Return what Ray's Prometheus endpoint has: to be asked every `MEASURED_S`, as an answer is much work."""
-    import ray
-
-    port = ray.nodes()[0]["MetricsExportPort"]
-    return httpx2.get(f"http://127.0.0.1:{port}/metrics", verify=False).text
-
-
 def note_measured(seen: dict[str, set[str]], exposed: str, application: str) -> None:
     """Add to `seen` the measurements of an application by name, with their stages, kinds or levels.
 

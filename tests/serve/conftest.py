@@ -30,8 +30,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Passage
 def address(index: PassageIndex, warm: None) -> Iterator[str]:
     """Where the applications answer.
 
-    `/together` asks for a key, `/apart` has two encoders and two shards, of which one is enough, `/busy` lowers
-    requests from the first one on.
+    `/together` asks for a key, `/apart` has two encoders and two shards, of which one is enough.
     """
     import ray
     from ray import serve
@@ -54,13 +53,10 @@ def address(index: PassageIndex, warm: None) -> Iterator[str]:
     del os.environ["DIFFRETRIEVER_API_KEY"]
     parts = {"layout": "apart", "shards": 2, "encoder.min_replicas": 2, "encoder.max_replicas": 2}
     apart = search_app({"index": index.uri, **SETTINGS, **parts, "shards_needed": 1})
-    bounds = {"load.least_query_slots": 1, "load.least_candidates": 5}
-    busy = search_app({"index": index.uri, **SETTINGS, **bounds, "layout": "apart", "max_ongoing": 2})
     serve.run_many(
         [
             serve.RunTarget(together, name="together", route_prefix="/together"),
             serve.RunTarget(apart, name="apart", route_prefix="/apart"),
-            serve.RunTarget(busy, name="busy", route_prefix="/busy"),
         ]
     )
     yield f"http://127.0.0.1:{port}"

@@ -15,7 +15,6 @@ from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serve.app import Shard, search_app
-from diffretriever.serve.metrics import chosen
 from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import random_encoder, small_index
 
@@ -89,12 +88,6 @@ def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("DIFFRETRIEVER_INDEX")
     with pytest.raises(ValueError, match="index"):
         built({})
-
-
-def test_of_ray_s_measurements_only_those_of_serving_are_shown() -> None:
-    own = '# HELP ray_serve_x What it is\n# TYPE ray_serve_x gauge\nray_serve_x{a="1"} 2.0\nray_diffretriever_y 1.0\n'
-    others = '# HELP ray_serving Another\n# TYPE ray_node_cpu gauge\nray_node_cpu{a="ray_serve_x"} 3.0\n# EOF\n\n'
-    assert chosen(others + own + others) == own
 
 
 def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:

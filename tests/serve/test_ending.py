@@ -17,7 +17,7 @@ import pytest
 from ray.serve import exceptions
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.serve.__main__ import _reason, explain, main
+from diffretriever.serve.__main__ import explain, main
 from diffretriever.serve.starting import ENVIRONMENT, Starting
 from tests.ports import free_port, status_at
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
@@ -40,12 +40,9 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray shuts proxies and replicas down together, and what is being answered would be lost."""
     done: list[str] = []
-    running = SimpleNamespace(applications={"diffretriever": SimpleNamespace(status="RUNNING")})
     fake = SimpleNamespace(
         start=lambda http_options: done.append(f"start {http_options['port']}"),
-        RunTarget=lambda application, name, route_prefix: application,
-        run_many=lambda targets, wait_for_applications_running: done.extend(targets),
-        status=lambda: running,
+        run=lambda application, name, route_prefix: done.append(application),
         exceptions=exceptions,
         delete=lambda name: done.append(f"delete {name}"),
         shutdown=lambda: done.append("shutdown"),
@@ -56,7 +53,7 @@ def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
     monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
-    monkeypatch.setattr("diffretriever.serving.service.check_config", lambda config: done.append("check"))
+    monkeypatch.setattr("diffretriever.serving.opening.check_config", lambda config: done.append("check"))
     monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
     port = free_port()
     main(["index=i", f"port={port}"])
@@ -230,15 +227,3 @@ def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
     assert answer.json()["detail"] == "the server is starting"
     assert int(answer.headers["retry-after"]) > 0
     Starting("127.0.0.1", port).close()
-
-
-def test_why_a_replica_cannot_start_is_the_error_and_not_its_traceback() -> None:
-    trace = "The deployment failed to start 3 times:\n  File 'x', line 1\n    raise X\n"
-    failed = SimpleNamespace(message="Failed to update ['Ingress'].", deployments={})
-    assert _reason(failed) == "the application cannot start: Failed to update ['Ingress']."
-    for line, said in (
-        ("ValueError: file /i/x is damaged: encode it again", "file /i/x is damaged: encode it again"),
-        ("torch.OutOfMemoryError: no room", "a replica cannot start: OutOfMemoryError: no room"),
-    ):
-        failed.deployments = {"Ingress": SimpleNamespace(message=f"{trace}{line}\n")}
-        assert _reason(failed) == said

@@ -12,9 +12,9 @@ import pytest
 from ray._common.utils import import_attr
 from ray.exceptions import ActorDiedError
 from ray.serve._private.http_util import convert_object_to_asgi_messages
+from starlette.types import Message, Receive, Scope, Send
 
 from diffretriever.serve.front import ENVIRONMENT, Front
-from diffretriever.serving.guard import Message, Receive, Scope, Send
 
 LONG_S = 3600.0
 """Longer than a test may take."""

@@ -13,10 +13,8 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serving.backend import LocalBackend
-from diffretriever.serving.metrics import NoMetrics
-from diffretriever.serving.service import Service, open_answering, open_encoder, open_index, search_options
-from diffretriever.serving.snapshots import Snapshots
+from diffretriever.serving.opening import open_service
+from diffretriever.serving.service import Service
 from diffretriever.testing.checkpoints import write_random_checkpoint
 
 WORDS = ["slot", "passage", "query", "vector", "mask", "corpus", "shard", "lance", "table", "heat", "wing", "slab"]
@@ -60,9 +58,6 @@ def small_index(encoder: Encoder, uri: str) -> PassageIndex:
 
 def local_service(uri: str, **settings: object) -> Service:
     """Return a service that encodes and searches in this process, for clients that call it by Starlette's name."""
-    config = ServeConfig.model_validate({"index": uri, "device": "cpu", "hosts": ["testserver"], **settings})
-    index = open_index(config)
-    encoder = open_encoder(config, index, config.device)
-    snapshots = Snapshots(search_options(config), encoder.facts.device)
-    answering = open_answering(config, index, encoder.preparer, NoMetrics())
-    return Service(config, index, answering, LocalBackend(encoder, None, snapshots, answering))
+    return open_service(
+        ServeConfig.model_validate({"index": uri, "device": "cpu", "hosts": ["testserver"], **settings})
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,10 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse, Word
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain, parts_of_each, slot_words, terms
+from diffretriever.search.explain import explain, slot_words, terms
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.snapshots import View
 from tests.encoders.encoder_cases import PARTS
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
 
@@ -83,13 +81,12 @@ def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder:
     assert isinstance(searcher, NeuralSearcher)
     queries = encoder.encode_queries(QUERIES)
     hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
-    view = View(index)
     for number in range(len(QUERIES)):
         sparse = dict(hits["sparse"][number])
         rows = hits["dense"][number : number + 1].rows()
-        stored = view.representations(np.unique(rows))
-        for (passage, score), row in zip(hits["dense"][number], rows.tolist(), strict=True):
-            found = explain(queries.take(np.array([number])), stored[row], str)
+        stored = index.representations(rows)
+        for place, (passage, score) in enumerate(hits["dense"][number]):
+            found = explain(queries.take(np.array([number])), stored.take(np.array([place])), str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
 
@@ -109,14 +106,6 @@ def test_parts_of_texts(tmp_path: Path) -> None:
         asked = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
         answer = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json())
     assert [hit.explanation for hit in answer.results[0].hits] == explained
-
-    stored = index.representations(hits.rows()[:1])
-    pruned = stored.take(np.array([0]))
-    pruned = replace(pruned, vectors_MH=pruned.vectors_MH[1:], offsets=pruned.offsets - [0, 1])
-    queries = encoder.encode_queries(QUERIES[3:])
-    (parts,) = parts_of_each(encoder.preparer, queries, pruned, QUERIES[3], index.shown(hits.rows()[:1]))
-    assert parts.query
-    assert not parts.passage
 
 
 def test_slots_that_read_whole_texts_have_no_parts(index: PassageIndex) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from fastapi.testclient import TestClient
 
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
-from diffretriever.files import files_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.schemas.retriever import RetrieverBase
@@ -21,8 +19,6 @@ from diffretriever.search.bm25 import Bm25Search
 from diffretriever.serving import snapshots
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.ingest import _locked
-from diffretriever.serving.problems import UnavailableError
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
 
 
@@ -53,12 +49,6 @@ def test_added_passages_are_those_of_an_encode_job(
     assert [[(hit["id"], hit["score"]) for hit in each["hits"]] for each in body["results"]] == expected
     (stored,) = own_index.dataset.to_table(["n_tokens"], filter="id = 'n1'").to_pylist()
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
-
-
-def test_the_same_passages_again_change_nothing(client: TestClient, own_index: PassageIndex) -> None:
-    sent = {"passages": [{"id": "n1", "text": "heat of a wing"}]}
-    first = client.post("/passages", json=sent).json()
-    assert client.post("/passages", json=sent).json() == {**first, "added": 0, "unchanged": 1}
 
 
 def test_words_are_counted_before_a_version_answers(
@@ -161,34 +151,6 @@ def test_answers_under_writes_are_each_of_one_version(
     asking.join()
     assert {version for version, _, _ in answers} > {first}
     assert all(new == version - first and rows == 60 + new for version, rows, new in answers)
-
-
-def test_on_an_object_store_one_server_writes_at_a_time(bucket: str) -> None:
-    """And a request that is given up while it takes its turn keeps nobody."""
-
-    async def ask() -> list[str]:
-        outcomes = []
-        async with _locked(bucket):
-            try:
-                async with _locked(bucket):
-                    outcomes.append("both")
-            except UnavailableError as error:
-                outcomes.append(str(error))
-        for _ in range(3):
-            taking = asyncio.ensure_future(_locked(bucket).__aenter__())
-            await asyncio.sleep(0.001)
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
-            threads = asyncio.all_tasks() - {asyncio.current_task()}
-            await asyncio.gather(*threads, return_exceptions=True)
-            while files_in(f"{bucket}/.writer.lease"):
-                await asyncio.sleep(0.05)
-        return outcomes
-
-    (outcome,) = asyncio.run(ask())
-    assert "another job is writing" in outcome
-    with WriterLock(bucket, patient=False):
-        pass
 
 
 def test_a_full_disk_refuses_passages_and_nothing_else(

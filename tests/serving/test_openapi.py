@@ -126,15 +126,6 @@ def test_its_examples_are_answered(client: TestClient, document: dict[str, Any])
             assert response.status_code == 200, response.text
 
 
-def test_examples_of_problems_are_of_their_status(document: dict[str, Any]) -> None:
-    for _, _, operation in operations(document):
-        for status, answer in operation["responses"].items():
-            if status != "200":
-                (example,) = examples(answer["content"]["application/problem+json"])
-                assert str(example["status"]) == status
-                assert answer["description"] == example["title"]
-
-
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
 @pytest.mark.parametrize("path", ["/search", "/encode", "/passages"])
 def test_a_body_that_is_not_said_to_be_json_is_refused(client: TestClient, path: str, content_type: str) -> None:

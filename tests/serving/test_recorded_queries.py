@@ -16,10 +16,10 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serving import service
+from diffretriever.serving import opening
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.service import open_encoder
+from diffretriever.serving.opening import open_encoder
 from tests.serving.serving_cases import QUERIES, local_service
 
 
@@ -63,6 +63,6 @@ def test_who_records(
         monkeypatch.setattr(encoder, "record_passes", lambda: calls.append(encoder))
         return encoder
 
-    monkeypatch.setattr(service, "load_encoder", loaded)
+    monkeypatch.setattr(opening, "load_encoder", loaded)
     open_encoder(ServeConfig(index=index.uri, recorded=recorded), index, "cpu")
     assert len(calls) == made

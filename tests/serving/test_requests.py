@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,16 +11,11 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
-from diffretriever.schemas.serve_config import ServeLimits
+from diffretriever.schemas.serve import Problem, SearchResponse
 from diffretriever.search import open_searcher
-from diffretriever.serving.answering import Planner
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, Keys
-from diffretriever.serving.problems import InvalidError
-from diffretriever.serving.service import _check_words
-from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
+from tests.serving.serving_cases import PASSAGES, QUERIES, local_service
 
 
 def search(client: TestClient, **body: Any) -> SearchResponse:
@@ -32,24 +26,6 @@ def problem(response: Any, status: int) -> Problem:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     return Problem.model_validate(response.json())
-
-
-def test_a_filtered_search_is_a_search_of_an_index_without_the_others(
-    client: TestClient, index: PassageIndex, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    alone = str(tmp_path_factory.mktemp("alone"))
-    write_passages(encoder, alone, PASSAGES[50:], "other's")
-    without, whole = open_searcher(alone), open_searcher(index.uri)
-    wanted = "collection = 'other''s'"
-    for mode in without.index.manifest.retriever.offered_modes:
-        # The words of a text count as they do among all texts.
-        searcher = whole if "bm25" in mode else without
-        only = wanted if "bm25" in mode else None
-        expected = searcher.search(QUERIES, k=20, modes=[mode], filter=only)[mode]
-        for asked in ({"collection": "other's"}, wanted):
-            answer = search(client, query=QUERIES, k=20, mode=mode, filter=asked)
-            assert [[(hit.id, hit.score) for hit in result.hits] for result in answer.results] == expected
-    assert {hit.collection for result in answer.results for hit in result.hits} == {"other's"}
 
 
 def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: PassageIndex) -> None:
@@ -65,8 +41,9 @@ def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: Pas
         assert (hit.title, hit.text) == (texts[hit.id].title, texts[hit.id].text)
         assert hit.explanation is not None
         assert sum(match.share or 0 for match in hit.explanation.slots) == pytest.approx(1)
-    assert answer.index.version == index.version
-    assert answer.index.rows == 60
+    assert (answer.index.version, answer.index.rows) == (index.version, 60)
+    assert datetime.fromisoformat(answer.index.committed) < datetime.now(UTC)
+    assert search(client, query="heat").index.checked_seconds_ago > answer.index.checked_seconds_ago
     assert answer.index.name == index.uri.rpartition("/")[2], "the place itself is nobody's"
 
 
@@ -89,13 +66,6 @@ def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex
     assert client.get("/index").json()["readable"]
 
 
-def test_vectors_that_cannot_be_read(index: PassageIndex) -> None:
-    request = SearchRequest(query="heat", explain=True, words=3)
-    with pytest.raises(InvalidError, match="vectors of the bm25 method cannot be read"):
-        _check_words(request, Bm25Retriever())
-    _check_words(request, index.manifest.retriever)
-
-
 def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
@@ -112,6 +82,15 @@ def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: Pas
         assert hit.title
 
 
+def test_a_filter_by_collection(client: TestClient, index: PassageIndex) -> None:
+    condition = "collection = 'other''s'"
+    expected = open_searcher(index.uri).search(QUERIES, k=20, modes=["hybrid"], filter=condition)["hybrid"]
+    for wanted in ({"collection": "other's"}, condition):
+        answer = search(client, query=QUERIES, k=20, mode="hybrid", filter=wanted)
+        assert [[(hit.id, hit.score) for hit in result.hits] for result in answer.results] == expected
+    assert {hit.collection for result in answer.results for hit in result.hits} == {"other's"}
+
+
 def test_adaptive_budgets_say_why(client: TestClient) -> None:
     result = search(client, query=QUERIES[0], budget="adaptive").results[0]
     assert result.budget.reason == "adaptive"
@@ -120,12 +99,10 @@ def test_adaptive_budgets_say_why(client: TestClient) -> None:
     assert result.budget.features.keys() == {"length"}
 
 
-def test_a_retriever_names_what_chooses(index: PassageIndex, encoder: Encoder) -> None:
-    retriever = index.manifest.retriever.model_copy(update={"default_selector": "fixed:2"})
-    named = PassageIndex(index.uri, index.dataset, index.manifest.model_copy(update={"retriever": retriever}))
-    for selector, rule in ((None, "fixed:2"), ("rule", "rule")):
-        (planned,) = Planner(named, encoder.preparer, selector, ServeLimits()).plan(QUERIES[0], "adaptive")
-        assert planned.budget.rule == rule
+@pytest.mark.parametrize(("selector", "rule"), [(None, "rule"), ("fixed:2", "fixed:2")])
+def test_the_selector_of_the_settings_chooses(index: PassageIndex, selector: str | None, rule: str) -> None:
+    client = TestClient(make_api(local_service(index.uri, selector=selector), Keys(), None))
+    assert search(client, query=QUERIES[0], budget="adaptive").results[0].budget.rule == rule
 
 
 def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) -> None:
@@ -245,11 +222,6 @@ def test_no_answer_may_be_framed_or_guessed_at(client: TestClient) -> None:
         assert {name: headers.get_list(name) for name in HEADERS} == {name: [value] for name, value in HEADERS.items()}
 
 
-def test_other_sites_may_not_ask(client: TestClient) -> None:
-    response = client.get("/index", headers={"Origin": "https://example.org"})
-    assert "access-control-allow-origin" not in response.headers
-
-
 def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
     service = local_service(index.uri, cors_origins=["https://example.org"])
     with TestClient(make_api(service, Keys.of("key"), None)) as client:
@@ -260,12 +232,3 @@ def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
             refused = client.get("/index", headers={"Origin": origin})
             assert refused.status_code == 401
             assert refused.headers.get("access-control-allow-origin") == allowed
-
-
-def test_answers_say_how_fresh_they_are(index: PassageIndex) -> None:
-    with TestClient(make_api(local_service(index.uri), Keys(), None)) as client:
-        first = search(client, query="heat").index
-        time.sleep(0.05)
-        later = search(client, query="heat").index
-        assert later.checked_seconds_ago >= first.checked_seconds_ago + 0.05
-        assert datetime.fromisoformat(first.committed) == datetime.fromisoformat(later.committed) < datetime.now(UTC)

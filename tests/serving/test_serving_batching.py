@@ -37,7 +37,6 @@ def run(items: list[int], cost: Callable[[int], int], max_cost: int) -> tuple[li
         await asyncio.sleep(0)
         held.go.set()
         found = await asyncio.gather(first, *others, return_exceptions=True)
-        batcher.close()
         return list(found)
 
     return asyncio.run(ask()), held.batches

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,28 +65,3 @@ def test_a_calibrated_candidate_index_is_used(own_index: PassageIndex) -> None:
     with served(own_index.uri) as client:
         assert ways(client)["dense"] == ["candidates"]
         assert client.post("/search", json={"query": "heat", "mode": "dense"}).status_code == 200
-
-
-def test_passages_that_came_later_are_found_beside_the_codes(own_index: PassageIndex, tmp_path: Path) -> None:
-    build_codes(own_index)
-    build_postings(own_index)
-    with served(own_index.uri) as client:
-        sent = {"passages": [{"id": "new", "text": "heat in a slab"}]}
-        client.post("/passages", json=sent).raise_for_status()
-        assert ways(client) == {"dense": ["codes"], "sparse": ["postings"]}
-        found = rankings(client)
-    shutil.copytree(own_index.uri, tmp_path / "plain", ignore=shutil.ignore_patterns("codes", "postings"))
-    with served(str(tmp_path / "plain")) as plain:
-        assert ways(plain) == {"dense": ["stream"], "sparse": ["stream"]}
-        assert found == rankings(plain)
-    assert "new" in {hit for hit, _ in found[0]}
-
-
-def test_what_is_made_meanwhile_is_used_from_the_next_version_on(own_index: PassageIndex) -> None:
-    with served(own_index.uri) as client:
-        before = rankings(client)
-        build_codes(own_index)
-        assert ways(client)["dense"] == ["stream"]
-        assert rankings(client) == before
-        client.delete("/passages/d1").raise_for_status()
-        assert ways(client)["dense"] == ["codes"]

@@ -1,41 +1,44 @@
-"""The two clients, one for ordinary programs and one for programs on an event loop.
-
-Everything but the waiting is shared: `calls` says what is sent, `exchange.settle` what becomes of it.
-"""
+"""The two clients: one blocks, the other is for an event loop. They differ in how they wait."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
+from pydantic import BaseModel, ValidationError
 
-from diffretriever.client import calls
-from diffretriever.client.calls import Answer, Call
-from diffretriever.client.exchange import Retries, Wait, settle
+from diffretriever.client.exchange import Answer, Call, Retries
+from diffretriever.schemas.base import mistakes
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
     AskedBudget,
     DeleteResponse,
+    EncodeRequest,
     EncodeResponse,
+    Filter,
     IndexResponse,
+    IngestRequest,
     IngestResponse,
     PassageIn,
+    SearchRequest,
     SearchResponse,
     Texts,
 )
 
 DEFAULT_URL = "http://localhost:8000"
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class SearchClient:
-    """A connection to a search application, usable from several threads; close it, or use it in a `with` block.
+    """A connection to a search server, usable from several threads. Close it, or use it in a `with` block.
 
-    Every call raises `ProblemError` where the service refuses, `AnswerError` where what answers is no such service,
-    `UnreachableError` where nothing answers, and `ValueError` for arguments that no service would take. Requests that
-    were turned away or never arrived are sent again, as `retries` says.
+    Calls raise `ProblemError` if the server rejects the request, `AnswerError` if the response is not one of this
+    service, `UnreachableError` if there is none, and `ValueError` for impossible arguments. Requests that were rejected
+    as too many or could not be sent are sent again, as `retries` says.
     """
 
     def __init__(
@@ -47,17 +50,17 @@ class SearchClient:
         retries: Retries | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        """Make a client; nothing is sent yet.
+        """Create a client. The first call connects.
 
         Args:
-            url: address of the application, such as `http://localhost:8000`.
-            api_key: what the service wants to see, if it was given a key.
-            timeout_s: seconds that a connection may stand still, for each try.
-            retries: how often and how late to try again.
-            transport: what carries requests instead of the network, for tests.
+            url: address of the server, such as `http://localhost:8000`.
+            api_key: key of the server, if it has one.
+            timeout_s: seconds without data after which an attempt fails.
+            retries: number of attempts, and the waits between them.
+            transport: replaces the network, for tests.
 
         Raises:
-            ValueError: an argument that cannot work, named.
+            ValueError: an argument is impossible; the message names it.
         """
         self._http = httpx2.Client(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
@@ -70,54 +73,45 @@ class SearchClient:
         mode: Mode | None = None,
         budget: AskedBudget = None,
         collection: str | None = None,
-        filter: str | None = None,  # noqa: A002 (what everybody calls it)
+        filter: str | None = None,  # noqa: A002 (the usual name)
         explain: bool = False,
         words: int = 0,
     ) -> SearchResponse:
-        """Rank passages for one query or several.
+        """Search for one query or several.
 
         Args:
             query: one query, or a list of them; none blank.
-            k: passages wanted for each query.
-            mode: score to rank by; None: the index's default.
-            budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
-                retriever's own.
-            collection: name of the collection that passages are searched in; None: all of them.
-            filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
-                `collection`.
-            explain: also say which slots and words each score is made of.
-            words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
+            k: passages to return for each query.
+            mode: score to rank by. Default: the index's.
+            budget: K_q of all queries, or `adaptive` to choose it for each query. Default: the retriever's.
+            collection: name of the collection to search in. Default: all.
+            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`; not with `collection`.
+            explain: return the slots and words that each score is made of.
+            words: with `explain`, number of words of the whole vocabulary to return for each slot, for at most 20
+                passages.
         """
-        call = calls.search(
-            query,
-            k=k,
-            mode=mode,
-            budget=budget,
-            collection=collection,
-            filter=filter,
-            explain=explain,
-            words=words,
+        return self._ask(
+            _search(query, collection, filter, k=k, mode=mode, budget=budget, explain=explain, words=words)
         )
-        return self._ask(call)
 
     def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
         """Return the vectors and terms of one query or several."""
-        return self._ask(calls.encode(query, budget=budget))
+        return self._ask(_encode(query, budget))
 
     def index(self) -> IndexResponse:
-        """Return what is served: the index's state, the retriever, what may be asked."""
-        return self._ask(calls.index())
+        """Return the state of the index, its retriever, and the limits of requests."""
+        return self._ask(_INDEX)
 
     def add_passages(self, passages: Sequence[PassageIn]) -> IngestResponse:
-        """Add passages, or put them in place of those with their ids: all of them in one step, or none."""
-        return self._ask(calls.add(passages))
+        """Add passages, or replace those with their ids: all of them in one step, or none."""
+        return self._ask(_add(passages))
 
     def delete_passage(self, passage_id: str) -> DeleteResponse:
-        """Delete one passage; one that is not there is a `ProblemError` of status 404."""
-        return self._ask(calls.delete(passage_id))
+        """Delete one passage; an unknown id is a `ProblemError` with status 404."""
+        return self._ask(_delete(passage_id))
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -129,25 +123,20 @@ class SearchClient:
     def _ask(self, call: Call[Answer]) -> Answer:
         sent = 0
         while True:
-            outcome = self._send(call)
+            outcome: httpx2.Response | httpx2.HTTPError
+            try:
+                outcome = self._http.request(call.method, call.path, content=call.content)
+            except httpx2.HTTPError as error:
+                outcome = error
             sent += 1
-            settled = settle(call, outcome, self._retries, sent)
-            if not isinstance(settled, Wait):
+            settled = call.settle(outcome, self._retries, sent)
+            if not isinstance(settled, float):
                 return settled
-            time.sleep(settled.seconds)
-
-    def _send(self, call: Call[Answer]) -> httpx2.Response | httpx2.HTTPError:
-        try:
-            return self._http.request(call.method, call.path, content=call.content)
-        except httpx2.HTTPError as error:
-            return error
+            time.sleep(settled)
 
 
 class AsyncSearchClient:
-    """The calls of `SearchClient`, awaited, for one event loop; close it, or use it in an `async with` block.
-
-    Calls raise what those of `SearchClient` raise, and are sent again in the same way.
-    """
+    """The calls of `SearchClient`, awaited, for one event loop. Close it, or use it in an `async with` block."""
 
     def __init__(
         self,
@@ -158,18 +147,7 @@ class AsyncSearchClient:
         retries: Retries | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """Make a client; nothing is sent yet.
-
-        Args:
-            url: address of the application, such as `http://localhost:8000`.
-            api_key: what the service wants to see, if it was given a key.
-            timeout_s: seconds that a connection may stand still, for each try.
-            retries: how often and how late to try again.
-            transport: what carries requests instead of the network, for tests.
-
-        Raises:
-            ValueError: an argument that cannot work, named.
-        """
+        """Create a client; see `SearchClient`."""
         self._http = httpx2.AsyncClient(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
 
@@ -181,54 +159,43 @@ class AsyncSearchClient:
         mode: Mode | None = None,
         budget: AskedBudget = None,
         collection: str | None = None,
-        filter: str | None = None,  # noqa: A002 (what everybody calls it)
+        filter: str | None = None,  # noqa: A002 (the usual name)
         explain: bool = False,
         words: int = 0,
     ) -> SearchResponse:
-        """Rank passages for one query or several.
+        """Search for one query or several; see `SearchClient.search`.
 
         Args:
-            query: one query, or a list of them; none blank.
-            k: passages wanted for each query.
-            mode: score to rank by; None: the index's default.
-            budget: K_q of all queries, `adaptive` to have each query's chosen from its text, or None for the
-                retriever's own.
-            collection: name of the collection that passages are searched in; None: all of them.
-            filter: condition on metadata that passages must meet, such as `year >= 2020 AND lang = 'en'`, in place of
-                `collection`.
-            explain: also say which slots and words each score is made of.
-            words: with `explain`, how many words of the whole vocabulary to give for each slot; at most 20 passages.
+            query: one query, or a list of them.
+            k: passages to return for each query.
+            mode: score to rank by.
+            budget: K_q, or `adaptive`.
+            collection: name of the collection to search in.
+            filter: condition on metadata.
+            explain: return the slots and words that each score is made of.
+            words: number of words to return for each slot.
         """
-        call = calls.search(
-            query,
-            k=k,
-            mode=mode,
-            budget=budget,
-            collection=collection,
-            filter=filter,
-            explain=explain,
-            words=words,
-        )
+        call = _search(query, collection, filter, k=k, mode=mode, budget=budget, explain=explain, words=words)
         return await self._ask(call)
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
         """See `SearchClient.encode`."""
-        return await self._ask(calls.encode(query, budget=budget))
+        return await self._ask(_encode(query, budget))
 
     async def index(self) -> IndexResponse:
         """See `SearchClient.index`."""
-        return await self._ask(calls.index())
+        return await self._ask(_INDEX)
 
     async def add_passages(self, passages: Sequence[PassageIn]) -> IngestResponse:
         """See `SearchClient.add_passages`."""
-        return await self._ask(calls.add(passages))
+        return await self._ask(_add(passages))
 
     async def delete_passage(self, passage_id: str) -> DeleteResponse:
         """See `SearchClient.delete_passage`."""
-        return await self._ask(calls.delete(passage_id))
+        return await self._ask(_delete(passage_id))
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -240,25 +207,53 @@ class AsyncSearchClient:
     async def _ask(self, call: Call[Answer]) -> Answer:
         sent = 0
         while True:
-            outcome = await self._send(call)
+            outcome: httpx2.Response | httpx2.HTTPError
+            try:
+                outcome = await self._http.request(call.method, call.path, content=call.content)
+            except httpx2.HTTPError as error:
+                outcome = error
             sent += 1
-            settled = settle(call, outcome, self._retries, sent)
-            if not isinstance(settled, Wait):
+            settled = call.settle(outcome, self._retries, sent)
+            if not isinstance(settled, float):
                 return settled
-            await asyncio.sleep(settled.seconds)
+            await asyncio.sleep(settled)
 
-    async def _send(self, call: Call[Answer]) -> httpx2.Response | httpx2.HTTPError:
-        try:
-            return await self._http.request(call.method, call.path, content=call.content)
-        except httpx2.HTTPError as error:
-            return error
+
+_INDEX = Call("GET", "index", IndexResponse)
+
+
+def _search(query: Texts, collection: str | None, condition: str | None, **fields: Any) -> Call[SearchResponse]:
+    if collection is not None and condition is not None:
+        raise ValueError(f"give collection or filter, not both: a filter can say (…) AND collection = '{collection}'")
+    chosen = condition if collection is None else _body(Filter, collection=collection)
+    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **fields))
+
+
+def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:
+    return Call("POST", "encode", EncodeResponse, _body(EncodeRequest, query=query, budget=budget))
+
+
+def _add(passages: Sequence[PassageIn]) -> Call[IngestResponse]:
+    return Call("POST", "passages", IngestResponse, _body(IngestRequest, passages=list(passages)), reads=False)
+
+
+def _delete(passage_id: str) -> Call[DeleteResponse]:
+    return Call("DELETE", f"passages/{quote(passage_id, safe='')}", DeleteResponse, reads=False)
+
+
+def _body(kind: type[Body], **fields: Any) -> Body:
+    """Return a body; raise `ValueError`, with the field and the fix, if it is not valid."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise ValueError("; or: ".join(mistakes(error))) from None
 
 
 def _connection(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
-    """Return the arguments of an HTTP client. The key travels in a header, and redirects are not followed with it.
+    """Return the arguments of an HTTP client. It does not follow redirects, which would take the key along.
 
     Raises:
-        ValueError: the address is none of HTTP, the key cannot stand in a header, or the time is not positive.
+        ValueError: the URL is not one of HTTP, a header cannot contain the key, or the time is not positive.
     """
     try:
         address = httpx2.URL(url)

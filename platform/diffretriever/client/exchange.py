@@ -1,4 +1,4 @@
-"""What becomes of a request that was sent: its answer, another try, or an error. The same for both clients."""
+"""One exchange with the service: the request, its retries, the answer or the error. Both clients use it."""
 
 from __future__ import annotations
 
@@ -7,41 +7,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Generic, TypeVar
 
 import httpx2
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from diffretriever.client.calls import Answer, Call
 from diffretriever.schemas.serve import Problem
 
+Answer = TypeVar("Answer", bound=BaseModel)
+
 BUSY = frozenset({429, 503})
-"""Answers of a service that has not done what it was asked, and may do it later."""
-
+"""The service has not done the work, and may do it later."""
 _DIED = frozenset({500, 502, 504})
-"""Without a problem: what a proxy answers for a service that ended, perhaps after the request had arrived."""
-
+"""Without a problem: a proxy answers for a service that ended, perhaps after the request had arrived."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-"""The service has not seen the request."""
-
+"""The service has not received the request."""
 _LOST = (httpx2.NetworkError, httpx2.RemoteProtocolError)
-"""The connection broke, perhaps after the request had arrived. A timeout is none of these: the service is at work, and
-sending the request again would double its load."""
-
-_RANDOM = random.SystemRandom()
+"""The connection broke, perhaps after the request had arrived. After a timeout the service is still at work: to send
+the request again would double its load."""
 
 
 class ClientError(Exception):
-    """Base of all that the client raises once it is made; nothing of the HTTP library comes through."""
+    """Base of the errors of calls; errors of the HTTP library are never raised."""
 
 
 class ProblemError(ClientError):
-    """The service refused the request and said why (RFC 9457).
+    """The service rejected the request with a problem (RFC 9457).
 
     Attributes:
-        problem: the whole answer.
+        problem: the whole response.
         status: HTTP status, such as 422.
-        field: the part of the request that is wrong, where one is.
-        fix: what to do about it.
+        field: the field of the request that is wrong, if any.
+        fix: the suggested fix.
     """
 
     def __init__(self, status: int, problem: Problem) -> None:
@@ -55,21 +52,21 @@ class ProblemError(ClientError):
 
 
 class AnswerError(ClientError):
-    """Something answered, but not what this client understands: another program, a proxy, or another version."""
+    """The response is not one of the service: another program or a proxy answers, or another version."""
 
 
 class UnreachableError(ClientError):
-    """No answer: the connection was refused or lost, the time was up, or all that answers is a proxy that is busy."""
+    """No response: the connection was refused or lost, the request timed out, or a proxy is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How patient a client is.
+    """When a client sends a request again.
 
     Attributes:
         attempts: most times that a request is sent, at least 1.
-        first_wait: seconds before the second time; it doubles from then on.
-        longest_wait: seconds; a service that asks for more is not asked again.
+        first_wait: seconds before the second attempt; it doubles from then on.
+        longest_wait: seconds; the client gives up if the service asks for more.
     """
 
     attempts: int = 4
@@ -85,92 +82,95 @@ class Retries:
     def wait(self, sent: int, asked: float | None = None) -> float | None:
         """Return the seconds to wait after the request was sent `sent` times, or None to give up.
 
-        `asked` is what the service asked for. Else the time is drawn between half and all of the doubled wait, so
-        that many clients turned away together do not come back together.
+        `asked` is the service's `Retry-After`. Without it the time is random between half and all of the doubled wait,
+        so that clients rejected together do not return together.
         """
         if sent >= self.attempts:
             return None
         if asked is not None:
             return asked if asked <= self.longest_wait else None
         doubled = min(self.first_wait * 2.0 ** min(sent - 1, 64), self.longest_wait)
-        return _RANDOM.uniform(doubled / 2, doubled)
+        return random.uniform(doubled / 2, doubled)  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Send the request once more after so many seconds."""
+class Call(Generic[Answer]):
+    """One request, and the state of its attempts.
 
-    seconds: float
-
-
-def settle(
-    call: Call[Answer], outcome: httpx2.Response | httpx2.HTTPError, retries: Retries, sent: int
-) -> Answer | Wait:
-    """Return the answer, or how long to wait before the next try.
-
-    Args:
-        call: that was made.
-        outcome: what came of it, an answer or an error of the HTTP library.
-        retries: how patient the client is.
-        sent: how many times the request has been sent.
-
-    Raises:
-        ProblemError: the service refused.
-        AnswerError: the answer is not what this client understands.
-        UnreachableError: there was no answer, and there are no tries left or none is safe.
+    Attributes:
+        method: of HTTP.
+        path: relative to the service's address.
+        answer: model of a successful response.
+        body: sent as JSON, without its defaults; None: no body.
+        reads: whether it changes nothing, so that it may be sent again if it may have arrived.
     """
-    if isinstance(outcome, httpx2.HTTPError):
-        wait = retries.wait(sent) if _may_repeat(call, outcome) else None
-        if wait is None:
-            raise _unanswered(outcome, sent) from outcome
-        return Wait(wait)
-    if outcome.status_code in BUSY:
-        wait = retries.wait(sent, retry_after(outcome.headers))
-        if wait is not None:
-            return Wait(wait)
-    if call.reads and outcome.status_code in _DIED and _problem(outcome.content) is None:
-        wait = retries.wait(sent)
-        if wait is not None:
-            return Wait(wait)
-    return _read(call, outcome)
 
+    method: str
+    path: str
+    answer: type[Answer]
+    body: BaseModel | None = None
+    reads: bool = True
 
-def _may_repeat(call: Call[Answer], error: httpx2.HTTPError) -> bool:
-    return isinstance(error, _NOT_SENT) or (call.reads and isinstance(error, _LOST))
+    @property
+    def content(self) -> bytes | None:
+        """The bytes of the body."""
+        return None if self.body is None else self.body.model_dump_json(exclude_defaults=True).encode()
+
+    def settle(self, outcome: httpx2.Response | httpx2.HTTPError, retries: Retries, sent: int) -> Answer | float:
+        """Return the answer, or the seconds to wait before the next attempt.
+
+        Args:
+            outcome: of the last attempt: a response, or an error of the HTTP library.
+            retries: of the client.
+            sent: number of attempts so far.
+
+        Raises:
+            ProblemError: the service rejected the request.
+            AnswerError: the response is not one of this service.
+            UnreachableError: no response, and no attempt is left or allowed.
+        """
+        wait = None
+        if isinstance(outcome, httpx2.HTTPError):
+            if isinstance(outcome, _NOT_SENT) or (self.reads and isinstance(outcome, _LOST)):
+                wait = retries.wait(sent)
+            if wait is None:
+                raise _unanswered(outcome, sent) from outcome
+            return wait
+        problem = None if outcome.is_success else _problem(outcome.content)
+        if outcome.status_code in BUSY:
+            wait = retries.wait(sent, retry_after(outcome.headers))
+        elif self.reads and outcome.status_code in _DIED and problem is None:
+            wait = retries.wait(sent)
+        if wait is not None:
+            return wait
+        if problem is not None:
+            raise ProblemError(outcome.status_code, problem)
+        if outcome.status_code in BUSY:
+            raise UnreachableError(f"the service is busy or restarting (status {outcome.status_code}): try again later")
+        if not outcome.is_success:
+            status = f"status {outcome.status_code}"
+            raise AnswerError(f"{status} without a problem that explains it: is the address that of the service?")
+        return self._read(outcome.content)
+
+    def _read(self, content: bytes) -> Answer:
+        try:
+            return self.answer.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the whole"
+            raise AnswerError(
+                f"the answer is no {self.answer.__name__} ({where}: {first['msg']}): is the address right, and is the "
+                "service of this client's version?"
+            ) from error
 
 
 def _unanswered(error: httpx2.HTTPError, sent: int) -> ClientError:
-    name = type(error).__name__
+    name, tries = type(error).__name__, "once" if sent == 1 else f"{sent} times"
     if isinstance(error, httpx2.DecodingError):
         return AnswerError(f"the answer cannot be decompressed ({name})")
-    tries = "once" if sent == 1 else f"{sent} times"
     if isinstance(error, httpx2.TimeoutException):
         return UnreachableError(f"no answer in time ({name}), tried {tries}: raise timeout_s, or ask for less")
     return UnreachableError(f"no answer ({name}: {error}), tried {tries}: is the service running at this address?")
-
-
-def _read(call: Call[Answer], response: httpx2.Response) -> Answer:
-    status = response.status_code
-    if not 200 <= status < 300:
-        raise _refusal(status, response.content)
-    try:
-        return call.answer.model_validate_json(response.content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise AnswerError(
-            f"the answer is no {call.answer.__name__} ({where}: {first['msg']}): is the address right, and is the "
-            "service of this client's version?"
-        ) from error
-
-
-def _refusal(status: int, content: bytes) -> ClientError:
-    problem = _problem(content)
-    if problem is not None:
-        return ProblemError(status, problem)
-    if status in BUSY:
-        return UnreachableError(f"the service is busy or restarting (status {status}): try again later")
-    return AnswerError(f"status {status} without a problem that explains it: is the address that of the service?")
 
 
 def _problem(content: bytes) -> Problem | None:
@@ -181,7 +181,7 @@ def _problem(content: bytes) -> Problem | None:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds that `Retry-After` asks for, a number or a date (RFC 9110 §10.2.3); None if it is no such."""
+    """Return the seconds of `Retry-After`, a number or a date (RFC 9110, section 10.2.3); None if it is neither."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value)

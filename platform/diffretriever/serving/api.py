@@ -1,8 +1,9 @@
-"""The routes over a service, as a FastAPI application with its OpenAPI description; no server and no Ray in it."""
+"""The routes of a service, as a FastAPI application with its OpenAPI description. It needs neither a server nor Ray."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,12 +50,12 @@ def make_api(
     """Return the application.
 
     Args:
-        service: that answers.
-        keys: that requests need; `Keys()` asks for none.
-        page: folder of the search page; None serves none.
-        exposition: returns measurements in the text format of Prometheus; None serves none.
+        service: answers.
+        keys: that requests need; `Keys()`: none.
+        page: folder of the search page; None: no page.
+        exposition: returns measurements in the text format of Prometheus; None: no `/metrics`.
     """
-    # FastAPI's own pages would load scripts from elsewhere.
+    # FastAPI's own pages load scripts from other sites. Its redirects go to the site in the Host header, with the key.
     api = FastAPI(
         title=description.TITLE,
         summary=description.SUMMARY,
@@ -63,8 +64,8 @@ def make_api(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        # It would send a client, with its key, to wherever its Host header says.
         redirect_slashes=False,
+        exception_handlers={RequestError: _problem, RequestValidationError: _invalid, HTTPException: _http},
     )
     api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
     api.add_middleware(SafeHeaders)
@@ -75,12 +76,17 @@ def make_api(
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "X-API-Key", "Content-Type"],
         )
-    _add_problems(api)
     _add_routes(api, service)
     if page is not None:
-        _add_page(api, page)
+        for path, file in (("/", "index.html"), ("/compare", "compare.html"), ("/docs", "docs.html")):
+            api.add_route(path, partial(_file, page / file), include_in_schema=False)
+        api.mount("/static", StaticFiles(directory=page), name="static")
     if exposition is not None:
-        _add_metrics(api, exposition)
+
+        @api.get("/metrics", include_in_schema=False)
+        async def metrics() -> PlainTextResponse:
+            return PlainTextResponse(await exposition(), media_type="text/plain; version=0.0.4")
+
     return api
 
 
@@ -108,14 +114,14 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         openapi_extra=keyed,
     )
     async def describe() -> IndexResponse:
-        """Say what is searched, and what may be asked."""
+        """Describe the index: version, passages by collection, modes, search methods, limits."""
         return await service.describe()
 
     @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
     async def ingest(
         request: Annotated[IngestRequest, _body({"notes": ("Two passages", description.ADDING)})],
     ) -> IngestResponse:
-        """Add passages, or put them in place of those with their ids."""
+        """Add passages, or replace those with their ids."""
         return await service.ingest(request)
 
     @api.delete(
@@ -132,12 +138,12 @@ def _add_routes(api: FastAPI, service: Service) -> None:
 
     @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
     async def alive() -> Health:
-        """Answer while the process lives."""
+        """Answer while the process is alive."""
         return Health(status="ok")
 
     @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
     async def ready() -> Health:
-        """Answer while searches can be answered: a replica takes no requests before."""
+        """Answer while searches can be answered."""
         await service.check()
         return Health(status="ok")
 
@@ -156,77 +162,43 @@ def _body(examples: Mapping[str, tuple[str, BaseModel]]) -> Any:
     return Body(openapi_examples=description.bodies(examples))
 
 
-def _add_metrics(api: FastAPI, exposition: Callable[[], Awaitable[str]]) -> None:
-    # No operation of the interface: what it answers is described by Prometheus, and read by that.
-    @api.get("/metrics", include_in_schema=False)
-    async def metrics() -> PlainTextResponse:
-        return PlainTextResponse(await exposition(), media_type="text/plain; version=0.0.4")
+async def _file(path: Path, _: Request) -> FileResponse:
+    return FileResponse(path)
 
 
-def _add_page(api: FastAPI, page: Path) -> None:
-    @api.get("/", include_in_schema=False)
-    async def index() -> FileResponse:
-        return FileResponse(page / "index.html")
-
-    @api.get("/compare", include_in_schema=False)
-    async def compare() -> FileResponse:
-        return FileResponse(page / "compare.html")
-
-    @api.get("/docs", include_in_schema=False)
-    async def docs() -> FileResponse:
-        return FileResponse(page / "docs.html")
-
-    api.mount("/static", StaticFiles(directory=page), name="static")
+async def _problem(request: Request, error: Any) -> Response:
+    response: Response = error.response(request.url.path)
+    return response
 
 
-def _add_problems(api: FastAPI) -> None:
-    @api.exception_handler(RequestError)
-    async def refused(request: Request, error: RequestError) -> Response:
-        return _response(error, request)
-
-    @api.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        sent = request.headers.get("content-type", "")
-        # A body that is not said to be JSON has not been read.
-        unread = isinstance(error.body, bytes) and error.body
-        return _response(UnsupportedError(sent) if unread else _explained(error), request)
-
-    @api.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        return _response(_of_status(error), request)
-
-
-def _response(error: RequestError, request: Request) -> Response:
-    content = error.problem(request.url.path).model_dump_json()
-    return Response(content, error.status, error.headers(), "application/problem+json")
-
-
-def _explained(error: RequestValidationError) -> RequestError:
+async def _invalid(request: Request, error: Any) -> Response:
+    if isinstance(error.body, bytes) and error.body:
+        # FastAPI does not parse a body whose content type is not JSON.
+        return await _problem(request, UnsupportedError(request.headers.get("content-type", "")))
     errors = error.errors()
     first = errors[0]
     if first["type"] == "json_invalid":
-        return MalformedError(f"the body is no JSON: {first['ctx']['error']}", "send one JSON object, encoded as UTF-8")
+        detail = f"the body is no JSON: {first['ctx']['error']}"
+        return await _problem(request, MalformedError(detail, "send one JSON object, encoded as UTF-8"))
     field = _field(first)
-    # Every alternative of a union (`adaptive`, a number) has said why it is not meant.
+    # Each alternative of a union (`adaptive`, a number) has a message.
     messages = dict.fromkeys(str(each["msg"]) for each in errors if _field(each) == field)
-    message = "; or: ".join(messages).removeprefix("Value error, ")
-    return InvalidError(message, "see /openapi.json for what can be sent", field)
+    detail = "; or: ".join(messages).removeprefix("Value error, ")
+    return await _problem(request, InvalidError(detail, "see /openapi.json for what can be sent", field))
+
+
+async def _http(request: Request, error: Any) -> Response:
+    if error.status_code == 404:
+        problem: RequestError = NotFoundError("nothing is at this path", "see /openapi.json for all paths")
+    elif error.status_code == 405:
+        problem = NotAllowedError((error.headers or {}).get("Allow", ""))
+    else:
+        problem = MalformedError(str(error.detail), "see /openapi.json for what can be sent")
+    return await _problem(request, problem)
 
 
 def _field(error: dict[str, Any]) -> str | None:
-    """Return the place of an error in the body, without the names of a union's alternatives (`str`, `list[str]`)."""
-    place = [str(part) for part in error["loc"][1:] if isinstance(part, int) or _is_name(part)]
-    return ".".join(place) or None
-
-
-def _is_name(part: str) -> bool:
-    return part.isidentifier() and part not in {"str", "int", "float", "bool", "Filter"}
-
-
-def _of_status(error: HTTPException) -> RequestError:
-    if error.status_code == 404:
-        return NotFoundError("nothing is at this path", "see /openapi.json for what can be asked")
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return NotAllowedError("the path does not take this method", f"it takes {allowed}", allowed)
-    return MalformedError(str(error.detail), "see /openapi.json for what can be sent")
+    """Return the position of an error in the body, without the types of a union's alternatives (`str`, `list[str]`)."""
+    types = {"str", "int", "float", "bool", "Filter"}
+    parts = [str(part) for part in error["loc"][1:]]
+    return ".".join(part for part in parts if part.isdigit() or (part.isidentifier() and part not in types)) or None

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the interface beside its schemas: groups, keys, and an example of every request and answer.
+"""OpenAPI: groups of operations, keys, and an example of every request and response.
 
 The examples follow each other: passages are added, then found, explained and deleted.
 """
@@ -10,66 +10,31 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from diffretriever.schemas.serve import (
-    BudgetUsed,
-    DeleteResponse,
-    EncodedQuery,
-    EncodedSlot,
-    EncodeRequest,
-    EncodeResponse,
-    Filter,
-    Health,
-    IndexResponse,
-    IndexState,
-    IngestRequest,
-    IngestResponse,
-    LimitsInForce,
-    PartState,
-    PassageIn,
-    Problem,
-    QueryResult,
-    SearchHit,
-    SearchRequest,
-    SearchResponse,
-    SearchTimings,
-    Word,
-)
-from diffretriever.serving.problems import (
-    ForbiddenError,
-    InvalidError,
-    MalformedError,
-    MisdirectedError,
-    NotFoundError,
-    RequestError,
-    TooLargeError,
-    TooSlowError,
-    UnauthorizedError,
-    UnavailableError,
-    UnsupportedError,
-)
+from diffretriever.schemas import serve as http
+from diffretriever.serving import problems
 
 TITLE = "DiffRetriever"
-SUMMARY = "Search an index of passages, add to it, and see what queries are represented by."
+SUMMARY = "Search an index of passages, change it, and encode queries."
 TAGS = [
     {"name": "search", "description": "Ranking passages, and the vectors and words that they are ranked by."},
     {"name": "passages", "description": "Changing the index: each request is one step, done whole or not at all."},
-    {"name": "service", "description": "What is served, and whether it answers. The last two need no key."},
+    {"name": "service", "description": "The index, and whether the server answers. The last two need no key."},
 ]
 COMPONENTS: dict[str, dict[str, Any]] = {
-    "schemas": {"Problem": Problem.model_json_schema()},
+    "schemas": {"Problem": http.Problem.model_json_schema()},
     "securitySchemes": {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A key, where the server has keys."},
         "header": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same in another header."},
     },
 }
-"""What no route brings with it. Either scheme is enough, and a server without keys asks for none."""
+"""Parts that routes do not define. Either scheme is enough; a server without keys needs neither."""
 SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {}]
 
 _QUERY = "when do I prune roses?"
-_NOTE = PassageIn(id="note-1", title="Roses", text="Prune them in late winter, above a bud.", collection="notes")
-_BUDGET = BudgetUsed(slots=2, reason="asked")
-_WORDS = [Word(word="roses", weight=1.72), Word(word="prune", weight=1.31)]
-_STATE = IndexState(
+_NOTE = http.PassageIn(id="note-1", title="Roses", text="Prune them in late winter, above a bud.", collection="notes")
+_BUDGET = http.BudgetUsed(slots=2, reason="asked")
+_WORDS = [http.Word(word="roses", weight=1.72), http.Word(word="prune", weight=1.31)]
+_STATE = http.IndexState(
     name="notes",
     version=3,
     rows=41,
@@ -78,29 +43,29 @@ _STATE = IndexState(
     checked_seconds_ago=0.4,
 )
 
-SEARCHES: dict[str, tuple[str, SearchRequest]] = {
-    "query": ("One query, with what the server chooses by itself", SearchRequest(query=_QUERY)),
+SEARCHES: dict[str, tuple[str, http.SearchRequest]] = {
+    "query": ("One query, with the defaults", http.SearchRequest(query=_QUERY)),
     "queries": (
-        "Several queries, each with the budget that its text asks for",
-        SearchRequest(query=[_QUERY, "bread without yeast"], k=3, budget="adaptive"),
+        "Several queries, each with a budget chosen from its text",
+        http.SearchRequest(query=[_QUERY, "bread without yeast"], k=3, budget="adaptive"),
     ),
     "explained": (
-        "In one collection, with what the scores are made of",
-        SearchRequest(query=_QUERY, k=3, filter=Filter(collection="notes"), explain=True, words=3),
+        "In one collection, with explanations",
+        http.SearchRequest(query=_QUERY, k=3, filter=http.Filter(collection="notes"), explain=True, words=3),
     ),
 }
-"""Name → what it shows, and a body of `POST /search`."""
-ENCODING = EncodeRequest(query=_QUERY)
-ADDING = IngestRequest(passages=[_NOTE, PassageIn(id="note-2", text="Sourdough rises for a night.")])
-FOUND = SearchResponse(
+"""Name → title, and a body of `POST /search`."""
+ENCODING = http.EncodeRequest(query=_QUERY)
+ADDING = http.IngestRequest(passages=[_NOTE, http.PassageIn(id="note-2", text="Sourdough rises for a night.")])
+FOUND = http.SearchResponse(
     index=_STATE,
     mode="hybrid",
     results=[
-        QueryResult(
+        http.QueryResult(
             query=_QUERY,
             budget=_BUDGET,
             hits=[
-                SearchHit(
+                http.SearchHit(
                     rank=1,
                     id=_NOTE.id,
                     title=_NOTE.title,
@@ -112,20 +77,23 @@ FOUND = SearchResponse(
             ],
         )
     ],
-    timings_ms=SearchTimings(choose=0.2, encode=6.1, search=1.4, passages=0.6, total=8.5),
+    timings_ms=http.SearchTimings(choose=0.2, encode=6.1, search=1.4, passages=0.6, total=8.5),
 )
-ENCODED = EncodeResponse(
+ENCODED = http.EncodeResponse(
     fingerprint=_STATE.fingerprint,
     results=[
-        EncodedQuery(
+        http.EncodedQuery(
             query=_QUERY,
             budget=_BUDGET,
-            slots=[EncodedSlot(words=_WORDS[:1], vector=[0.6, 0.8]), EncodedSlot(words=_WORDS[1:], vector=[0.8, -0.6])],
+            slots=[
+                http.EncodedSlot(words=_WORDS[:1], vector=[0.6, 0.8]),
+                http.EncodedSlot(words=_WORDS[1:], vector=[0.8, -0.6]),
+            ],
             terms=_WORDS,
         )
     ],
 )
-DESCRIBED = IndexResponse(
+DESCRIBED = http.IndexResponse(
     index=_STATE,
     title="masked minilm q2p4",
     method="masked",
@@ -138,44 +106,35 @@ DESCRIBED = IndexResponse(
     adaptive="rule",
     collections={"notes": 40, "served": 1},
     found_by={"dense": ["codes"], "sparse": ["postings"]},
-    parts=[PartState(fragments=2, passages=41, mapped_bytes=61_440, found_by={"dense": "codes", "sparse": "postings"})],
-    limits=LimitsInForce(
-        max_query_chars=4000,
-        max_queries=64,
-        max_k=1000,
-        max_hits=10_000,
-        max_explained=200,
-        max_budget=32,
-        max_passages=256,
-        max_passage_chars=100_000,
-        max_body_bytes=4 << 20,
-        timeout_s=30,
-    ),
+    parts=[
+        http.PartState(fragments=2, passages=41, mapped_bytes=61_440, found_by={"dense": "codes", "sparse": "postings"})
+    ],
+    limits=http.ServeLimits(),
 )
-ADDED = IngestResponse(added=2, replaced=0, unchanged=0, version=4)
-DELETED = DeleteResponse(deleted=1, version=5)
-WELL = Health(status="ok")
-_PROBLEMS: tuple[tuple[RequestError, str], ...] = (
-    (MalformedError("the body is no JSON: Expecting value", "send one JSON object, encoded as UTF-8"), "/search"),
-    (UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`"), "/search"),
-    (ForbiddenError("this API key may search, and not change the index", "send the key for writing"), "/passages"),
-    (NotFoundError("there is no passage 'note-9'", "check the id", "id"), "/passages/note-9"),
-    (TooSlowError("512 bytes have arrived", "send it at once: a body has 5 seconds"), "/search"),
-    (TooLargeError("the body has more bytes than the server takes", "send at most 4194304 bytes"), "/search"),
-    (UnsupportedError("text/plain"), "/search"),
-    (InvalidError("2000 passages are too many", "ask for at most 1000", "k"), "/search"),
-    (MisdirectedError("search.example.org"), "/search"),
-    (UnavailableError("64 requests are being worked on already", 1), "/search"),
+ADDED = http.IngestResponse(added=2, replaced=0, unchanged=0, version=4)
+DELETED = http.DeleteResponse(deleted=1, version=5)
+WELL = http.Health(status="ok")
+_PROBLEMS = (
+    problems.MalformedError("the body is no JSON: Expecting value", "send one JSON object, encoded as UTF-8"),
+    problems.UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`"),
+    problems.ForbiddenError("this API key may search, and not change the index", "send the key for writing"),
+    problems.NotFoundError("there is no passage 'note-9'", "check the id", "id"),
+    problems.TooSlowError("512 bytes have arrived", "send it within 5 seconds"),
+    problems.TooLargeError("the body has more bytes than the server takes", "send at most 4194304 bytes"),
+    problems.UnsupportedError("text/plain"),
+    problems.InvalidError("2000 passages are too many", "ask for at most 1000", "k"),
+    problems.MisdirectedError("search.example.org"),
+    problems.UnavailableError("64 requests are being worked on already", 1),
 )
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of problems, by status."""
     found: dict[int | str, dict[str, Any]] = {}
-    for error, path in _PROBLEMS:
+    for error in _PROBLEMS:
         if error.status in statuses:
-            schema = {"$ref": "#/components/schemas/Problem"}
-            content = {"schema": schema, "example": error.problem(path).model_dump(mode="json")}
+            example = error.problem("/passages" if error.status in (403, 404) else "/search").model_dump(mode="json")
+            content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
             found[error.status] = {"description": error.title, "content": {"application/problem+json": content}}
     return found
 

@@ -1,7 +1,4 @@
-"""What stands before the routes: names, API keys, how many requests at a time, how large and how slow a body may be.
-
-It also adds the headers that every answer has.
-"""
+"""Checks before the routes: names, API keys, size and time of bodies, requests at a time. Adds headers to responses."""
 
 from __future__ import annotations
 
@@ -11,10 +8,13 @@ import hmac
 import ipaddress
 import logging
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Self
 from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.load import Load
@@ -30,44 +30,33 @@ from diffretriever.serving.problems import (
     UnavailableError,
 )
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 HEADERS = {
-    # The rest of the policy stands in the pages themselves, where this directive would have no effect.
+    # The pages themselves have the rest of the policy; this directive has an effect in a header only.
     "content-security-policy": "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
-"""What every answer has: nobody may frame the pages, guess a file's type, or learn queries from an address."""
+"""Of every response: no site may frame the pages, guess a file's type, or learn queries from an address."""
 OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
-"""Paths that need no key and are answered at once, like the page's files: they tell nothing of the index."""
+"""Paths that need no key and are always answered, like the page's files: they reveal nothing about the index."""
 _PROBES = ("/healthz", "/readyz")
-"""Paths that answer by whatever name: balancers ask by their own."""
-_FILES = "/static/"
+"""Paths that answer by any name: load balancers use names of their own."""
 _READING = ("/search", "/encode")
 """Paths that change nothing though their method is POST."""
-_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 KEY_VARIABLES = ("DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY")
-"""Of the environment: the keys for writing and for reading."""
+"""Environment variables of the keys for writing and for reading."""
 _LEAST_KEY_CHARS = 16
-_NO_WEBSOCKETS = 1008
 _BUSY_S = 1
-_YOUNG_S = 0.5
-"""Seconds for which a body may count as one that comes at once, however busy the machine is."""
 _LOG = logging.getLogger("diffretriever.serving")
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The SHA-256 of each API key, which is all that a server keeps of them.
+    """The SHA-256 of each API key; a server stores no more of them.
 
     Attributes:
-        write: of the key that may do everything.
-        read: of the key that may search, and change nothing. Where there is only this one, nobody can write.
+        write: of the key that allows everything.
+        read: of the key that allows searching. With this one alone, no request can change the index.
     """
 
     write: bytes | None = None
@@ -75,10 +64,10 @@ class Keys:
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys, of which either may be missing.
+        """Return the digests of keys, either of which may be None.
 
         Raises:
-            ValueError: both are the same, or one is empty, as that of a request without a key is.
+            ValueError: both are the same, or one is empty, like that of a request without a key.
         """
         if "" in (write, read):
             raise ValueError("an API key is empty")
@@ -88,10 +77,10 @@ class Keys:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY, of which either may be unset.
+        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY, either of which may be unset.
 
         Raises:
-            ValueError: one is too short, as an empty one is, or both are the same.
+            ValueError: one is empty or too short, or both are the same.
         """
         keys = [os.environ.get(name) for name in KEY_VARIABLES]
         for name, key in zip(KEY_VARIABLES, keys, strict=True):
@@ -106,10 +95,10 @@ class Keys:
         return self.write is None and self.read is None
 
     def check(self, given: bytes, *, writes: bool) -> None:
-        """Raise unless a key is enough for a request; both are compared, each in the same time whatever is given.
+        """Raise unless a key allows a request. It is compared with both keys, in constant time.
 
         Raises:
-            UnauthorizedError: it is none of the keys.
+            UnauthorizedError: it is neither of the keys.
             ForbiddenError: it may not write.
         """
         if self.are_none:
@@ -121,75 +110,25 @@ class Keys:
         if not may_read:
             raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
         if writes:
-            fix = "send the key for writing" if self.write else "ask whoever runs it: there is no key for writing"
+            fix = "send the key for writing" if self.write else "ask the operator: the server has no key for writing"
             raise ForbiddenError("this API key may search, and not change the index", fix)
 
 
-class Bodies:
-    """The bodies that are being read, so many at a time. To be used from one event loop.
-
-    Where there is no room, the one that has been coming for longest makes room for the next.
-    """
-
-    def __init__(self, most: int, seconds: float) -> None:
-        """Let at most `most` bodies come at a time, each for at most so many seconds."""
-        self._most, self._seconds = most, seconds
-        self._coming: dict[asyncio.Timeout, float] = {}
-        """When each was begun, the oldest first."""
-
-    async def read(self, receive: Receive, most_bytes: int) -> Message:
-        """Return a body as one message, up to its end or until there are more than so many bytes.
-
-        Raises:
-            TooSlowError: the body did not end in time, or the client went away.
-            UnavailableError: too many bodies have begun to come at this moment.
-        """
-        parts: list[bytes] = []
-        size, is_ended = 0, False
-        try:
-            async with asyncio.timeout(self._seconds) as deadline:
-                self._make_room()
-                self._coming[deadline] = asyncio.get_running_loop().time()
-                try:
-                    while size <= most_bytes and not is_ended:
-                        message = await receive()
-                        if message["type"] == "http.disconnect":
-                            raise TooSlowError("the connection was closed before its end", "send the whole body")
-                        parts.append(message.get("body", b""))
-                        size, is_ended = size + len(parts[-1]), not message.get("more_body")
-                finally:
-                    self._coming.pop(deadline, None)
-        except TimeoutError:
-            fix = f"send it at once: a body has {self._seconds:g} seconds, and less where many come slowly"
-            raise TooSlowError(f"{size} bytes have arrived", fix) from None
-        return {"type": "http.request", "body": b"".join(parts), "more_body": not is_ended}
-
-    def _make_room(self) -> None:
-        if len(self._coming) < self._most:
-            return
-        now = asyncio.get_running_loop().time()
-        oldest = next(iter(self._coming))
-        if now - self._coming[oldest] < _YOUNG_S:
-            raise UnavailableError(f"{self._most} bodies are being read already", _BUSY_S)
-        del self._coming[oldest]
-        oldest.reschedule(now)
-
-
 class Guard:
-    """ASGI middleware. A request that passes has its whole body read, so that no slow client holds up the work.
+    """ASGI middleware. It reads the whole body of a request first, so that slow clients take no work's place.
 
     Attributes:
-        ongoing: requests that are being worked on.
+        ongoing: number of requests that are being processed.
     """
 
-    def __init__(self, app: App, config: ServeConfig, keys: Keys, load: Load) -> None:
-        """Stand before an application.
+    def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys, load: Load) -> None:
+        """Guard an application.
 
         Args:
-            app: what requests are passed on to.
+            app: receives the requests that pass.
             config: of the application.
             keys: that requests need.
-            load: what is told how many requests are being worked on.
+            load: receives the number of requests that are being processed.
         """
         self._app, self._keys, self._load = app, keys, load
         self._limits, self._most = config.limits, config.max_ongoing
@@ -197,137 +136,99 @@ class Guard:
         self._origins = config.cors_origins
         self._checks_names = "*" not in config.hosts and (keys.are_none or bool(config.hosts))
         self.ongoing = 0
-        self._bodies = Bodies(config.max_ongoing, config.limits.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on, or answer with a problem."""
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": _NO_WEBSOCKETS})
+            await WebSocketClose()(scope, receive, send)
             return
-        if scope["type"] == "lifespan":
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            self._check_names(scope)
-            if _is_open(scope):
+            headers = Headers(scope=scope)
+            self._check_names(scope, headers)
+            if _path(scope) in OPEN or _path(scope).startswith("/static/"):
                 await self._app(scope, receive, send)
                 return
-            self._check_key(scope)
-            await self._admit(scope, receive, send)
+            scheme, _, bearer = headers.get("authorization", "").partition(" ")
+            given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+            self._keys.check(given.encode("latin-1"), writes=_writes(scope))
+            most = self._limits.max_body_bytes
+            body = await read_body(receive, most, self._limits.body_s)
+            if len(body["body"]) > most:
+                raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
+            if self.ongoing >= self._most:
+                raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
+            self._count(1)
+            try:
+                await self._within_time(scope, Replayed(body, receive), send)
+            finally:
+                self._count(-1)
         except RequestError as refused:
-            await send_problem(refused, scope, send)
+            await refused.response(scope["path"])(scope, receive, send)
 
-    def _check_names(self, scope: Scope) -> None:
-        """Raise where a browser takes this server for another site, or has another site's page change the index.
+    def _check_names(self, scope: Scope, headers: Headers) -> None:
+        """Raise for a request that a page of another site makes.
 
-        A page whose own name is made to lead here (DNS rebinding) is sent by that name; by an address it cannot be.
+        A page whose name was made to resolve to this server (DNS rebinding) sends that name; no page can do so by an IP
+        address. A page under its own name sends that as `Origin`.
         """
         if not self._checks_names or _path(scope) in _PROBES:
             return
-        headers = dict(scope["headers"])
-        name = _name_in(headers.get(b"host", b"").decode("latin-1"))
+        name = _name_in(headers.get("host", ""))
         if name not in self._names and not is_address(name):
             raise MisdirectedError(name)
-        origin = headers.get(b"origin", b"").decode("latin-1")
+        origin = headers.get("origin", "")
         if origin and _writes(scope) and origin not in self._origins and _name_in(origin) not in {name, *self._names}:
             raise ForeignError(origin)
-
-    def _check_key(self, scope: Scope) -> None:
-        headers = dict(scope["headers"])
-        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        given = bearer.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        self._keys.check(given, writes=_writes(scope))
-
-    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A body that comes slowly must not take the place of a request that could be worked on.
-        most = self._limits.max_body_bytes
-        body = await self._bodies.read(receive, most)
-        if len(body["body"]) > most:
-            raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
-        if self.ongoing >= self._most:
-            raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
-        self._count(1)
-        try:
-            await self._within_time(scope, Replayed(body, receive), send)
-        finally:
-            self._count(-1)
 
     def _count(self, change: int) -> None:
         self.ongoing += change
         self._load.observe(self.ongoing)
 
     async def _within_time(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        has_begun = False
 
         async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
+            nonlocal has_begun
+            has_begun = True
             await send(message)
 
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 await self._app(scope, receive, watched)
         except TimeoutError:
-            if started:
+            if has_begun:
                 raise
             raise UnavailableError(f"no answer within {self._limits.timeout_s:g} seconds") from None
         except Exception:
-            # What it was is for the log alone: a message can hold what the client sent.
+            # Only the log has the message, which may quote the request.
             _LOG.exception("a request to %s failed", scope["path"])
-            if started:
+            if has_begun:
                 raise
-            raise InternalError("the request could not be answered", "tell whoever runs this server") from None
+            raise InternalError("the request could not be answered", "report it to the operator") from None
 
 
 class SafeHeaders:
     """ASGI middleware that adds `HEADERS`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back with the headers."""
+        """Pass a request on, and its response back with the headers."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
 
-def _name_in(address: str) -> str:
-    """Return the host of a Host or Origin header, in lower case; empty where there is none."""
-    try:
-        return urlsplit(f"//{address.rpartition('//')[2]}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _path(scope: Scope) -> str:
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
-
-
-def _is_open(scope: Scope) -> bool:
-    return _path(scope) in OPEN or _path(scope).startswith(_FILES)
-
-
-def _writes(scope: Scope) -> bool:
-    """Return whether a request may change the index: what is not known to read is taken to write."""
-    return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READING
-
-
 class Replayed:
-    """A message that was received, given to whoever receives next, and then those that come."""
+    """Receives a message that was received before, then further ones."""
 
     def __init__(self, message: Message, receive: Receive) -> None:
         self._message: Message | None = message
@@ -341,10 +242,47 @@ class Replayed:
         return message
 
 
-async def send_problem(refused: RequestError, scope: Scope, send: Send) -> None:
-    """Answer with a problem."""
-    body = refused.problem(str(scope["path"])).model_dump_json().encode()
-    headers = {"Content-Type": "application/problem+json", "Content-Length": str(len(body)), **refused.headers()}
-    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+async def read_body(receive: Receive, most_bytes: int, seconds: float) -> Message:
+    """Return a body as one message: all of it, or its first bytes if there are more than `most_bytes`.
+
+    Raises:
+        TooSlowError: the body did not arrive in time, or the client disconnected.
+    """
+    body, is_whole = bytearray(), False
+    try:
+        async with asyncio.timeout(seconds):
+            while len(body) <= most_bytes and not is_whole:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise TooSlowError("the connection was closed before its end", "send the whole body")
+                body += message.get("body", b"")
+                is_whole = not message.get("more_body")
+    except TimeoutError:
+        raise TooSlowError(f"{len(body)} bytes have arrived", f"send it within {seconds:g} seconds") from None
+    return {"type": "http.request", "body": bytes(body), "more_body": not is_whole}
+
+
+def _name_in(address: str) -> str:
+    """Return the host of a Host or Origin header, in lower case; empty if there is none."""
+    try:
+        return urlsplit(f"//{address.rpartition('//')[2]}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def _writes(scope: Scope) -> bool:
+    """Return whether a request may change the index."""
+    return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READING

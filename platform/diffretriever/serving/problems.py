@@ -1,36 +1,38 @@
-"""Everything that can be wrong with a request, each as an exception that becomes a problem of RFC 9457."""
+"""Everything that can be wrong with a request, as exceptions that become problem details (RFC 9457)."""
 
 from __future__ import annotations
+
+from starlette.responses import Response
 
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.serve import Problem
 
 _NAMES = "use localhost or the server's IP address, or add the name to its setting `hosts`"
 RETRY_AFTER_S = 2
-"""Seconds that a client is told to wait where the server cannot say."""
+"""Default seconds of `Retry-After`."""
 
 
 class RequestError(Exception):
-    """A request that is answered with a problem; a subclass is a kind of problem.
+    """A request that is answered with a problem; each subclass is a kind of problem.
 
     Attributes:
         status: HTTP status.
         kind: name of the kind, for programs.
-        title: the same for people.
-        retry_after: seconds, where trying again may help.
+        title: the kind, for people.
+        headers: of the response.
     """
 
     status = 422
     kind = "invalid"
     title = "The request is not valid"
-    retry_after: int | None = None
+    headers: dict[str, str] = {}  # noqa: RUF012 (subclasses and instances replace it)
 
     def __init__(self, detail: str, fix: str, field: str | None = None) -> None:
         super().__init__(detail)
         self.detail, self.fix, self.field = detail, fix, field
 
     def problem(self, path: str) -> Problem:
-        """Return what the client is sent; `path` is what it asked for."""
+        """Return the body of the response to a request for `path`."""
         return Problem(
             type=f"urn:diffretriever:problem:{self.kind}",
             title=self.title,
@@ -41,9 +43,10 @@ class RequestError(Exception):
             instance=shortened(path),
         )
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers that go with it."""
-        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+    def response(self, path: str) -> Response:
+        """Return the response to a request for `path`."""
+        content = self.problem(path).model_dump_json()
+        return Response(content, self.status, self.headers, "application/problem+json")
 
 
 class InvalidError(RequestError):
@@ -60,20 +63,14 @@ class UnauthorizedError(RequestError):
     """The API key is missing or wrong."""
 
     status, kind, title = 401, "unauthorized", "An API key is needed"
-
-    def headers(self) -> dict[str, str]:
-        """Name the scheme."""
-        return {"WWW-Authenticate": "Bearer"}
+    headers = {"WWW-Authenticate": "Bearer"}  # noqa: RUF012
 
 
 class ForbiddenError(RequestError):
-    """The API key is good for less than what was asked."""
+    """The API key does not allow the request (RFC 6750, section 3.1)."""
 
     status, kind, title = 403, "forbidden", "The API key is not enough"
-
-    def headers(self) -> dict[str, str]:
-        """Say so as RFC 6750 §3.1 does."""
-        return {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
+    headers = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}  # noqa: RUF012
 
 
 class ForeignError(RequestError):
@@ -86,53 +83,43 @@ class ForeignError(RequestError):
 
 
 class NotFoundError(RequestError):
-    """Nothing is there."""
+    """The path or the passage does not exist."""
 
     status, kind, title = 404, "not-found", "Nothing is there"
 
 
 class NotAllowedError(RequestError):
-    """The path is there, and takes other methods."""
+    """The path takes other methods."""
 
     status, kind, title = 405, "method", "The path takes other methods"
 
-    def __init__(self, detail: str, fix: str, allowed: str) -> None:
-        super().__init__(detail, fix)
-        self._allowed = allowed
-
-    def headers(self) -> dict[str, str]:
-        """Name the methods it takes."""
-        return {"Allow": self._allowed}
+    def __init__(self, allowed: str) -> None:
+        super().__init__("the path does not take this method", f"it takes {allowed}")
+        self.headers = {"Allow": allowed}
 
 
 class TooSlowError(RequestError):
-    """The body did not arrive in time."""
+    """The body did not arrive in time. The rest of it may still come, so the connection is closed."""
 
     status, kind, title = 408, "slow-body", "The body did not arrive in time"
-
-    def headers(self) -> dict[str, str]:
-        """Have the connection closed: what still comes on it is the rest of the body."""
-        return {"Connection": "close"}
+    headers = {"Connection": "close"}  # noqa: RUF012
 
 
 class TooLargeError(RequestError):
     """The body has too many bytes."""
 
     status, kind, title = 413, "too-large", "The body is too large"
-
-    def headers(self) -> dict[str, str]:
-        """Have the connection closed, likewise."""
-        return {"Connection": "close"}
+    headers = {"Connection": "close"}  # noqa: RUF012
 
 
 class UnsupportedError(RequestError):
-    """The body is said to be something other than JSON, or nothing is said of it."""
+    """The content type of the body is not JSON."""
 
     status, kind, title = 415, "content-type", "The body is not sent as JSON"
 
     def __init__(self, content_type: str) -> None:
-        said = f"the body is sent as {shortened(content_type)}" if content_type else "nothing says what the body is"
-        super().__init__(said, "send it with the header `content-type: application/json`", "content-type")
+        sent = f"the body is sent as {shortened(content_type)}" if content_type else "the body has no content type"
+        super().__init__(sent, "send it with the header `content-type: application/json`", "content-type")
 
 
 class MisdirectedError(RequestError):
@@ -145,16 +132,16 @@ class MisdirectedError(RequestError):
 
 
 class InternalError(RequestError):
-    """A mistake of the server's; what it was stands in its log, not in the answer."""
+    """A fault of the server, whose log has the details."""
 
     status, kind, title = 500, "internal", "The server made a mistake"
 
 
 class UnavailableError(RequestError):
-    """The server cannot answer now: overloaded, restarting, or another job writes to the index."""
+    """The server cannot answer now: it is overloaded or restarts, or another job writes to the index."""
 
     status, kind, title = 503, "unavailable", "The server cannot answer now"
 
     def __init__(self, detail: str, retry_after: int = RETRY_AFTER_S) -> None:
         super().__init__(detail, f"send the same request again after {retry_after} seconds")
-        self.retry_after = retry_after
+        self.headers = {"Retry-After": str(retry_after)}

@@ -1,27 +1,30 @@
-"""Requests to answers: every answer from one version of the index, the same as a job's for the same query."""
+"""Answers requests. Every response comes from one version of the index, with the results of a job for its query."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from diffretriever.consent import trust_code
-from diffretriever.encoders import load_encoder, load_preparer
-from diffretriever.encoders.base import Encoder
-from diffretriever.encoders.preparer import Preparer
+import numpy as np
+
+from diffretriever.collections.records import RefusedError, checked_query
+from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.index.filters import FilterError, collection_filter, condition_of
-from diffretriever.index.manifest import check_same, manifest_of
+from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.presets import with_places
-from diffretriever.representations import Representations
+from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.mode import Mode, unweighted
-from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig
-from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (
     MOST_READ_PASSAGES,
+    AskedBudget,
+    BudgetUsed,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
@@ -29,120 +32,209 @@ from diffretriever.schemas.serve import (
     IndexResponse,
     IngestRequest,
     IngestResponse,
-    LimitsInForce,
+    Reduced,
     SearchRequest,
     SearchResponse,
+    SearchTimings,
 )
-from diffretriever.schemas.serve_config import ServeConfig, ServeLimits
-from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for
-from diffretriever.serving.answering import Answering, CheckedRequest, Planner, encoded_query
-from diffretriever.serving.backend import Backend
-from diffretriever.serving.ingest import Writer
+from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for, ranked
+from diffretriever.search.selecting import BudgetChooser
+from diffretriever.serving import ingest
+from diffretriever.serving.backend import Backend, Batcher
 from diffretriever.serving.load import Caps, Load, ladder
-from diffretriever.serving.metrics import Metrics, NoMetrics
+from diffretriever.serving.measure import Measure, unmeasured
 from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
+from diffretriever.serving.searches import (
+    Search,
+    encoded_query,
+    explanations,
+    query_results,
+    shown_passages,
+    with_bm25,
+)
 from diffretriever.serving.snapshots import Version, View
 
+Changed = TypeVar("Changed", IngestResponse, DeleteResponse)
 _LOST = "the index is not where it was: it is being replaced"
+_CHARACTERS_PER_TOKEN = 4
+_PROMPT_TOKENS = 32
+"""About the number of tokens of a query in addition to its text."""
 
 
 class Service:
-    """What one replica answers with. To be used from one event loop.
+    """Answers the requests of one replica. Use it from one event loop.
 
     Attributes:
         config: of the application.
-        view: the version that requests are answered from now.
-        load: how far requests are lowered now.
-        is_other_retriever: whether the index is now one that another encoder made: only a new service can serve it.
+        limits: of a request; `max_budget` is at most the number of slots that the encoder takes.
+        view: the version that answers new requests.
+        load: how much requests are reduced now.
+        is_other_retriever: whether the index was replaced by one of another retriever, which needs a new service.
     """
 
-    def __init__(self, config: ServeConfig, index: PassageIndex, answering: Answering, backend: Backend) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        index: PassageIndex,
+        preparer: Preparer,
+        backend: Backend,
+        measure: Measure = unmeasured,
+    ) -> None:
         """Serve an index.
 
         Args:
             config: of the application.
             index: the version to begin with.
-            answering: the steps around encoding and searching.
-            backend: what encodes and searches.
+            preparer: of the encoder that made it.
+            backend: encodes and searches.
+            measure: receives measurements.
+
+        Raises:
+            ValueError: the selector cannot be used for this index, or a bound of `config.load` has no effect.
         """
         self.config = config
+        most = min(config.limits.max_budget, preparer.most_slots or config.limits.max_budget)
+        self.limits = config.limits.model_copy(update={"max_budget": most})
         self.view = View(index)
-        self._answering, self._backend = answering, backend
-        self.load = Load(config.max_ongoing, ladder(config.load, answering.planner.own_budget))
         self.is_other_retriever = False
         self._is_lost = False
-        self._writer = Writer(config, index.manifest, self._encode_passages)
+        self._retriever = index.manifest.retriever
+        self._budget, self._chooser, levels = open_budgets(config, index, preparer)
+        self.load = Load(config.max_ongoing, levels)
+        self._preparer, self._backend, self._measure = preparer, backend, measure
+        self._batcher = Batcher("answer", self._answer, _tokens, backend.batch_tokens, measure, backend.threads)
+        # Two threads in one tokenizer raise an error.
+        self._tokenizer = threading.Lock()
+        self._writing = asyncio.Lock()
 
     async def search(self, request: SearchRequest) -> SearchResponse:
         """Answer `POST /search`."""
-        view, caps = self.view, self.load.caps
+        view = self.view
         try:
-            return await self._backend.answer(await self._checked(request, view, caps))
+            return await self._batcher(await self._checked(request, view, self.load.caps))
         except RequestError:
             raise
         except Exception:
-            await self._refuse_lost(view)
+            # If the look for the index fails too, the request fails with its own error.
+            with suppress(Exception):
+                await self.refresh()
+            if self._is_lost or self.view.version.created != view.version.created:
+                raise UnavailableError(_LOST) from None
             raise
 
-    async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> CheckedRequest:
-        limits = self.config.limits
-        if request.k > limits.max_k:
-            raise InvalidError(f"{request.k} passages are too many", f"ask for at most {limits.max_k}", "k")
-        _check_passages(request, limits)
-        _check_words(request, view.index.manifest.retriever)
-        mode = self._mode(request.mode)
+    async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> Search:
+        """Check a request against the limits and the index, and open BM25 if its mode needs it."""
+        texts = self._checked_texts(request.query, request.budget)
+        if request.k > self.limits.max_k:
+            raise InvalidError(f"{request.k} passages are too many", f"ask for at most {self.limits.max_k}", "k")
+        passages = request.k * len(texts)
+        most = self.limits.max_explained if request.explain else self.limits.max_hits
+        if passages > most:
+            fits = most * request.k // passages
+            fix = f"ask for a k of at most {fits}" if fits else f"send at most {most} queries"
+            to_explain = " to explain" if request.explain else ""
+            raise InvalidError(f"{passages} passages are too many{to_explain}", f"{fix} in a request", "k")
+        if request.words:
+            self._check_words(request, passages)
+        mode = request.mode or self._retriever.ranked_by
+        if unweighted(mode) not in self._retriever.offered_modes:
+            fix = suggest(mode, self._retriever.offered_modes).strip()
+            raise InvalidError(f"this index has no {shortened(mode)} scores", fix, "mode")
         condition = await self._condition(view, request.filter)
-        bm25 = await view.bm25(condition) if "bm25" in lists_for([mode]) else None
-        caps = replace(caps, candidates=await self._candidates(view, mode, request.k, caps.candidates))
-        return CheckedRequest(request, view, mode, condition, bm25, caps)
+        if "bm25" in lists_for([mode]) and not view.has_bm25:
+            await asyncio.to_thread(view.bm25)
+        if caps.candidates is not None:
+            caps = replace(caps, candidates=await self._candidates(view, mode, max(request.k, caps.candidates)))
+        return Search(request, texts, view, mode, condition, caps)
 
-    async def _candidates(self, view: View, mode: Mode, k: int, most: int | None) -> int | None:
-        """Return how many candidates a request is left of those that it would have; None where it has no more."""
-        if most is None:
-            return None
-        lists = lists_for([mode])
-        named = await self._named(view) if "dense" in lists else 0
-        full = max(named, FUSION_DEPTH if len(lists) > 1 else 0)
-        return max(k, most) if max(k, most) < full else None
+    def _answer(self, searches: list[Search]) -> list[SearchResponse]:
+        """Answer requests together. This blocks: the batcher calls it in a thread."""
+        for search in searches:
+            most = search.caps.query_slots
+            search.budgets, search.prepared = self._prepared(search.texts, search.request.budget, most)
+        times = [time.perf_counter()]
 
-    async def _named(self, view: View) -> int:
-        """Return how many passages candidate indexes name for a query."""
-        if view.candidates is None:
-            parts = await self._backend.parts(view.version)
-            view.candidates = max(part.candidates or 0 for part in parts)
-        return view.candidates
+        encoded = self._backend.encode([search.prepared for search in searches])
+        for search, queries in zip(searches, encoded, strict=True):
+            _check_finite(search.texts, queries)
+            search.queries = queries
+        times.append(time.perf_counter())
+
+        lists = self._backend.find([(search.queries, search.spec) for search in searches])
+        for search, (found, missing) in zip(searches, lists, strict=True):
+            search.found, search.missing = with_bm25(search, found), missing
+        times.append(time.perf_counter())
+
+        for search in searches:
+            search.best = ranked(search.mode, search.found, search.request.k, search.fusion_depth)
+        shown = shown_passages(searches)
+        return [self._response(search, shown[search.view.version], times) for search in searches]
+
+    def _response(self, search: Search, shown: dict[int, dict[str, Any]], times: list[float]) -> SearchResponse:
+        explained = None
+        if search.request.explain:
+            explained = explanations(search, shown, self._preparer, self._tokenizer, self._backend.read)
+        results = query_results(search, shown, explained)
+        ends = [search.began, *times, time.perf_counter()]
+        stages = dict(zip(("choose", "encode", "search", "passages"), np.diff(ends) * 1000, strict=True))
+        timings = {name: round(float(value), 3) for name, value in [*stages.items(), ("total", sum(stages.values()))]}
+        reduced = _reduced(search)
+        for name, value in timings.items():
+            self._measure("stage_ms", value, name)
+        for budget in search.budgets:
+            if budget.slots is not None:
+                self._measure("query_slots", budget.slots)
+        if reduced is not None:
+            self._measure("reduced_requests", 1, str(search.caps.level))
+        if search.missing:
+            self._measure("partial_answers", 1)
+        return SearchResponse(
+            index=search.view.state(),
+            mode=search.mode,
+            results=results,
+            timings_ms=SearchTimings(**timings),
+            missing_shards=search.missing,
+            reduced=reduced,
+        )
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
         """Answer `POST /encode`."""
-        planned = await asyncio.to_thread(self._answering.plan, request.query, request.budget)
-        encoded = await self._backend.encode([query.prepared for query in planned])
-        word = self._answering.word
+        texts = self._checked_texts(request.query, request.budget)
+        return await asyncio.to_thread(self._encode, texts, request.budget)
+
+    def _encode(self, texts: list[str], budget: AskedBudget) -> EncodeResponse:
+        budgets, prepared = self._prepared(texts, budget)
+        (encoded,) = self._backend.encode([prepared])
+        word = self._preparer.vocabulary.word
         return EncodeResponse(
             fingerprint=self.view.index.manifest.fingerprint,
-            results=[encoded_query(query, encoded, number, word) for number, query in enumerate(planned)],
+            results=[
+                encoded_query(text, own, encoded.take(np.array([number])), word)
+                for number, (text, own) in enumerate(zip(texts, budgets, strict=True))
+            ],
         )
 
     async def describe(self) -> IndexResponse:
         """Answer `GET /index`."""
-        view, manifest, planner = self.view, self.view.index.manifest, self._answering.planner
-        retriever = manifest.retriever
+        view, retriever = self.view, self._retriever
         parts = await self._backend.parts(view.version)
         return IndexResponse(
             index=view.state(),
-            title=manifest.title,
+            title=view.index.manifest.title,
             method=retriever.method,
             modes=list(retriever.modes),
             default_mode=retriever.ranked_by,
             further_modes=[mode for mode in retriever.offered_modes if mode not in retriever.modes],
-            query_budget=planner.own_budget,
+            query_budget=self._budget,
             passage_budget=retriever.max_vectors("passage"),
             readable=retriever.is_readable,
-            adaptive=planner.selector.name if planner.selector else None,
+            adaptive=self._chooser.selector.name if self._chooser else None,
             collections=await asyncio.to_thread(lambda: view.collections),
-            metadata=manifest.metadata,
+            metadata=view.index.manifest.metadata,
             found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
             parts=parts,
-            limits=LimitsInForce(**planner.limits.model_dump(include=set(LimitsInForce.model_fields))),
+            limits=self.limits,
         )
 
     async def check(self) -> None:
@@ -152,23 +244,31 @@ class Service:
         await self._backend.check()
 
     async def ingest(self, request: IngestRequest) -> IngestResponse:
-        """Answer `POST /passages`; the new version is the one to be searched when this returns."""
-        # A client that goes away must not take the lock from under a commit.
-        done = await asyncio.shield(self._writer.add(request.passages))
-        await self.refresh()
-        return done
+        """Answer `POST /passages`; when this returns, new requests are answered from the new version."""
+        ingest.check(request.passages, self.limits)
+        return await asyncio.shield(self._change(ingest.add, request.passages, self._encode_passages))
 
     async def delete(self, passage_id: str) -> DeleteResponse:
-        """Answer `DELETE /passages/{id}`, likewise."""
-        done = await asyncio.shield(self._writer.delete(passage_id))
+        """Answer `DELETE /passages/{id}`; when this returns, new requests are answered from the new version."""
+        return await asyncio.shield(self._change(ingest.delete, passage_id))
+
+    async def _change(self, change: Callable[..., Changed], *arguments: Any) -> Changed:
+        """Change the index in a thread, one request at a time. Shield this: the commit needs the lock to its end."""
+        async with self._writing:
+            done = await asyncio.to_thread(change, self.config.index, self.view.index.manifest, *arguments)
         await self.refresh()
         return done
 
+    def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
+        with self._tokenizer:
+            prepared = self._preparer.prepare_passages(titles, texts)
+        return self._backend.encode([prepared])[0]
+
     async def refresh(self) -> None:
-        """Move to the latest version of the index, once it is ready everywhere.
+        """Open the latest version of the index everywhere, then answer from it.
 
         Raises:
-            ValueError: the index is gone, or was made anew by another retriever.
+            ValueError: the index is gone, or was made by another retriever.
         """
         started = time.monotonic()
         try:
@@ -181,34 +281,52 @@ class Service:
         if Version.of(latest).follows(self.view.version):
             view = await asyncio.to_thread(View, latest)
             await self._backend.open(view.version)
-            if "bm25" in lists_for([latest.manifest.retriever.ranked_by]):
-                # The words of all texts are counted while the version before answers. What goes wrong a search tells.
+            if "bm25" in lists_for([self._retriever.ranked_by]):
+                # BM25 statistics are computed while the previous version answers. A search reports an error in it.
                 with suppress(Exception):
-                    await view.bm25(None)
+                    await asyncio.to_thread(view.bm25)
             if view.version.follows(self.view.version):
                 self.view = view
         self._is_lost = False
         self.view.checked = max(self.view.checked, started)
 
-    async def _refuse_lost(self, view: View) -> None:
-        """Raise `UnavailableError` if a version cannot be read because its index is there no more."""
-        # Whatever goes wrong in looking, the request has failed for a reason that is told in any case.
-        with suppress(Exception):
-            await self.refresh()
-        if self._is_lost or self.view.version.created != view.version.created:
-            raise UnavailableError(_LOST)
+    def _checked_texts(self, query: str | list[str], budget: AskedBudget) -> list[str]:
+        texts = [query] if isinstance(query, str) else query
+        limits = self.limits
+        if not 1 <= len(texts) <= limits.max_queries:
+            fix = f"send between 1 and {limits.max_queries} queries in a request"
+            raise InvalidError(f"there are {len(texts)} queries", fix, "query")
+        for number, text in enumerate(texts):
+            name = "query" if isinstance(query, str) else f"query.{number}"
+            if len(text) > limits.max_query_chars:
+                fix = f"shorten it to {limits.max_query_chars} characters"
+                raise InvalidError(f"the query has {len(text)} characters", fix, name)
+            try:
+                checked_query("query", text)
+            except RefusedError as refused:
+                raise InvalidError(str(refused), "send a text with words in it, as valid Unicode", name) from None
+        method = self._retriever.method
+        if budget is not None and self._budget is None:
+            raise InvalidError(f"the {method} method has no query budget", "leave budget out", "budget")
+        if budget == "adaptive" and self._chooser is None:
+            detail = f"the {method} method has no slots to choose the number of"
+            raise InvalidError(detail, "give a number, or leave budget out", "budget")
+        if isinstance(budget, int) and budget > limits.max_budget:
+            raise InvalidError(f"{budget} slots are too many", f"ask for at most {limits.max_budget}", "budget")
+        return texts
 
-    def _mode(self, asked: Mode | None) -> Mode:
-        retriever = self.view.index.manifest.retriever
-        if asked is None:
-            return retriever.ranked_by
-        if unweighted(asked) not in retriever.offered_modes:
-            fix = suggest(asked, retriever.offered_modes).strip()
-            raise InvalidError(f"this index has no {shortened(asked)} scores", fix, "mode")
-        return asked
+    def _check_words(self, request: SearchRequest, passages: int) -> None:
+        if not request.explain:
+            raise InvalidError("words are part of explanations", "set explain to true, or leave words out", "words")
+        if not self._retriever.is_readable:
+            detail = f"vectors of the {self._retriever.method} method cannot be read as words"
+            raise InvalidError(detail, "leave words out", "words")
+        if passages > MOST_READ_PASSAGES:
+            fix = f"ask for at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
+            raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
 
     async def _condition(self, view: View, wanted: str | Filter | None) -> str | None:
-        """Return what passages must meet; None where all do."""
+        """Return the filter as a condition; None if it admits all passages."""
         if wanted is None:
             return None
         metadata = view.index.manifest.metadata
@@ -224,111 +342,74 @@ class Service:
             raise InvalidError(f"there is no collection '{shortened(wanted.collection)}'", fix, "filter.collection")
         return None if len(known) == 1 else condition_of(collection_filter(wanted.collection), metadata)
 
-    async def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
-        return await self._backend.encode(await asyncio.to_thread(self._answering.prepare_passages, titles, texts))
+    async def _candidates(self, view: View, mode: Mode, most: int) -> int | None:
+        """Return the candidates that load leaves to a request; None if it would have no more without load."""
+        lists = lists_for([mode])
+        if "dense" in lists and view.candidates is None:
+            parts = await self._backend.parts(view.version)
+            view.candidates = max(part.candidates or 0 for part in parts)
+        retrieved = (view.candidates or 0) if "dense" in lists else 0
+        return most if most < max(retrieved, FUSION_DEPTH if len(lists) > 1 else 0) else None
+
+    def _prepared(
+        self, texts: list[str], budget: AskedBudget, most: int | None = None
+    ) -> tuple[list[BudgetUsed], list[PreparedText]]:
+        """Choose each query's K_q, of at most `most` unless the request gives a number, and prepare the queries."""
+        with self._tokenizer:
+            if budget == "adaptive":
+                assert self._chooser is not None, "the budget is checked"
+                rule, allowed = self._chooser.selector.name, self._chooser.selector.budgets
+                budgets = [
+                    BudgetUsed(slots=each.budget, reason="adaptive", rule=rule, allowed=allowed, features=each.features)
+                    for each in self._chooser.choose(texts)
+                ]
+            elif budget is None:
+                budgets = [BudgetUsed(slots=self._budget, reason="retriever")] * len(texts)
+            else:
+                budgets = [BudgetUsed(slots=budget, reason="asked")] * len(texts)
+            if most is not None and not isinstance(budget, int):
+                budgets = [_lowered(each, most) for each in budgets]
+            slots = [each.slots or self._preparer.default_slots("query") for each in budgets]
+            return budgets, self._preparer.prepare(texts, "query", slots)
 
 
-def _most_passages(request: SearchRequest) -> int:
-    """Return how many passages an answer can have, all queries together."""
-    return request.k * (1 if isinstance(request.query, str) else len(request.query))
-
-
-def _check_passages(request: SearchRequest, limits: ServeLimits) -> None:
-    """Raise `InvalidError` for an answer of too many passages, all queries together."""
-    most, done = (limits.max_explained, " to explain") if request.explain else (limits.max_hits, "")
-    passages = _most_passages(request)
-    if passages > most:
-        fits = most * request.k // passages
-        fix = f"ask for a k of at most {fits}" if fits else f"send at most {most} queries"
-        raise InvalidError(f"{passages} passages are too many{done}", f"{fix} in a request", "k")
-
-
-def _check_words(request: SearchRequest, retriever: RetrieverConfig) -> None:
-    """Raise `InvalidError` where slots cannot be read as words of the whole vocabulary, or too many would be."""
-    if not request.words:
-        return
-    if not request.explain:
-        raise InvalidError("words are part of explanations", "set explain to true, or leave words out", "words")
-    if not retriever.is_readable:
-        detail = f"vectors of the {retriever.method} method cannot be read as words"
-        raise InvalidError(detail, "leave words out", "words")
-    passages = _most_passages(request)
-    if passages > MOST_READ_PASSAGES:
-        fix = f"ask for at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
-        raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
-
-
-def check_config(config: ServeConfig) -> None:
-    """Open what replicas open, but for the weights and the files beside the table, and read a row of it.
-
-    Raises:
-        ValueError: they could not; the message says why.
-    """
-    index = open_index(config)
-    answering = open_answering(config, index, open_preparer(config, index), NoMetrics())
-    ladder(config.load, answering.planner.own_budget)
-    next(index.batches(["id"], 1), None)
-
-
-def open_index(config: ServeConfig) -> PassageIndex:
-    """Open the latest version of the index to serve.
+def open_budgets(
+    config: ServeConfig, index: PassageIndex, preparer: Preparer
+) -> tuple[int | None, BudgetChooser | None, tuple[Caps, ...]]:
+    """Return the retriever's own K_q, the selector of adaptive budgets, and the caps of each level of load.
 
     Raises:
-        ValueError: no index there, or one without an encoder.
+        ValueError: the selector cannot be used for this index, or a bound of `config.load` has no effect.
     """
-    index = PassageIndex.open(config.index)
     retriever = index.manifest.retriever
-    if not retriever.has_weights:
-        raise ValueError(
-            f"{config.index} is a {retriever.method} index, which has no encoder to serve: search it with "
-            "jobs/search.py"
-        )
-    return index
+    budget = retriever.max_vectors("query") if retriever.has_query_budget else None
+    chooser = None
+    if has_slots(retriever):
+        chooser = BudgetChooser(config.selector or retriever.default_selector, index, preparer)
+    return budget, chooser, ladder(config.load, budget)
 
 
-def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encoder:
-    """Load the encoder that made the index onto `device`.
-
-    Raises:
-        ValueError: the backbone found is not the one that made it; the message names what differs. Or `recorded`
-            asks for what cannot be recorded.
-    """
-    trust_code(config.trust_code)
-    encoder = load_encoder(_retriever(config, index), device)
-    check_same(index.manifest, manifest_of(encoder), index.uri)
-    recorded = config.recorded
-    if recorded is None:
-        recorded = encoder.facts.device.type == "cuda" and encoder.can_record
-    if recorded:
-        encoder.record_passes()
-    return encoder
+def _tokens(search: Search) -> int:
+    """Return about the number of tokens to encode, before the texts are tokenised; `Encoder.encode` counts exactly."""
+    return sum(len(text) // _CHARACTERS_PER_TOKEN + _PROMPT_TOKENS for text in search.texts)
 
 
-def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
-    """Load the tokenizer side of that encoder alone."""
-    trust_code(config.trust_code)
-    return load_preparer(_retriever(config, index))
+def _lowered(budget: BudgetUsed, most: int) -> BudgetUsed:
+    if budget.slots is None or budget.slots <= most:
+        return budget
+    return budget.model_copy(update={"slots": most, "reason": "load"})
 
 
-def open_answering(config: ServeConfig, index: PassageIndex, preparer: Preparer, metrics: Metrics) -> Answering:
-    """Return the steps around encoding and searching.
-
-    Args:
-        config: of the application; names the selector and the limits.
-        index: what is served.
-        preparer: of the encoder that made it.
-        metrics: where answers are counted.
-
-    Raises:
-        ValueError: the selector cannot be used for this index.
-    """
-    return Answering(Planner(index, preparer, config.selector, config.limits), preparer, metrics)
+def _reduced(search: Search) -> Reduced | None:
+    """Return what load has lowered for a request; None if nothing."""
+    slots = search.caps.query_slots if any(budget.reason == "load" for budget in search.budgets) else None
+    if slots is None and search.caps.candidates is None:
+        return None
+    return Reduced(query_slots=slots, candidates=search.caps.candidates)
 
 
-def search_options(config: ServeConfig) -> SearchOptions:
-    """Return what the searches of this application are opened with: a job's defaults."""
-    return SearchOptions(index=config.index, memory_mb=config.memory_mb)
-
-
-def _retriever(config: ServeConfig, index: PassageIndex) -> NeuralRetriever:
-    return with_places(index.manifest.retriever, config.backbone, config.adapter)
+def _check_finite(texts: Sequence[str], encoded: Representations) -> None:
+    wrong = not_finite(encoded).tolist()
+    if wrong:
+        detail = f"query number {wrong[0]} ('{shortened(texts[wrong[0]])}') is encoded as NaN or infinity"
+        raise InvalidError(detail, "send other words, and report it to the operator of this server", "query")

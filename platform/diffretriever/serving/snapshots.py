@@ -1,17 +1,12 @@
-"""Versions of an index that stay open side by side, so that every request is answered from one of them.
+"""Open versions of an index. Several stay open at once, so that every request is answered from one of them.
 
-A `View` is the version that requests are answered from now, and what is said of it. A `Snapshot` is a version that is
-open for searching.
+A `View` is what requests read of a version. A `Snapshot` is a version, or one shard of it, open for searching.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, date
 from functools import cached_property, lru_cache
@@ -23,7 +18,6 @@ import torch
 from diffretriever.index.parts import IndexPart, shard_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
@@ -35,107 +29,105 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.serving.metrics import Metrics, NoMetrics
+from diffretriever.serving.measure import Measure, unmeasured
 
 KEPT_VERSIONS = 3
-"""Versions kept open. A request takes seconds at most, so none is still being answered from an older one."""
+"""Versions kept open. A request takes seconds at most, so older ones answer no requests."""
 
 
 class Version(NamedTuple):
-    """Which index lies at a place, and which of its versions: another may be put there that has the same numbers."""
+    """Identifies a version of an index: after an index is replaced, the other one may have the same numbers."""
 
     created: str
-    """When the index was made."""
+    """Time at which the index was created."""
     number: int
 
     @classmethod
     def of(cls, index: PassageIndex) -> Self:
-        """Return what is open."""
+        """Return the version that is open."""
         return cls(index.manifest.created, index.version)
 
     def follows(self, other: Version) -> bool:
-        """Return whether this is to be served in place of the other, which lay there before."""
+        """Return whether this version replaces the other, which was served before."""
         return self.created != other.created or self.number > other.number
 
 
 class View:
-    """One version of an index, and what requests read of it apart from searching.
+    """One version of an index, as requests read it.
 
     Attributes:
         index: the version.
-        version: which it is.
-        checked: time (`time.monotonic`) at which it was known to be the latest.
-        candidates: passages that candidate indexes name for a query, 0 where there are none; None: not known yet.
+        version: its identity.
+        checked: time (`time.monotonic`) at which it was last known to be the latest.
+        candidates: passages that candidate indexes retrieve for a query, 0 without such; None: not known yet.
     """
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
         self.version = Version.of(index)
-        self._rows = len(index)
-        self._committed = _committed(index)
-        self._fingerprint = index.manifest.fingerprint
         self.checked = time.monotonic()
         self.candidates: int | None = None
-        self._bm25: dict[str | None, asyncio.Future[Bm25Search]] = {}
+        self._state = IndexState(
+            name=index.uri.rstrip("/").rpartition("/")[2],
+            version=self.version.number,
+            rows=len(index),
+            fingerprint=index.manifest.fingerprint,
+            committed=_committed(index),
+            checked_seconds_ago=0,
+        )
+        self._bm25: Bm25Search | None = None
+        self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
+        self._opening = threading.Lock()
 
-    async def bm25(self, condition: str | None) -> Bm25Search:
-        """Return BM25 of the texts, which finds the passages that a condition admits, or all.
-
-        It is opened, or built, when it is first asked for; who asks meanwhile waits for the same.
-        """
-        found = self._bm25.get(condition)
-        if found is None:
-            found = self._bm25[condition] = asyncio.ensure_future(self._opened_bm25(condition))
-            for each in [each for each in self._bm25 if each is not None][: max(0, len(self._bm25) - 1 - FILTERS_KEPT)]:
-                del self._bm25[each]
-        try:
-            # Who stops waiting leaves it to the others.
-            return await asyncio.shield(found)
-        except Exception:
-            self._bm25.pop(condition, None)
-            raise
-
-    async def _opened_bm25(self, condition: str | None) -> Bm25Search:
-        if condition is None:
-            return await asyncio.to_thread(Bm25Search, self.index)
-        of_all = await self.bm25(None)
-        return await asyncio.to_thread(lambda: of_all.admitting(IndexPart.filtered(self.index, condition)))
+    def state(self) -> IndexState:
+        """Return the version as responses name it. The path of the index is not part of it."""
+        age = round(time.monotonic() - self.checked, 3)
+        return self._state.model_copy(update={"checked_seconds_ago": age})
 
     @cached_property
     def collections(self) -> dict[str, int]:
         """Passages by collection; counting them reads a column of the table."""
         return self.index.count_collections()
 
-    def state(self) -> IndexState:
-        """Return which version this is. The name is the last part of the index's path, which itself is kept back."""
-        return IndexState(
-            name=self.index.uri.rstrip("/").rpartition("/")[2],
-            version=self.version.number,
-            rows=self._rows,
-            fingerprint=self._fingerprint,
-            committed=self._committed,
-            checked_seconds_ago=round(time.monotonic() - self.checked, 3),
-        )
+    def shown(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
+        """Return the fields that hits show of the passages in these rows (int64), by row; times are ISO 8601 texts."""
+        passages = self.index.shown(rows)
+        for each in passages:
+            times = {name: value.isoformat() for name, value in each["metadata"].items() if isinstance(value, date)}
+            each["metadata"] = {**each["metadata"], **times}
+        return dict(zip(rows.tolist(), passages, strict=True))
 
-    def texts(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
-        """Return what hits show of the passages in these rows (int64), by row; times in their metadata are texts."""
-        shown = self.index.shown(rows)
-        for each in shown:
-            each["metadata"] = {name: _as_json(value) for name, value in each["metadata"].items()}
-        return dict(zip(rows.tolist(), shown, strict=True))
+    @property
+    def has_bm25(self) -> bool:
+        """Whether BM25 is open."""
+        return self._bm25 is not None
 
-    def representations(self, rows: np.ndarray) -> dict[int, Representations]:
-        """Return what is stored of the passages in these rows (int64), by row, each with N = 1."""
-        stored = self.index.representations(rows)
-        return {row: stored.take(np.array([place])) for place, row in enumerate(rows.tolist())}
+    def bm25(self, condition: str | None = None) -> Bm25Search:
+        """Return BM25 over the passages that a filter admits. The first call opens it, or computes its statistics."""
+        with self._opening:
+            if self._bm25 is None:
+                self._bm25 = Bm25Search(self.index)
+            return self._bm25 if condition is None else self._filtered(condition)
+
+    def _admitting(self, condition: str) -> Bm25Search:
+        assert self._bm25 is not None, "the whole is opened first"
+        return self._bm25.admitting(IndexPart.filtered(self.index, condition))
 
 
 @dataclass(frozen=True, slots=True)
-class ShardNumber:
-    """Which share of the fragments a searcher owns: share `number`, from 0, of `of` shares."""
+class SearchSpec:
+    """The lists to search, and their depth: the same for all queries of a request."""
 
-    number: int = 0
-    of: int = 1
+    version: Version
+    lists: tuple[EncodedList, ...]
+    depth: int
+    """Passages kept of each list."""
+    condition: str | None
+    """The filter, in the syntax of `index.filters`; None admits all passages."""
+    candidates: int | None = None
+    """The most passages that a candidate index retrieves for a query; None: the calibrated number."""
+    bounds: bool = False
+    """Whether dense scores within bounds are enough."""
 
 
 class Snapshot:
@@ -145,54 +137,37 @@ class Snapshot:
         whole: the version.
     """
 
-    def __init__(self, whole: PassageIndex, shard: ShardNumber, options: SearchOptions, device: torch.device) -> None:
+    def __init__(
+        self, whole: PassageIndex, shard: tuple[int, int], options: SearchOptions, device: torch.device
+    ) -> None:
         """Open a version, or a shard of it.
 
         Args:
             whole: the version.
-            shard: which share of its fragments.
+            shard: number of the shard, from 0, and the number of shards.
             options: of the searches.
             device: of dense searches.
         """
         self.whole = whole
-        self._index = _part_of(whole, shard)
+        number, shards = shard
+        fragments = shard_fragments(whole, shards)[number] if shards > 1 else None
+        self._index = whole if fragments is None else IndexPart.of_fragments(whole, fragments)
         self._options, self._device = options, device
-        self._own = _searches(self._index, options, device)
+        self._unfiltered = self._open(self._index)
         self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
-    def find(
-        self,
-        queries: Representations,
-        lists: Sequence[EncodedList],
-        depth: int,
-        condition: str | None,
-        candidates: int | None = None,
-        *,
-        bounds: bool = False,
-    ) -> dict[ListName, Hits | BoundedHits]:
-        """Search the shard; scores are exact, or those of dense lists within bounds.
-
-        Args:
-            queries: encoded.
-            lists: what to search by.
-            depth: passages found for each query in each list.
-            condition: a filter of `index.filters`; None: all passages are admitted.
-            candidates: the most that a candidate index names for a query; None: as many as it was calibrated to.
-            bounds: whether bounds are enough.
-
-        Returns:
-            For each list, each query's best passages, best first.
-        """
-        dense, sparse = self._own if condition is None else self._filtered(condition)
-        if candidates is not None:
-            dense = dense.among(candidates)
-        searches = {"dense": dense.search_bounds if bounds else dense.search, "sparse": sparse.search}
-        return {name: searches[name](queries, depth) for name in lists}
+    def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits | BoundedHits]:
+        """Return each query's best passages, best first, for each list of `spec`."""
+        dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
+        if spec.candidates is not None:
+            dense = dense.among(spec.candidates)
+        searches = {"dense": dense.search_bounds if spec.bounds else dense.search, "sparse": sparse.search}
+        return {name: searches[name](queries, spec.depth) for name in spec.lists}
 
     @cached_property
     def state(self) -> PartState:
-        """What there is to search, and how it is searched, unfiltered."""
-        dense, sparse = self._own
+        """The size of the shard, and the search methods of unfiltered searches."""
+        dense, sparse = self._unfiltered
         offered = self.whole.manifest.retriever.modes
         ways: dict[EncodedList, Way] = {"dense": dense.way, "sparse": sparse.way}
         sizes = [size or 0 for kind in kinds_of(self._index) for size in sizes_of(self._index, kind)]
@@ -205,83 +180,55 @@ class Snapshot:
         )
 
     def _admitting(self, condition: str) -> tuple[DenseSearch, SparseSearch]:
-        return _searches(IndexPart.filtered(self._index, condition), self._options, self._device)
+        return self._open(IndexPart.filtered(self._index, condition))
 
-
-def _searches(index: PassageIndex, options: SearchOptions, device: torch.device) -> tuple[DenseSearch, SparseSearch]:
-    return open_dense(index, options, device), open_sparse(index, options)
+    def _open(self, index: PassageIndex) -> tuple[DenseSearch, SparseSearch]:
+        return open_dense(index, self._options, self._device), open_sparse(index, self._options)
 
 
 class Snapshots:
-    """The last few versions that were asked for. Safe to use from several threads."""
+    """The last few versions that were opened. Safe to use from several threads."""
 
     def __init__(
         self,
         options: SearchOptions,
         device: torch.device,
-        shard: ShardNumber | None = None,
-        metrics: Metrics | None = None,
+        shard: tuple[int, int] = (0, 1),
+        measure: Measure = unmeasured,
     ) -> None:
-        """Open versions when they are asked for.
+        """Open versions when `get` is first called with them.
 
         Args:
             options: of the searches.
             device: of dense searches.
-            shard: which share of the fragments; None: all.
-            metrics: told the newest version and what it holds; None: nobody is.
+            shard: number of the shard, from 0, and the number of shards.
+            measure: receives the newest version and its size.
         """
-        self._options, self._device = options, device
-        self._shard = shard or ShardNumber()
-        self._metrics = metrics or NoMetrics()
-        self._open: OrderedDict[Version, Future[Snapshot]] = OrderedDict()
+        self._options, self._device, self._shard, self._measure = options, device, shard, measure
+        self._open: dict[Version, Snapshot] = {}
         self._lock = threading.Lock()
 
     def get(self, version: Version) -> Snapshot:
-        """Return a version, opened if need be. Whoever wants one that is open never waits for another to be opened.
+        """Return a version, opened if need be. Calls for open versions never wait for another one to open.
 
         Raises:
-            ValueError: there is no such version, or no longer, or another index is there now.
+            ValueError: the version does not exist, or another index is there now.
         """
+        opened = self._open.get(version)
+        if opened is not None:
+            return opened
+        index = PassageIndex.open(self._options.index, version.number)
+        if Version.of(index) != version:
+            raise ValueError(f"another index is at {index.uri} than that of {version.created}")
+        opened = Snapshot(index, self._shard, self._options, self._device)
+        self._measure("index_version", version.number)
+        self._measure("held_passages", opened.state.passages)
+        self._measure("held_bytes", opened.state.mapped_bytes)
         with self._lock:
-            mine = version not in self._open
-            found = self._open.setdefault(version, Future())
-            self._open.move_to_end(version)
-        if mine:
-            self._fill(version, found)
-        return found.result()
-
-    def _fill(self, version: Version, found: Future[Snapshot]) -> None:
-        try:
-            snapshot = Snapshot(_opened(self._options.index, version), self._shard, self._options, self._device)
-            self._metrics.part(version.number, snapshot.state)
-        except BaseException as error:
-            # All who wait for it hear of it, and who comes later tries again.
-            with self._lock:
-                self._open.pop(version, None)
-            found.set_exception(error)
-            return
-        found.set_result(snapshot)
-        with self._lock:
-            ready = [number for number, each in self._open.items() if each.done()]
-            for number in ready[: max(0, len(ready) - KEPT_VERSIONS)]:
-                del self._open[number]
-
-
-def _as_json(value: Scalar | None) -> bool | int | float | str | None:
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _opened(uri: str, version: Version) -> PassageIndex:
-    index = PassageIndex.open(uri, version.number)
-    if Version.of(index) != version:
-        raise ValueError(f"another index is at {uri} than that of {version.created}")
-    return index
-
-
-def _part_of(whole: PassageIndex, shard: ShardNumber) -> PassageIndex:
-    if shard.of == 1:
-        return whole
-    return IndexPart.of_fragments(whole, shard_fragments(whole, shard.of)[shard.number])
+            self._open[version] = opened
+            for old in list(self._open)[:-KEPT_VERSIONS]:
+                del self._open[old]
+        return opened
 
 
 def _committed(index: PassageIndex) -> str:
