@@ -117,7 +117,7 @@ class Recipe(Model):
     teacher_temperature: PositiveFloat = 0.01
     """Number that the teacher's scores are divided by under `kl`: 0.01 suits cosines, 1 suits logits."""
     compression: Annotated[CodecConfig | None, NoDecode] = None
-    """Codec, such as `residual2`, through which passages go before they are scored in the dense loss, as they would in
+    """Codec, such as `product2`, through which passages go before they are scored in the dense loss, as they would in
     an index compressed by it; gradients pass it by (straight through). None: passages as they are, as in the paper."""
     compression_refit: PositiveInt = 100
     """Steps after which that codec is fitted again, to the weights of the moment, on some 2,000 training passages."""

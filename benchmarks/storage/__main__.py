@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import get_args
 
 from benchmarks.measuring import Benchmark, header, run
-from diffretriever.schemas.codec import Bits, CodecConfig, Family
+from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.encode import EncodeJob
 
 _PRESETS = ("minilm-pooled", "diffretriever-minilm")
-_PAPER_COLUMNS = ("corpus", "retriever", "bf16", "zstd bf16", "paper", "residual2", "paper's", "product2", "product1")
+_PAPER_COLUMNS = ("corpus", "retriever", "bf16", "zstd bf16", "paper", "paper's", "product2", "product1")
 _PAPER_PASSAGES = {
     "MS MARCO": 8_841_823,
     "NQ": 2_681_468,
@@ -56,7 +56,7 @@ def main(config: StorageBenchmark) -> None:
     indexes = config.indexes or [_made(config, preset) for preset in _PRESETS]
     torch.set_num_threads(1)
     collection = open_collection(config.collection)
-    codecs = [CodecConfig(family, bits) for bits in get_args(Bits) for family in get_args(Family)]
+    codecs = [CodecConfig(bits) for bits in get_args(Bits)]
     results, text = [], ""
     for index in indexes:
         figures = measure_index(load(str(index), collection, config.split), collection.name, codecs)
@@ -87,17 +87,13 @@ def _paper_rows() -> list[list[str]]:
 
 
 def _paper_row(corpus: str, passages: int, retriever: str, paper: str) -> list[str]:
-    from diffretriever.codecs import storage_bytes
     from diffretriever.studies.planning import GIB, ZSTD_SHARE
 
     hidden_size, vectors = _PAPER_SHAPES[retriever]
     raw = passages * vectors * hidden_size * 2
     before, after = paper.split("→")
-    residual2, product2, product1 = (
-        storage_bytes(CodecConfig.parse(name), hidden_size, passages * vectors)
-        for name in ("residual2", "product2", "product1")
-    )
-    sizes: list[float | str] = [raw, raw * ZSTD_SHARE, before, residual2, after, product2, product1]
+    product2, product1 = (passages * vectors * CodecConfig(bits).bytes_per_vector(hidden_size) for bits in (2, 1))
+    sizes: list[float | str] = [raw, raw * ZSTD_SHARE, before, after, product2, product1]
     return [corpus, retriever, *(size if isinstance(size, str) else f"{size / GIB:.2f}" for size in sizes)]
 
 

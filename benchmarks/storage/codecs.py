@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.codecs import train_codec
+from diffretriever.codecs.product import Codec
 from diffretriever.collections import Run
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.statistics import paired_p
@@ -28,7 +28,6 @@ from diffretriever.scoring.hits import Passages, TopK
 from diffretriever.scoring.maxsim import maxsim
 
 if TYPE_CHECKING:
-    from diffretriever.codecs.base import Codec
     from diffretriever.collections import Collection
 
 COLUMNS = ("codec", "bytes", "of bf16", "of zstd", "nDCG@10", "difference", "p", "goal", "encode", "score", "score 32")
@@ -183,7 +182,7 @@ def zstd_share(vectors_NH: np.ndarray) -> float:
 
 def _measure_codec(corpus: Corpus, config: CodecConfig, original: EvaluationResult, share: float) -> CodecFigures:
     start = time.thread_time()
-    codec = train_codec(config, *sample_of(corpus.index, _SAMPLE))
+    codec = Codec.train(config.bits, sample_of(corpus.index, _SAMPLE)[0])
     trained = time.thread_time()
     codes = codec.encode(corpus.vectors_NH)
     encoded = time.thread_time()

@@ -151,7 +151,7 @@ def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
 
 
 def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIndex) -> None:
-    made = compressed(own_index, "residual4")
+    made = compressed(own_index, "product4")
     with pytest.raises(ValueError, match=r"has no 8-bit codes.*leave it out"):
         accelerate(AccelerateJob(index=made.uri, beside="codes"))
 

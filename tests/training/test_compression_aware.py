@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from diffretriever.codecs import train_codec
-from diffretriever.codecs.base import Codec
+from diffretriever.codecs.product import Codec
 from diffretriever.encoders import load_encoder
 from diffretriever.index.vectors import codec_of
 from diffretriever.schemas.codec import CodecConfig
@@ -23,7 +22,7 @@ from diffretriever.training.trainable import TextVectors, with_training_lengths
 from tests.index import compressed_cases
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
-CODECS = ("residual1", "residual2", "product2")
+CODECS = ("product1", "product2")
 
 
 def texts_of(vectors_MH: Tensor, counts: list[int]) -> TextVectors:
@@ -42,7 +41,7 @@ def some_vectors(count: int, seed: int = 0) -> Tensor:
 
 @pytest.fixture(scope="module")
 def codec() -> Codec:
-    return train_codec(CodecConfig("residual", 2), some_vectors(300).numpy())
+    return Codec.train(2, some_vectors(300).numpy())
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -89,11 +88,11 @@ def fitted(retriever: BackboneRetriever, recipe: Recipe, passages: list[str]) ->
     """A codec of passages encoded by the untrained weights, the way an index would be."""
     assert recipe.compression is not None
     encoder = load_encoder(with_training_lengths(retriever, recipe), "cpu")
-    return train_codec(recipe.compression, encoder.encode_passages([""] * len(passages), passages).vectors_MH)
+    return Codec.train(recipe.compression.bits, encoder.encode_passages([""] * len(passages), passages).vectors_MH)
 
 
 def test_a_training_fits_its_codec_as_it_goes(folder_of: FolderOf) -> None:
-    recipe = quick_recipe(compression="residual2", compression_refit=2, max_steps=4)
+    recipe = quick_recipe(compression="product2", compression_refit=2, max_steps=4)
     session = session_of(config_of("masked-bert", folder_of), recipe)
     trainer, digests, decoded = session.trainer, [], 0.0
     for metrics in trainer.run():
@@ -123,7 +122,7 @@ def test_resumed_bit_for_bit(negatives: str, folder_of: FolderOf, tmp_path: Path
     """The codec of step 2 is in use at step 4, when its weights are long gone."""
     retriever = config_of("masked-bert", folder_of)
     changes = {"negatives": negatives, "max_steps": 5, "compression_refit": 2, "lora_dropout": 0.3}
-    recipe = quick_recipe(compression="residual2", **changes)
+    recipe = quick_recipe(compression="product2", **changes)
     straight = session_of(retriever, recipe)
     expected = run(straight, 5)
     killed = session_of(retriever, recipe)
@@ -142,7 +141,7 @@ def test_resumed_bit_for_bit(negatives: str, folder_of: FolderOf, tmp_path: Path
 
 
 def test_a_broken_loss_still_names_its_queries(folder_of: FolderOf) -> None:
-    recipe = quick_recipe(compression="residual2", compression_refit=3)
+    recipe = quick_recipe(compression="product2", compression_refit=3)
     session = session_of(config_of("pooled-dream", folder_of), recipe)
     run(session, 2)
     with torch.no_grad():
@@ -154,9 +153,9 @@ def test_a_broken_loss_still_names_its_queries(folder_of: FolderOf) -> None:
 def test_the_codec_has_a_text_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--train", "x", "--output", str(tmp_path), "--compression", "product1"]
     job = TrainJob.from_command_line(given)
-    assert job.hyperparameters.compression == CodecConfig("product", 1)
+    assert job.hyperparameters.compression == CodecConfig(1)
     assert Recipe.model_validate_json(job.hyperparameters.model_dump_json()) == job.hyperparameters
     assert TrainJob.from_command_line(given[:4]).compression is None
     with pytest.raises(SystemExit):
-        TrainJob.from_command_line([*given[:5], "residual3"])
-    assert "'residual3' is not a codec" in capsys.readouterr().err
+        TrainJob.from_command_line([*given[:5], "product3"])
+    assert "'product3' is not a codec" in capsys.readouterr().err

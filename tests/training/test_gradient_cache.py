@@ -106,7 +106,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("masked-dream", {"distillation": "kl", "teacher_temperature": 0.2, "query_budgets": (1, 2)}),
     ("generated-llama3", {"lora_dropout": 0.0}),
     ("pooled-bert", {"lora_dropout": 0.3, "gradient_checkpointing": True, "equal_passages": "keep"}),
-    ("masked-bert", {"lora_dropout": 0.3, "compression": "residual2"}),
+    ("masked-bert", {"lora_dropout": 0.3, "compression": "product2"}),
     ("masked-llada-2step", {"lora_dropout": 0.3, "gradient_checkpointing": True}),
 ]
 

@@ -1,7 +1,7 @@
-"""Vectors as bytes: rotation, the nearest codeword of each byte, and what table sums need beside them.
+"""Vectors as bytes: rotation, the nearest codeword of each byte, and the best product of each passage.
 
-Legend: M vectors, D dimensions = G bytes of a vector x W dimensions of a byte, V = 256 values of a byte, C centroids,
-N vectors of all passages, P passages, L query vectors scored together.
+Legend: M vectors, D dimensions = G bytes of a vector x W dimensions of a byte, V = 256 values of a byte, N vectors of
+all passages, P passages, L query vectors scored together.
 """
 
 from __future__ import annotations
@@ -85,42 +85,6 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
             counts_GV[g, value] += 1
             for w in range(width):
                 sums_GVW[g, value, w] += points_MD[m, g * width + w]
-
-
-@kernel(inline="always")
-def _squared_length(centroid_D: np.ndarray, codes_G: np.ndarray, codewords_VW: np.ndarray, width: int) -> np.float32:
-    total = np.float32(0)
-    for g in range(codes_G.shape[0]):
-        codeword_W = codewords_VW[codes_G[g]]
-        for w in range(width):
-            component = centroid_D[g * width + w] + codeword_W[w]
-            total += component * component
-    return total
-
-
-@kernel(fastmath={"reassoc", "contract", "nsz"})
-def squared_lengths(
-    centroids_CD: np.ndarray, ids_N: np.ndarray, codes_NG: np.ndarray, codewords_VW: np.ndarray, out_N: np.ndarray
-) -> None:
-    """Write the squared length of centroid plus residual, without storing the sums.
-
-    Args:
-        centroids_CD: float32 [C, D].
-        ids_N: int64 [N], below C.
-        codes_NG: uint8 [N, G].
-        codewords_VW: float32 [256, W], the same for every byte.
-        out_N: float32 [N], overwritten.
-    """
-    # A width that the compiler knows makes this twice as fast.
-    width = codewords_VW.shape[1]
-    for n in range(ids_N.shape[0]):
-        centroid_D, codes_G = centroids_CD[ids_N[n]], codes_NG[n]
-        if width == 8:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, 8)
-        elif width == 4:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, 4)
-        else:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, width)
 
 
 @kernel()

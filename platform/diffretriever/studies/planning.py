@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
@@ -302,9 +301,7 @@ def vector_layouts(shape: Shape) -> dict[str, int]:
     raw = vectors * shape.hidden_size * _FP16
     layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
     for bits in sorted(get_args(Bits), reverse=True):
-        for family in CODECS:
-            width = bytes_per_vector(CodecConfig(family, bits), shape.hidden_size)
-            layouts[f"{bits}-bit {family}s"] = vectors * width
+        layouts[f"{bits}-bit products"] = vectors * CodecConfig(bits).bytes_per_vector(shape.hidden_size)
     return {name: round(size) for name, size in layouts.items()}
 
 

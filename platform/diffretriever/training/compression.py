@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffretriever.codecs import codec_from_bytes, load_codec, train_codec
-from diffretriever.codecs.base import Codec
+from diffretriever.codecs.product import Codec, codec_from_bytes, load_codec
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.batches import Batches
@@ -79,7 +78,7 @@ class Compression:
         # A new one: what an encoder has kept of earlier weights must not be used.
         encoder = type(self._encoder)(config, self._encoder.backbone, preparer)
         encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-        return train_codec(self._recipe.compression, encoded.vectors_MH)
+        return Codec.train(self._recipe.compression.bits, encoded.vectors_MH)
 
 
 def through_codec(texts: TextVectors, codec: Codec) -> TextVectors:

@@ -2,7 +2,7 @@
 
 Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
 the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
-report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-residual2` is
+report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-product2` is
 an index compressed, whose evaluation lies in `…-compressed`: its scores stand beside those of the index before, and so
 do the sizes of the vectors alone, as the paper has them: before, what zstd at level 3 leaves of them in bf16, which is
 how the authors' `shard_io.py` stores them; after, the codes and the codec.
