@@ -24,7 +24,7 @@ from tests.search.conftest import PASSAGES, QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
 
-@pytest.fixture(params=["codes", "means"])
+@pytest.fixture(params=["vectors", "means"])
 def beside(request: pytest.FixtureRequest) -> Beside:
     chosen: Beside = request.param
     return chosen
@@ -212,11 +212,11 @@ def test_the_job_builds_and_calibrates(beside: Beside, encoder: Encoder, tmp_pat
 def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
-    accelerate(AccelerateJob(index=made.uri, beside="codes"))
+    accelerate(AccelerateJob(index=made.uri, beside="vectors"))
     prepare(made)
     assert not accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams, "sketches are made of new codes"
     assert not accelerate(AccelerateJob(index=made.uri)).only_streams
-    assert not accelerate(AccelerateJob(index=made.uri, beside="codes")).only_streams
+    assert not accelerate(AccelerateJob(index=made.uri, beside="vectors")).only_streams
 
 
 @pytest.mark.parametrize("n", [1, 10, 300, 50_000, 99_999])

@@ -28,7 +28,6 @@ from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
@@ -268,7 +267,7 @@ def test_every_way_gives_the_ranking_computed_by_hand(
     depth = searched_depth(FEW, exclude_self=True)
     for accelerated in ("", "by codes", "by codes in a device's memory"):
         if accelerated == "by codes":
-            build_codes(it.opened, "vectors" if seed else "codes")
+            build_codes(it.opened)
             build_postings(it.opened)
         elif accelerated:
             score_on_a_device(monkeypatch)
@@ -317,14 +316,13 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                     assert it.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()
 
 
-@pytest.mark.parametrize("beside", ["vectors", "codes"])
 @pytest.mark.parametrize("wanted", [None, "year >= 2003 OR year IS NULL"])
 def test_a_server_answers_alike_by_dense_scores_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Beside, wanted: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None
 ) -> None:
     monkeypatch.setattr("diffretriever.serving.answering.FUSION_DEPTH", 20)
     it = made(tmp_path, seed=2)
-    build_codes(it.opened, beside)
+    build_codes(it.opened)
     build_postings(it.opened)
     snapshots = Snapshots(SearchOptions(index=it.opened.uri), CPU)
     view, planned = View(PassageIndex.open(it.opened.uri)), list[Any](it.queries)

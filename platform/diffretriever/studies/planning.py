@@ -147,7 +147,6 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
-        codes_alone_bytes=codes_bytes(shape, "codes"),
         means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
         postings_bytes=postings,
         price_per_month=None if price is None else price * (table + codes + postings) / GIB,
@@ -322,7 +321,7 @@ def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
     means = shape.hidden_size + _MEAN_PER_PASSAGE
     if beside == "means":
         return shape.passages * means
-    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16 * (beside == "vectors")) + _SCALE)
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
     return round(shape.passages * (vectors + means + _SLOTS_PER_PASSAGE))
 
 
@@ -406,7 +405,6 @@ def page(plan: CapacityPlan) -> str:
     if plan.budgets[0].price_per_month is not None:
         rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
     rows += [
-        ("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)),
         ("index: codes of means and sketches alone, GiB", lambda b: _gib(b.means_bytes)),
     ]
     batch: list[tuple[str, Callable[[BudgetPlan], str]]] = []

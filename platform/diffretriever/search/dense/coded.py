@@ -31,10 +31,7 @@ _NOT_THERE = -1
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
 _FEW = 0.3
-_LARGE_SHARE = 0.1
-"""Of all passages."""
-_MANY = 64
-"""Queries."""
+"""Share of the passages that a filter leaves: to score fewer one by one is faster than to scan all."""
 
 
 class CodedScan(DenseSearch):
@@ -75,22 +72,13 @@ class CodedScan(DenseSearch):
         self._check(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
-        if self._reads_most(queries, k):
-            # Each query would read so many vectors for itself; the scan of the table reads all of them once.
-            return self.stream.search(queries, k)
-        at_once = self._queries_at_once
-        if self._resident is not None and not self._resident.fits:
-            # Each round would copy the codes anew.
-            at_once = len(queries)
-        if len(queries) <= at_once:
-            return self._search(queries, self._chosen(queries, k), k)
-        starts = range(0, len(queries), at_once)
-        parts = [queries.take(np.arange(start, min(len(queries), start + at_once))) for start in starts]
-        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in parts])
+        # If a device does not keep all codes, each round copies some again.
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
+        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
 
     def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
         """See `DenseSearch`."""
-        if self._uncoded or not 0 < len(queries) <= self._queries_at_once or self._reads_most(queries, k):
+        if self._uncoded or not 0 < len(queries) <= self._queries_at_once:
             return self.search(queries, k)
         self._check(queries)
         shortlists = self._chosen(queries, k)
@@ -114,9 +102,6 @@ class CodedScan(DenseSearch):
         refuse_queries(queries)
         self._passages.refuse_not_finite(self._uri)
 
-    def _reads_most(self, queries: Representations, k: int) -> bool:
-        return k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY
-
     def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
@@ -128,7 +113,6 @@ class CodedScan(DenseSearch):
         """Return for each query what can be among its best k."""
         live_C = np.flatnonzero(self._passages.live_P)
         if len(live_C) < _FEW * len(self._passages):
-            # A filter leaves others out: to score these alone is sooner done than to scan all.
             fine = CodedQueries(queries.vectors_MH, queries.offsets)
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         if self._resident is not None:
@@ -155,8 +139,6 @@ class CodedPassages:
         """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
         self.live_P = self.numbers_P != NO_NUMBER
         """bool [P], False for deleted ones."""
-        self.all_live = bool(self.live_P.all())
-        """Whether there is nothing to leave out."""
         errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
         norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
         self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
@@ -269,7 +251,7 @@ class CodedPassages:
         for segment, rows_C in self.split(chosen_C):
             own, slots = slice(start, start + len(rows_C)), segment.codes.slots
             start = own.stop
-            if slots is None or slots.copy_NH is None:
+            if slots is None:
                 is_in_table_C[own] = True
             else:
                 scores_C[own] = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
