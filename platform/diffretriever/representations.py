@@ -123,6 +123,8 @@ class Representations:
 
     def split(self, size: int) -> list[Representations]:
         """Return the representations in parts of at most `size` texts."""
+        if len(self) <= size:
+            return [self]
         starts = range(0, len(self), size)
         return [self.take(np.arange(start, min(start + size, len(self)))) for start in starts]
 

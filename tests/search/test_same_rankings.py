@@ -34,8 +34,9 @@ from diffretriever.schemas.mode import ListName, Mode, lists_of
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
+from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.fusion import ranked
-from diffretriever.scoring.hits import BoundedHits, Hit, Hits
+from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
@@ -352,8 +353,15 @@ def test_requests_with_and_without_bounds_are_searched_together(tmp_path: Path) 
     exact, *others = find_together(snapshots, [(queries, each) for each in specs])
     lists = [each["dense"] for each in (exact, *others)]
     assert [isinstance(each, BoundedHits) for each in lists] == [False, True, False, True]
-    found = [each.exact() if isinstance(each, BoundedHits) else each for each in lists]
-    assert found == [found[0], found[0], found[0].first(5), found[0].first(5)]
+    for each, depth in zip(lists, (9, 9, 5, 5), strict=True):
+        right = lists[0].first(depth)
+        assert isinstance(right, Hits)
+        if isinstance(each, Hits):
+            assert each == right
+        else:
+            numbers = [right[query : query + 1].numbers_F for query in range(QUERIES)]
+            scores = [own.scores_of(own_C) for own, own_C in zip(each.lists, numbers, strict=True)]
+            assert scores == [[score for _, score in hits] for hits in right]
 
 
 @pytest.mark.parametrize("on_a_device", [False, True])

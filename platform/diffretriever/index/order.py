@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.representations import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, Hits, Passages
+from diffretriever.scoring.bounded import BoundedHits
+from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
 
 _MOST_ROWS = 2**31 - 1
 
@@ -83,7 +84,7 @@ class PassageOrder:
         rows_P = hits.passages.rows_P
         assert rows_P is not None, "the hits come from an index"
         if isinstance(hits, BoundedHits):
-            lists = [each.numbered(self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
+            lists = [replace(each, numbers_C=self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
             return replace(hits, passages=self.passages, lists=lists)
         return replace(hits, passages=self.passages, numbers_F=self.by_row[rows_P[hits.numbers_F]])
 

@@ -15,8 +15,9 @@ from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName, Mode
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
+from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked, takes_bounds
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense

@@ -39,8 +39,9 @@ from diffretriever.schemas.serve import (
     Texts,
 )
 from diffretriever.schemas.serve_config import ServeLimits
+from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked, takes_bounds
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.search.selecting import BudgetChooser

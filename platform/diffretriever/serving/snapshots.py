@@ -27,7 +27,8 @@ from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.bounded import BoundedHits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.base import FILTERS_KEPT
 from diffretriever.search.bm25 import Bm25Search

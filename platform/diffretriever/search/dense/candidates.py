@@ -53,7 +53,6 @@ class CandidateSearch(DenseSearch):
     """Scores the passages that a candidate index proposes, `n_candidates` for each query."""
 
     way: ClassVar[Way] = "candidates"
-    is_exact: ClassVar[bool] = False
 
     def __init__(
         self, candidate_index: CandidateIndex, unknown: list[Any], stream: StreamingScan, n_candidates: int
@@ -171,14 +170,7 @@ def settings_place(index: PassageIndex) -> str:
 
 
 def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
-    """Return up to `size` queries made from passages drawn at random.
-
-    Args:
-        index: whose passages are drawn.
-        encoder: of the queries.
-        size: how many, if there are so many.
-        seed: of the drawing.
-    """
+    """Return up to `size` queries made from the beginnings of passages drawn at random."""
     rows = np.random.default_rng(seed).choice(len(index), min(size, len(index)), replace=False)
     table = index.take(np.sort(rows), ["title", "text"])
     pairs = zip(table.column("title").to_pylist(), table.column("text").to_pylist(), strict=True)
@@ -195,17 +187,17 @@ def counts_to_try(k: int, passages: int) -> list[int]:
 def choose_count(
     candidate_index: CandidateIndex, queries: Representations, exact: Hits, counts: Sequence[int], target: float
 ) -> tuple[int, float]:
-    """Return the smallest number of candidates whose recall surely reaches the target, and its recall on the sample.
+    """Return the smallest number of candidates that surely reaches a mean recall, and its recall on the sample.
 
     Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
-    it looks the further the more it is asked for: every number is tried by itself.
+    the search looks further for more: every number is tried by itself.
 
     Args:
         candidate_index: over segments of the index.
         queries: S queries.
         exact: their exact passages.
-        counts: numbers of candidates, ascending, the last of them all passages.
-        target: mean recall wanted.
+        counts: numbers of candidates to try, ascending, the last of them all passages.
+        target: mean recall.
     """
     wanted = wanted_numbers(candidate_index, exact)
     low, high, measured = 0, len(counts) - 1, 1.0
@@ -227,15 +219,9 @@ def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndar
 def recall_at(
     candidate_index: CandidateIndex, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
 ) -> np.ndarray:
-    """Return float [S]: the share of each query's wanted passages that so many candidates hold.
+    """Return float [S]: the share of each query's `wanted_numbers` among so many candidates.
 
-    Passages that it does not know count as held, since they are scanned whole.
-
-    Args:
-        candidate_index: over segments of the index.
-        queries: S queries.
-        wanted: for each, int64 [W] numbers, as `wanted_numbers` returns them.
-        n_candidates: for each query.
+    Passages that the candidate index does not know count as found, since they are scanned whole.
     """
     proposals = candidate_index.propose(queries, n_candidates)
     held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]

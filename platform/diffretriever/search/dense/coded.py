@@ -9,7 +9,7 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,8 @@ from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK, each_of
+from diffretriever.scoring.bounded import BoundedHits, BoundedList
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK, each_of
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment
@@ -38,7 +39,6 @@ class CodedScan(DenseSearch):
     """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
 
     way: ClassVar[Way] = "codes"
-    is_exact: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -85,18 +85,16 @@ class CodedScan(DenseSearch):
         if any(len(shortlist.numbers_C) < k for shortlist in shortlists):
             return self._search(queries, shortlists, k)
         vectors_MH = queries.vectors_MH.astype(np.float32)
-        owned = pairwise(queries.offsets.tolist())
-        lists = [self._bounded(vectors_MH[a:b], each, k) for (a, b), each in zip(owned, shortlists, strict=True)]
-        return BoundedHits(self.stream.order.passages, lists, torch.get_num_threads())
 
-    def _bounded(self, own_MH: np.ndarray, shortlist: Shortlist, k: int) -> BoundedList:
-        chosen_C, *bounds = shortlist
+        def bounded(query: int) -> BoundedList:
+            own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
+            chosen_C, least_C, most_C = shortlists[query]
+            score = partial(self._passages.exact_scores, own_MH)
+            return BoundedList.best(chosen_C, self._passages.numbers_P[chosen_C], (least_C, most_C), k, score)
 
-        def score(places: np.ndarray) -> np.ndarray:
-            self.rescored += len(places)
-            return self._passages.exact_scores(own_MH, chosen_C[places])
-
-        return BoundedList(self._passages.numbers_P[chosen_C], bounds, k, score)
+        threads = torch.get_num_threads()
+        lists = list(each_of(len(queries), bounded, threads))
+        return BoundedHits(self.stream.order.passages, lists, threads)
 
     def _check(self, queries: Representations) -> None:
         refuse_queries(queries)
@@ -139,9 +137,12 @@ class CodedPassages:
         """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
         self.live_P = self.numbers_P != NO_NUMBER
         """bool [P], False for deleted ones."""
-        errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
-        norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
-        self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
+        self._errors_P = np.full(len(self), _BOUNDLESS, np.float32)
+        self._norms_P = np.zeros(len(self), np.float32)
+        for segment, start, end in zip(segments, self.starts, self.starts[1:], strict=False):
+            if segment.codes.slots is not None:
+                self._errors_P[start:end] = segment.codes.slots.errors_P
+                self._norms_P[start:end] = segment.codes.slots.norms_P
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
         self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
@@ -165,28 +166,14 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among the best k, by scores of all passages.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            scores_P: float32 [P], its scores by codes.
-            k: how many are wanted.
-        """
+        """Return the passages that can be among the best k of a query, by its scores of all passages by codes."""
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         scores_C, slack_C = scores_P[chosen_C], slack_P[chosen_C]
         return Shortlist(chosen_C, scores_C - slack_C, scores_C + slack_C)
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            chosen_C: int64 [C], ascending.
-            k: how many are wanted.
-        """
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among a query's best k of them."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)
@@ -200,21 +187,15 @@ class CodedPassages:
         return Shortlist(live_C[kept], scores_C[kept] - slack_C[kept], scores_C[kept] + slack_C[kept])
 
     def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: approximate products of one query with the mean vectors of passages.
-
-        Args:
-            coded: the queries, each by one vector.
-            query: number of the one that is looked at.
-            chosen_C: int64 [C], ascending.
-        """
+        """Return float32 [C]: approximate products of one query's vector with mean vectors of passages, ascending."""
         parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
         return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
         """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
 
-        The most promising come first: what those score rules out most of the others. Queries are shared out among as
-        many threads as torch has: where a GPU names the candidates, this takes nearly all of the time.
+        The most promising come first: their scores rule out most of the others. torch's number of threads share the
+        queries: if a GPU names the candidates, this takes nearly all of the time.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
@@ -228,23 +209,15 @@ class CodedPassages:
             return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
-        if count == 1:
-            # It is over before its progress could be told.
-            return score(0)
         rescored = each_of(count, score, torch.get_num_threads())
-        return sum(track(rescored, "dense search", "queries", count))
+        return sum(rescored if count == 1 else track(rescored, "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):
             best.add_for(query, self.exact_scores(own_MH, chosen_C), self.numbers_P[chosen_C])
 
     def exact_scores(self, own_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: the mean MaxSim of one query with passages.
-
-        Args:
-            own_MH: float32 [M, H], the query's vectors.
-            chosen_C: int64 [C], ascending.
-        """
+        """Return float32 [C]: the mean MaxSim of one query (float32 [M, H]) with passages, int64 [C] ascending."""
         scores_C = np.empty(len(chosen_C), np.float32)
         is_in_table_C = np.zeros(len(chosen_C), bool)
         start = 0
@@ -276,10 +249,6 @@ class CodedPassages:
         places[self.numbers_P[live]] = live
         found: np.ndarray = places[numbers]
         return found
-
-
-def _full(segment: Segment, value: float) -> np.ndarray:
-    return np.full(len(segment.codes), value, np.float32)
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
