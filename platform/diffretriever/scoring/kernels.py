@@ -78,47 +78,24 @@ def _single_of(number: Any) -> Callable[[Any], Any]:
 def scan(
     codes_NH: np.ndarray,
     scales_N: np.ndarray,
-    offsets: np.ndarray,
-    query_MH: np.ndarray,
-    query_scales_M: np.ndarray,
-    out_P: np.ndarray,
-) -> None:
-    """Write the sum over query vectors of the best product with a passage's vectors, for all passages in a row.
-
-    Args:
-        codes_NH: int8 [N, H].
-        scales_N: float32 [N], value of one step of each vector's codes.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
-        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
-        query_scales_M: float32 [M].
-        out_P: float32 [P], overwritten.
-    """
-    kernel = _scan_of(codes_NH.shape[1])
-    kernel(codes_NH, scales_N, offsets[:-1], offsets[1:], query_MH, query_scales_M, out_P)
-
-
-def scan_chosen(
-    codes_NH: np.ndarray,
-    scales_N: np.ndarray,
-    offsets: np.ndarray,
-    chosen_C: np.ndarray,
+    begins_C: np.ndarray,
+    ends_C: np.ndarray,
     query_MH: np.ndarray,
     query_scales_M: np.ndarray,
     out_C: np.ndarray,
 ) -> None:
-    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C].
+    """Write the sum over query vectors of the best product with a passage's vectors.
 
     Args:
-        codes_NH: int8, as for `scan`.
-        scales_N: float32.
-        offsets: int64 [P + 1].
-        chosen_C: int64 [C], the passages.
-        query_MH: codes of one query's vectors.
-        query_scales_M: float32.
+        codes_NH: int8 [N, H].
+        scales_N: float32 [N], value of one step of each vector's codes.
+        begins_C: int64 [C], the first row of each passage.
+        ends_C: int64 [C], the row after its last one; -inf is written for a passage without rows.
+        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
+        query_scales_M: float32 [M].
         out_C: float32 [C], overwritten.
     """
-    kernel = _scan_of(codes_NH.shape[1])
-    kernel(codes_NH, scales_N, offsets[chosen_C], offsets[chosen_C + 1], query_MH, query_scales_M, out_C)
+    _scan_of(codes_NH.shape[1])(codes_NH, scales_N, begins_C, ends_C, query_MH, query_scales_M, out_C)
 
 
 @functools.cache
@@ -179,15 +156,9 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write the mean over each query's vectors of the best product with a passage's vectors.
+    """Write float32 [Q, P]: the mean over each query's vectors of the best product with a passage's vectors.
 
-    Args:
-        products_NM: int32 [N, M], of the codes of passages and queries.
-        scales_N: float32 [N], value of one step of each passage vector's codes.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
-        query_offsets: int64 [Q + 1], likewise, at least one vector each.
-        query_scales_M: float32 [M].
-        out_QP: float32 [Q, P], overwritten.
+    Products are int32 [N, M] of codes; a passage without vectors gets -inf; every query has vectors.
     """
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
@@ -235,11 +206,7 @@ def exact(
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
     """Round each vector to 127 steps on either side of zero.
 
-    Args:
-        vectors_NH: float32 [N, H].
-        codes_NH: int8 [N, H], overwritten.
-        scales_N: float32 [N], overwritten: the value of a step.
-        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
+    Written are codes (int8 [N, H]), the value of a step, and the length of the rounding error, rounded up.
     """
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)

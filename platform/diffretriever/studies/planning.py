@@ -375,11 +375,11 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
     query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
     scores_P = np.empty(n_passages, np.float32)
     scales_M = np.ones(query_vectors, np.float32)
-    scan(codes_NH[:0], scales_N[:0], offsets[:1], query_MH, scales_M, scores_P[:0])
+    scan(codes_NH[:0], scales_N[:0], offsets[:0], offsets[:0], query_MH, scales_M, scores_P[:0])
     seconds: list[float] = []
     while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
         start = time.thread_time()
-        scan(codes_NH, scales_N, offsets, query_MH, scales_M, scores_P)
+        scan(codes_NH, scales_N, offsets[:-1], offsets[1:], query_MH, scales_M, scores_P)
         seconds.append(time.thread_time() - start)
     return (codes_NH.nbytes + scales_N.nbytes) / min(seconds)
 
