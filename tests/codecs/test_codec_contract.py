@@ -64,10 +64,6 @@ def test_a_vector_decodes_to_the_same_bits_in_any_company(codec: Codec) -> None:
     assert np.array_equal(codec.decode(codes[::-1])[::-1], together)
 
 
-def test_single_precision_codes_like_half(codec: Codec) -> None:
-    assert np.array_equal(codec.encode(OTHERS), codec.encode(OTHERS.astype(np.float32)))
-
-
 def test_more_bits_never_decode_worse() -> None:
     def error(bits: Bits) -> float:
         codec = trained(bits)

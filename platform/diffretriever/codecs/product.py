@@ -27,7 +27,7 @@ import safetensors.numpy
 
 from diffretriever.codecs.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
 from diffretriever.codecs.kernels import best_of_passages, rotate
-from diffretriever.files import is_local, write_bytes
+from diffretriever.files import read_bytes, write_bytes
 from diffretriever.representations import runs
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.places import plain_place
@@ -205,7 +205,7 @@ def load_codec(place: str | Path) -> Codec:
         ValueError: the file is not a codec of this project.
     """
     try:
-        return codec_from_bytes(_read_bytes(str(place)))
+        return codec_from_bytes(read_bytes(plain_place(str(place))))
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
@@ -226,17 +226,6 @@ def codec_from_bytes(data: bytes) -> Codec:
         if not np.isfinite(array).all():
             raise ValueError(f"'{name}' holds NaN or infinity, so decoded vectors would too: restore the file")
     return Codec(config.bits, {name: np.array(array) for name, array in arrays.items()})
-
-
-def _read_bytes(place: str) -> bytes:
-    place = plain_place(place)
-    if is_local(place):
-        return Path(place).read_bytes()
-    from pyarrow import fs
-
-    filesystem, path = fs.FileSystem.from_uri(place)
-    with filesystem.open_input_stream(path) as stream:
-        return bytes(stream.read())
 
 
 def _checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
