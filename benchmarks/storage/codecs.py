@@ -182,7 +182,7 @@ def zstd_share(vectors_NH: np.ndarray) -> float:
 
 def _measure_codec(corpus: Corpus, config: CodecConfig, original: EvaluationResult, share: float) -> CodecFigures:
     start = time.thread_time()
-    codec = Codec.train(config.bits, sample_of(corpus.index, _SAMPLE)[0])
+    codec = Codec.train(config.bits, sample_of(corpus.index, _SAMPLE))
     trained = time.thread_time()
     codes = codec.encode(corpus.vectors_NH)
     encoded = time.thread_time()

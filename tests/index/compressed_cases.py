@@ -78,7 +78,7 @@ def add(index: PassageIndex, ids: list[str], seed: int, replaced: list[str] | No
 def compressed(index: PassageIndex, codec: str, *, keep: bool = False) -> PassageIndex:
     """The index's newest version with codes, written as the job does."""
     config = CodecConfig.parse(codec)
-    trained = Codec.train(config.bits, sample_of(index, 1000)[0])
+    trained = Codec.train(config.bits, sample_of(index, 1000))
     trained.save(codec_place(index.uri, trained.digest))
     stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector, keeps_vectors=keep)
     manifest = index.manifest.model_copy(update={"codec": stored})

@@ -69,12 +69,11 @@ def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("room", SHARES)
-@pytest.mark.parametrize("budget", [1, 4])
-@pytest.mark.parametrize("k", [1, 10, 1000])
+@pytest.mark.parametrize("k", [1, 1000])
 def test_the_same_hits(
-    k: int, budget: int, room: str, coded_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    k: int, room: str, coded_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries = encoder.encode_queries(QUERIES, [budget] * len(QUERIES))
+    queries = encoder.encode_queries(QUERIES, [1, 2, 4, 4])
     search = search_of(coded_index, room, 3, monkeypatch)
     for _ in range(2):
         assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))

@@ -174,29 +174,21 @@ def _feature_value(features: Mapping[str, float], name: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearModel:
-    """Predicted values of all budgets: `intercepts_A + coefficients_AF @ standardised features`.
-
-    Attributes:
-        budgets: A numbers K_q, ascending.
-        intercepts_A: float64 [A], mean values.
-        coefficients_AF: float64 [A, F].
-        centre_F: float64 [F].
-        scale_F: float64 [F], 1 for a feature that does not vary.
-        low_F: float64 [F], the smallest value seen.
-        high_F: float64 [F], the largest.
-        cost: λ, taken off per slot.
-        penalty: ridge penalty per query; None where all coefficients are 0.
-    """
+    """Predicted values of A budgets: `intercepts_A + coefficients_AF @ standardised features`; all float64."""
 
     budgets: tuple[int, ...]
     intercepts_A: np.ndarray
+    """Mean values."""
     coefficients_AF: np.ndarray
     centre_F: np.ndarray
     scale_F: np.ndarray
+    """1 for a feature that does not vary."""
     low_F: np.ndarray
     high_F: np.ndarray
     cost: float
+    """λ, taken off per slot."""
     penalty: float | None
+    """Of ridge regression, per query; None where all coefficients are 0."""
 
     def choose(self, features_QF: np.ndarray) -> np.ndarray:
         """Return each query's place among the budgets, int64 [Q]; of equal budgets the smallest."""

@@ -97,8 +97,7 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
     trained = ledger.get(_CODEC_FILE)
     if trained is not None:
         return codec_from_bytes(trained)
-    sample_SH, _ = sample_of(index, job.sample)
-    codec = Codec.train(job.codec.bits, sample_SH)
+    codec = Codec.train(job.codec.bits, sample_of(index, job.sample))
     ledger.put(_CODEC_FILE, codec.to_bytes())
     return codec
 

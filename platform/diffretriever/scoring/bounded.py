@@ -48,7 +48,15 @@ class BoundedList:
         depth: int,
         score: Callable[[np.ndarray], np.ndarray],
     ) -> Self:
-        """Return the `depth` best of at least so many passages; scores around that of the last one become exact."""
+        """Return the `depth` best of at least so many passages; scores around that of the last one become exact.
+
+        Args:
+            keys_C: int64, ascending.
+            numbers_C: int32.
+            bounds: float [C] each, the least and the most that a passage can score.
+            depth: passages of the list.
+            score: returns the exact scores of passages, given by their keys.
+        """
         least_C, most_C = (bound_C.astype(np.float64) for bound_C in bounds)
         certain_C = least_C > kth_largest(most_C, depth)
         is_open_C = ~certain_C & (most_C >= kth_largest(least_C, depth))
@@ -138,7 +146,7 @@ def _best_sums_within(
     numbers_U, (places_C, *places) = union([dense.numbers_C, *(each.numbers_C for each in others)])
     dense_U = np.full(len(numbers_U), _LACKING)
     dense_U[places_C] = np.arange(len(places_C))
-    others_U = [filled(len(numbers_U), own_C, *each[1:]) for own_C, each in zip(places, others, strict=True)]
+    others_U = [filled(len(numbers_U), own_C, each) for own_C, each in zip(places, others, strict=True)]
 
     def sums(scores_C: np.ndarray, of_U: np.ndarray) -> np.ndarray:
         scores_U = np.where(dense_U[of_U] == _LACKING, dense.last, scores_C[dense_U[of_U]])
@@ -163,8 +171,8 @@ def union(lists: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     return ordered[is_first], np.split(places, np.cumsum([len(each) for each in lists[:-1]]))
 
 
-def filled(size: int, places_C: np.ndarray, values_C: np.ndarray, lacking: float) -> np.ndarray:
-    """Return float64 [size]: the values in their places, `lacking` in the others."""
-    made = np.full(size, lacking, np.float64)
-    made[places_C] = values_C
+def filled(size: int, places_C: np.ndarray, summand: Summand) -> np.ndarray:
+    """Return float64 [size]: the values of a summand in their places, its `lacking` in the others."""
+    made = np.full(size, summand.lacking, np.float64)
+    made[places_C] = summand.values_C
     return made

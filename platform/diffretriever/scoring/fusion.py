@@ -171,10 +171,7 @@ def _best_sums(first: Hits, lists: Sequence[Sequence[Summand]], k: int) -> Hits:
     best = TopK(len(first), k, first.passages)
     for query, summands in enumerate(zip(*lists, strict=True)):
         numbers_U, places = union([each.numbers_C for each in summands])
-        parts = [
-            filled(len(numbers_U), own_C, each.values_C, each.lacking)
-            for own_C, each in zip(places, summands, strict=True)
-        ]
+        parts = [filled(len(numbers_U), own_C, each) for own_C, each in zip(places, summands, strict=True)]
         best.add_for(query, reduce(np.add, parts), numbers_U)
     return best.results()
 

@@ -47,7 +47,14 @@ class DeviceCodes:
 
     @classmethod
     def copy(cls, codes: Codes, errors_P: np.ndarray, norms_P: np.ndarray, device: torch.device) -> Self:
-        """Copy the codes of P passages, the longest rounding error and the longest vector of each, to a device."""
+        """Copy codes to a device.
+
+        Args:
+            codes: of P passages.
+            errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
+            norms_P: float32, length of its longest vector.
+            device: where to.
+        """
         return cls(
             _copied(codes.codes_NH, device),
             _copied(codes.scales_N, device),

@@ -156,9 +156,15 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write float32 [Q, P]: the mean over each query's vectors of the best product with a passage's vectors.
+    """Write the mean over each query's vectors of the best product with a passage's vectors.
 
-    Products are int32 [N, M] of codes; a passage without vectors gets -inf; every query has vectors.
+    Args:
+        products_NM: int32 [N, M], of the codes of passages and queries.
+        scales_N: float32 [N], value of one step of each passage vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_offsets: int64 [Q + 1], likewise, at least one vector each.
+        query_scales_M: float32 [M].
+        out_QP: float32 [Q, P], overwritten.
     """
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
@@ -206,7 +212,11 @@ def exact(
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
     """Round each vector to 127 steps on either side of zero.
 
-    Written are codes (int8 [N, H]), the value of a step, and the length of the rounding error, rounded up.
+    Args:
+        vectors_NH: float32 [N, H].
+        codes_NH: int8 [N, H], overwritten.
+        scales_N: float32 [N], overwritten: the value of a step.
+        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
     """
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)

@@ -171,7 +171,15 @@ def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, b
 def add_exact(
     queries: Vectors, passages: Vectors, numbers_P: np.ndarray, chosen: Sequence[np.ndarray], best: TopK
 ) -> None:
-    """Score each query's `contenders` exactly into `best`; passages are as stored, with their numbers (int32 [P])."""
+    """Score each query's contenders exactly into `best`.
+
+    Args:
+        queries: Q of them, float32.
+        passages: P of them, as they are stored: of others the last bits may differ.
+        numbers_P: int32 [P], their numbers.
+        chosen: for each query int64 [C], as `contenders` returns them.
+        best: takes the scores.
+    """
     for query, chosen_C in enumerate(chosen):
         if len(chosen_C):
             scores_C = exact_scores(queries.of(query), *passages, chosen_C)

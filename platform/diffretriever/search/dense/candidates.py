@@ -169,9 +169,9 @@ def settings_place(index: PassageIndex) -> str:
     return f"{index.uri.rstrip('/')}/codes/candidates.json"
 
 
-def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
+def sample_queries(index: PassageIndex, encoder: Encoder, size: int) -> Representations:
     """Return up to `size` queries made from the beginnings of passages drawn at random."""
-    rows = np.random.default_rng(seed).choice(len(index), min(size, len(index)), replace=False)
+    rows = np.random.default_rng(0).choice(len(index), min(size, len(index)), replace=False)
     table = index.take(np.sort(rows), ["title", "text"])
     pairs = zip(table.column("title").to_pylist(), table.column("text").to_pylist(), strict=True)
     return encoder.encode_queries([" ".join((title or text).split()[:_QUERY_WORDS]) for title, text in pairs])
@@ -213,15 +213,25 @@ def choose_count(
 
 def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndarray]:
     """Return each query's passages as numbers into the candidate index's, negative for those that it does not know."""
-    return np.split(candidate_index.passages.places_of(exact.numbers_F), exact.offsets[1:-1])
+    passages = candidate_index.passages
+    live = np.flatnonzero(passages.live_P)
+    places = np.full(len(exact.passages), -1)
+    places[passages.numbers_P[live]] = live
+    return np.split(places[exact.numbers_F], exact.offsets[1:-1])
 
 
 def recall_at(
     candidate_index: CandidateIndex, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
 ) -> np.ndarray:
-    """Return float [S]: the share of each query's `wanted_numbers` among so many candidates.
+    """Return float [S]: the share of each query's wanted passages that so many candidates hold.
 
-    Passages that the candidate index does not know count as found, since they are scanned whole.
+    Passages that it does not know count as held, since they are scanned whole.
+
+    Args:
+        candidate_index: over segments of the index.
+        queries: S queries.
+        wanted: for each, int64 [W] numbers, as `wanted_numbers` returns them.
+        n_candidates: for each query.
     """
     proposals = candidate_index.propose(queries, n_candidates)
     held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]

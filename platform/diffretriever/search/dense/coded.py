@@ -28,7 +28,6 @@ from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.resident import ResidentCodes
 from diffretriever.search.dense.stream import StreamingScan
 
-_NOT_THERE = -1
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
 _FEW = 0.3
@@ -166,14 +165,28 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among the best k of a query, by its scores of all passages by codes."""
+        """Return the passages that can be among the best k, by scores of all passages.
+
+        Args:
+            coded: the queries.
+            query: number of the one that is looked at.
+            scores_P: float32 [P], its scores by codes.
+            k: how many are wanted.
+        """
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         scores_C, slack_C = scores_P[chosen_C], slack_P[chosen_C]
         return Shortlist(chosen_C, scores_C - slack_C, scores_C + slack_C)
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among a query's best k of them."""
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
+
+        Args:
+            coded: the queries.
+            query: number of the one that is looked at.
+            chosen_C: int64 [C], ascending.
+            k: how many are wanted.
+        """
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)
@@ -241,14 +254,6 @@ class CodedPassages:
         for segment, start, low, high in zip(self.segments, self.starts[:-1], borders[:-1], borders[1:], strict=True):
             if high > low:
                 yield segment, chosen_C[low:high] - start
-
-    def places_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the place here of the passages of these numbers (int32), int64; negative for those not here."""
-        places = np.full(max(self.numbers_P.max(initial=0), numbers.max(initial=0)) + 1, _NOT_THERE)
-        live = np.flatnonzero(self.live_P)
-        places[self.numbers_P[live]] = live
-        found: np.ndarray = places[numbers]
-        return found
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:

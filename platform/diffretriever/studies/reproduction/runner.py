@@ -205,7 +205,7 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     assert before.manifest.hidden_size is not None, "so the index has vectors"
     vectors = count_vectors(before)
     raw = vectors * before.manifest.hidden_size * BF16
-    sample_SH, _ = sample_of(before, _SAMPLE)
+    sample_SH = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
     codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
