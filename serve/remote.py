@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +101,7 @@ class RemoteBackend:
             UnavailableError: fewer than are needed answered.
         """
         # What is merged is exact.
-        answers = await self._ask_shards("find", queries, replace(spec, bounds=False))
+        answers = await self._ask_shards("find", queries, spec)
         parts = list(answers.values())
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in parts], spec.depth) for name in spec.lists

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import AccelerateJob, Beside
-from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.accelerate import accelerate
@@ -43,13 +42,6 @@ def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: 
     assert isinstance(search, CodedScan)
     assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
     assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
-    within = search.search_bounds(queries, k)
-    assert isinstance(within, BoundedHits) == (k < len(own_index))
-    if isinstance(within, BoundedHits):
-        exact = streamed(own_index, queries, k)
-        assert [own.scores_of(exact[q : q + 1].numbers_F) for q, own in enumerate(within.lists)] == [
-            [score for _, score in hits] for hits in exact
-        ]
 
 
 @pytest.mark.parametrize("threads", [2, 9])

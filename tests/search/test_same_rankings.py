@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import bm25s
 import numpy as np
@@ -34,7 +32,6 @@ from diffretriever.schemas.mode import ListName, Mode, lists_of
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
-from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.fusion import ranked
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
@@ -43,9 +40,9 @@ from diffretriever.search.dense import resident
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import build_postings
-from diffretriever.serving.answering import CheckedRequest, Found, Searched, SearchSpec, _rank, with_bm25
+from diffretriever.serving.answering import CheckedRequest, Found, with_bm25
 from diffretriever.serving.backend import find_together
-from diffretriever.serving.snapshots import ShardNumber, Snapshots, Version, View
+from diffretriever.serving.snapshots import ShardNumber, Snapshots, View
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
@@ -239,10 +236,7 @@ def served(made: Made, shards: int, wanted: str | None = None) -> Found:
     planned: Any = made.queries
     if shards == 1:
         return with_bm25(request, planned, found[0])
-    tables = [
-        {name: to_table(hits, with_rows=True) for name, hits in each.items() if isinstance(hits, Hits)}
-        for each in found
-    ]
+    tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]
     merged: dict[ListName, pa.Table] = {
         name: merge([each[name] for each in tables], request.spec.depth) for name in request.spec.lists
     }
@@ -315,77 +309,3 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                     hits = ranked(mode, of_all, FEW)
                     assert hits == right, (wanted, mode, accelerated, shards)
                     assert it.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()
-
-
-@pytest.mark.parametrize("wanted", [None, "year >= 2003 OR year IS NULL"])
-def test_a_server_answers_alike_by_dense_scores_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None
-) -> None:
-    monkeypatch.setattr("diffretriever.serving.answering.FUSION_DEPTH", 20)
-    it = made(tmp_path, seed=2)
-    build_codes(it.opened)
-    build_postings(it.opened)
-    snapshots = Snapshots(SearchOptions(index=it.opened.uri), CPU)
-    view, planned = View(PassageIndex.open(it.opened.uri)), list[Any](it.queries)
-    condition = None if wanted is None else condition_of(wanted, COLUMNS)
-    bm25 = asyncio.run(view.bm25(condition))
-    for mode in ("dense+0.5bm25", "3dense+sparse", "dense+9bm25", "0.5dense+2sparse+bm25"):
-        asked_for = SearchRequest(query=asked(it), k=2)
-        request = CheckedRequest(asked_for, view, mode, condition, bm25 if "bm25" in mode else None)
-        assert request.spec.bounds
-        rankings = []
-        for bounds in (True, False):
-            spec = replace(request.spec, bounds=bounds)
-            (found,) = find_together(snapshots, [(encoded(it.queries), spec)])
-            found = with_bm25(request, planned, found)
-            assert isinstance(found["dense"], BoundedHits if bounds else Hits)
-            rankings.append(_rank(Searched(request, planned, encoded(it.queries), found)))
-        assert rankings[0].best == rankings[1].best, mode
-        assert rankings[0].scores == rankings[1].scores, mode
-
-
-def test_requests_with_and_without_bounds_are_searched_together(tmp_path: Path) -> None:
-    it = made(tmp_path, seed=2)
-    build_codes(it.opened)
-    snapshots, queries = Snapshots(SearchOptions(index=it.opened.uri), CPU), encoded(it.queries)
-    spec = SearchSpec(Version.of(it.opened), ("dense",), 9, None)
-    specs = [spec, replace(spec, bounds=True), replace(spec, depth=5), replace(spec, depth=5, bounds=True)]
-    exact, *others = find_together(snapshots, [(queries, each) for each in specs])
-    lists = [each["dense"] for each in (exact, *others)]
-    assert [isinstance(each, BoundedHits) for each in lists] == [False, True, False, True]
-    for each, depth in zip(lists, (9, 9, 5, 5), strict=True):
-        right = lists[0].first(depth)
-        assert isinstance(right, Hits)
-        if isinstance(each, Hits):
-            assert each == right
-        else:
-            numbers = [right[query : query + 1].numbers_F for query in range(QUERIES)]
-            scores = [own.scores_of(own_C) for own, own_C in zip(each.lists, numbers, strict=True)]
-            assert scores == [[score for _, score in hits] for hits in right]
-
-
-@pytest.mark.parametrize("on_a_device", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_sums_alone_are_ranked_as_beside_their_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, on_a_device: bool
-) -> None:
-    """Alone, dense scores within bounds do; beside the list `dense` they are exact. More passages than a list has."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    rng = np.random.default_rng(4)
-    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q1p1"})
-    about = {"retriever": retriever, "weights": "w", "hidden_size": HIDDEN, "vocab_size": VOCAB, "created": "now"}
-    index = PassageIndex.create(str(tmp_path / "index"), IndexManifest.model_validate(about))
-    drawn = texts(rng, 1400, [1, 3])
-    table = text_table([Passage(f"p{i}", "title", each.text) for i, each in enumerate(drawn)], "c")
-    Committer(index).commit({"key": write_block(index.uri, beside(table, encoded(drawn).to_arrow()))}, [])
-    build_codes(index)
-    build_postings(index)
-    if on_a_device:
-        score_on_a_device(monkeypatch)
-        monkeypatch.setattr(resident, "_PIECE_BYTES", 10_000)
-    it = Made(index, {}, texts(rng, QUERIES, [1, 2, 4]), [])
-    searcher = searcher_of(it)
-    for mode in ("dense+0.5bm25", "3dense+sparse", "0.1dense+9bm25", "0.5dense+2sparse+bm25"):
-        with patch.object(searcher.dense, "search", side_effect=AssertionError("exact scores of all")):
-            alone = searcher.search(asked(it), k=5, modes=[mode])[mode]
-        assert alone == searcher.search(asked(it), k=5, modes=[mode, "dense"])[mode], mode

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, weights_of
-from diffretriever.scoring.bounded import BoundedHits, Summand, filled, fuse_exact_topk, union
 from diffretriever.scoring.hits import Hits, TopK
 
 FUSION_DEPTH = 1000
@@ -22,9 +22,6 @@ FUSION_DEPTH = 1000
 
 RANK_CONSTANT = 60
 """What is added to ranks before their reciprocals are taken (Cormack et al. 2009)."""
-
-_FEW = 0.1
-"""Of the passages of a list."""
 
 _NARROWEST_SPREAD = 1e-9
 """Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
@@ -48,16 +45,18 @@ def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
     return max(k, depth) if any(len(lists_of(mode)) > 1 for mode in modes) else k
 
 
-def takes_bounds(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> bool:
-    """Return whether dense scores within bounds are enough to find the best `k`, and few of them need be exact then.
+class Summand(NamedTuple):
+    """A list in a sum, of one query."""
 
-    That is so for sums with weights. Min-max scores go by those of the list's first and last passage: these take about
-    as long as all.
-    """
-    return k <= _FEW * depth and all(weights_of(mode) is not None for mode in modes if "dense" in lists_of(mode))
+    numbers_C: np.ndarray
+    """int32, its passages."""
+    values_C: np.ndarray
+    """float64, their weighted scores."""
+    lacking: float
+    """The weighted score of a passage that the list lacks."""
 
 
-def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, depth: int = FUSION_DEPTH) -> Hits:
+def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
     """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
 
     Without weights the sum is the equal one of min-max scores (Eq. 4). With weights it is the sum of dense scores as
@@ -67,40 +66,27 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits | BoundedHits], k: int, dep
 
     Args:
         mode: the score.
-        lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many. The first of a
-            sum with weights may be within bounds, of `depth` passages.
+        lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
         k: passages kept.
         depth: passages of each list that take part in a sum.
     """
-    weights = weights_of(mode)
-    first, *rest = (
-        lists[name] if weights is None or name == "dense" else _by_highest(lists[name]) for name in lists_of(mode)
-    )
-    others = [hits for hits in rest if isinstance(hits, Hits)]
-    assert len(others) == len(rest), "the first list alone can be within bounds"
-    if isinstance(first, BoundedHits):
-        assert weights is not None, "bounds are enough for sums with weights"
-        summands = [_weighted_summands(hits, weight, depth) for hits, weight in zip(others, weights[1:], strict=True)]
-        return fuse_exact_topk(first.first(depth), weights[0], list(zip(*summands, strict=True)), k)
-    if not others:
-        return first.first(k)
-    lists_of_sum = [first, *others]
-    return fused(lists_of_sum, k, depth=depth) if weights is None else _weighted(lists_of_sum, weights, k, depth)
+    weights, own = weights_of(mode), {name: lists[name] for name in lists_of(mode)}
+    if len(own) == 1:
+        return next(iter(own.values())).first(k)
+    if weights is None:
+        return fused(list(own.values()), k, depth=depth)
+    scaled = [hits if name == "dense" else _by_highest(hits) for name, hits in own.items()]
+    summands = [_weighted_summands(hits, weight, depth) for hits, weight in zip(scaled, weights, strict=True)]
+    return _best_sums(scaled[0], summands, k)
 
 
-def _by_highest(hits: Hits | BoundedHits) -> Hits:
+def _by_highest(hits: Hits) -> Hits:
     """Return hits whose scores are divided by the highest of their query; all 0 where that is not above 0."""
-    assert isinstance(hits, Hits), "dense scores alone can be within bounds"
     highest_Q = np.zeros(len(hits))
     filled_Q = hits.counts_Q > 0
     highest_Q[filled_Q] = hits.scores_F[hits.offsets[:-1][filled_Q]]
     factors_Q = np.divide(1.0, highest_Q, out=np.zeros(len(hits)), where=highest_Q > 0)
     return replace(hits, scores_F=hits.scores_F * np.repeat(factors_Q, hits.counts_Q))
-
-
-def _weighted(lists: Sequence[Hits], weights: Sequence[float], k: int, depth: int) -> Hits:
-    summands = [_weighted_summands(hits, weight, depth) for hits, weight in zip(lists, weights, strict=True)]
-    return _best_sums(lists[0], summands, k)
 
 
 def _weighted_summands(hits: Hits, weight: float, depth: int) -> list[Summand]:
@@ -170,10 +156,29 @@ def _best_sums(first: Hits, lists: Sequence[Sequence[Summand]], k: int) -> Hits:
     """Return each query's `k` passages with the largest sums; all lists have the queries and passages of the first."""
     best = TopK(len(first), k, first.passages)
     for query, summands in enumerate(zip(*lists, strict=True)):
-        numbers_U, places = union([each.numbers_C for each in summands])
-        parts = [filled(len(numbers_U), own_C, each) for own_C, each in zip(places, summands, strict=True)]
+        numbers_U, places = _union([each.numbers_C for each in summands])
+        parts = [_filled(len(numbers_U), own_C, each) for own_C, each in zip(places, summands, strict=True)]
         best.add_for(query, reduce(np.add, parts), numbers_U)
     return best.results()
+
+
+def _union(lists: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the numbers, ascending, that are in any of the lists, and for each list the places of its own in them."""
+    joined = np.concatenate(lists)
+    order = np.argsort(joined)
+    ordered = joined[order]
+    is_first = np.ones(len(joined), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    places = np.empty(len(joined), np.int64)
+    places[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], np.split(places, np.cumsum([len(each) for each in lists[:-1]]))
+
+
+def _filled(size: int, places_C: np.ndarray, summand: Summand) -> np.ndarray:
+    """Return float64 [size]: the values of a summand in their places, its `lacking` in the others."""
+    made = np.full(size, summand.lacking, np.float64)
+    made[places_C] = summand.values_C
+    return made
 
 
 def _counted(hits: Hits, by: Fusion) -> np.ndarray:

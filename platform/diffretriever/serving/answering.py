@@ -39,8 +39,7 @@ from diffretriever.schemas.serve import (
     Texts,
 )
 from diffretriever.schemas.serve_config import ServeLimits
-from diffretriever.scoring.bounded import BoundedHits
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked, takes_bounds
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
@@ -50,7 +49,7 @@ from diffretriever.serving.metrics import Metrics, Stage
 from diffretriever.serving.problems import InvalidError
 from diffretriever.serving.snapshots import Version, View
 
-Found = Mapping[ListName, Hits | BoundedHits]
+Found = Mapping[ListName, Hits]
 """For each list, each query's best passages."""
 Read = Callable[[np.ndarray, int], list[Reading]]
 """What vectors [M, H] say in so many words of the whole vocabulary: `Encoder.read`, wherever the encoder is."""
@@ -68,8 +67,6 @@ class SearchSpec:
     """The filter, as `index.filters` reads it."""
     candidates: int | None = None
     """The most that a candidate index names for a query; None: as many as it was calibrated to."""
-    bounds: bool = False
-    """Whether dense scores within bounds are enough."""
 
 
 class Clock:
@@ -111,9 +108,8 @@ class CheckedRequest:
         """What has to be searched for by encoded queries."""
         modes = [self.mode]
         depth = depth_for(modes, self.asked.k, self.fusion_depth)
-        bounds = takes_bounds(modes, self.asked.k, self.fusion_depth)
         names = encoded_lists_for(modes)
-        return SearchSpec(self.view.version, names, depth, self.condition, self.caps.candidates, bounds)
+        return SearchSpec(self.view.version, names, depth, self.condition, self.caps.candidates)
 
     @property
     def fusion_depth(self) -> int:
@@ -377,11 +373,8 @@ def _rank(searched: Searched) -> Ranking:
     return Ranking(best, {name: _scores_in(hits, best) for name, hits in searched.found.items()})
 
 
-def _scores_in(found: Hits | BoundedHits, best: Hits) -> list[float | None]:
+def _scores_in(found: Hits, best: Hits) -> list[float | None]:
     """Return the score in the list `found` of every hit of the same queries' `best`."""
-    if isinstance(found, BoundedHits):
-        own = zip(found.lists, np.split(best.numbers_F, best.offsets[1:-1]), strict=True)
-        return [score for each, numbers_F in own for score in each.scores_of(numbers_F)]
     width = len(found.passages)
     wanted_F = best.queries() * width + best.numbers_F
     scores: list[float | None] = [None] * len(wanted_F)

@@ -189,8 +189,7 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     """Search for each request, those that want the same version, lists, filter and candidates in one scan."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for number, (_, spec) in enumerate(requests):
-        # Lists within bounds are of one depth.
-        wanted = (spec.version, spec.lists, spec.condition, spec.candidates, spec.depth if spec.bounds else None)
+        wanted = (spec.version, spec.lists, spec.condition, spec.candidates)
         groups.setdefault(wanted, []).append(number)
     answers: dict[int, Found] = {}
     for numbers in groups.values():
@@ -204,7 +203,7 @@ def _find(snapshots: Snapshots, requests: list[tuple[Representations, SearchSpec
     together = Representations.concatenate([queries for queries, _ in requests])
     depth = max(spec.depth for _, spec in requests)
     snapshot = snapshots.get(first.version)
-    found = snapshot.find(together, first.lists, depth, first.condition, first.candidates, bounds=first.bounds)
+    found = snapshot.find(together, first.lists, depth, first.condition, first.candidates)
     ends = np.cumsum([len(queries) for queries, _ in requests]).tolist()
     starts = [0, *ends[:-1]]
     return [

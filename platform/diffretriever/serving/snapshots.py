@@ -27,7 +27,6 @@ from diffretriever.schemas.metadata import Scalar
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
-from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.base import FILTERS_KEPT
@@ -168,10 +167,8 @@ class Snapshot:
         depth: int,
         condition: str | None,
         candidates: int | None = None,
-        *,
-        bounds: bool = False,
-    ) -> dict[ListName, Hits | BoundedHits]:
-        """Search the shard; scores are exact, or those of dense lists within bounds.
+    ) -> dict[ListName, Hits]:
+        """Search the shard; scores are exact.
 
         Args:
             queries: encoded.
@@ -179,7 +176,6 @@ class Snapshot:
             depth: passages found for each query in each list.
             condition: a filter of `index.filters`; None: all passages are admitted.
             candidates: the most that a candidate index names for a query; None: as many as it was calibrated to.
-            bounds: whether bounds are enough.
 
         Returns:
             For each list, each query's best passages, best first.
@@ -187,8 +183,8 @@ class Snapshot:
         dense, sparse = self._own if condition is None else self._filtered(condition)
         if candidates is not None:
             dense = dense.among(candidates)
-        searches = {"dense": dense.search_bounds if bounds else dense.search, "sparse": sparse.search}
-        return {name: searches[name](queries, depth) for name in lists}
+        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": dense, "sparse": sparse}
+        return {name: searches[name].search(queries, depth) for name in lists}
 
     @cached_property
     def state(self) -> PartState:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.bounded import BoundedHits
 from diffretriever.scoring.hits import Hits
 
 
@@ -29,13 +28,6 @@ class DenseSearch(ABC):
         Raises:
             ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
         """
-
-    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
-        """Return the same passages as `search`, with scores within bounds if these are faster to find.
-
-        They are enough to rank by weighted sums of several scores.
-        """
-        return self.search(queries, k)
 
     def among(self, n_candidates: int) -> DenseSearch:
         """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""

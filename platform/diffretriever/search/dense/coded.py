@@ -9,7 +9,6 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.bounded import BoundedHits, BoundedList
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK, each_of
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
@@ -74,26 +72,6 @@ class CodedScan(DenseSearch):
         # If a device does not keep all codes, each round copies some again.
         at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
         return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
-
-    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
-        """See `DenseSearch`."""
-        if self._uncoded or not 0 < len(queries) <= self._queries_at_once:
-            return self.search(queries, k)
-        self._check(queries)
-        shortlists = self._chosen(queries, k)
-        if any(len(shortlist.numbers_C) < k for shortlist in shortlists):
-            return self._search(queries, shortlists, k)
-        vectors_MH = queries.vectors_MH.astype(np.float32)
-
-        def bounded(query: int) -> BoundedList:
-            own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
-            chosen_C, least_C, most_C = shortlists[query]
-            score = partial(self._passages.exact_scores, own_MH)
-            return BoundedList.best(chosen_C, self._passages.numbers_P[chosen_C], (least_C, most_C), k, score)
-
-        threads = torch.get_num_threads()
-        lists = list(each_of(len(queries), bounded, threads))
-        return BoundedHits(self.stream.order.passages, lists, threads)
 
     def _check(self, queries: Representations) -> None:
         refuse_queries(queries)
