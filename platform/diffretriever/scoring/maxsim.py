@@ -208,8 +208,6 @@ class Shortlist(NamedTuple):
 
     numbers_C: np.ndarray
     """int64 [C], ascending."""
-    least_C: np.ndarray
-    """float [C], the least that each can score."""
     most_C: np.ndarray
     """float [C], the most that each can score."""
 

@@ -153,8 +153,7 @@ class CodedPassages:
         """
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
-        scores_C, slack_C = scores_P[chosen_C], slack_P[chosen_C]
-        return Shortlist(chosen_C, scores_C - slack_C, scores_C + slack_C)
+        return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
         """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
@@ -175,7 +174,7 @@ class CodedPassages:
         scores_C = _joined(parts, np.float32)
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
-        return Shortlist(live_C[kept], scores_C[kept] - slack_C[kept], scores_C[kept] + slack_C[kept])
+        return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
     def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
         """Return float32 [C]: approximate products of one query's vector with mean vectors of passages, ascending."""
@@ -192,7 +191,7 @@ class CodedPassages:
 
         def score(query: int) -> int:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
-            chosen_C, _, most_C = shortlists[query]
+            chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))

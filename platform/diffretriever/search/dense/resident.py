@@ -91,8 +91,7 @@ class _Group:
     def __init__(self, queries: Representations, k: int, device: torch.device) -> None:
         self._queries, self._k = HalfQueries(queries.vectors_MH, queries.offsets, device), k
         self._lower_QF = torch.empty(len(queries), 0, device=device)
-        empty = np.empty(0, np.float32)
-        self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), empty, empty)]
+        self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
     def _floor(self) -> torch.Tensor:
         """Return [Q, 1]: the least that the k-th best of the passages so far can score; -inf for fewer than k."""
@@ -116,18 +115,18 @@ class _Group:
         self._lower_QF = lower_QF.topk(min(self._k, lower_QF.shape[1]), dim=1).values
         upper_QP = scores_QP.add_(slack_QP)
         query_C, passage_C = ((upper_QP >= self._floor()) & (upper_QP > -torch.inf)).nonzero(as_tuple=True)
-        least_C, most_C = (bound_QP[query_C, passage_C].cpu().numpy() for bound_QP in (lower_QP, upper_QP))
-        self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, least_C, most_C))
+        most_C = upper_QP[query_C, passage_C].cpu().numpy()
+        self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, most_C))
 
     def shortlists(self) -> list[Shortlist]:
         """Return for each query the candidates that reach the floor of all passages."""
-        query_C, numbers_C, least_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
+        query_C, numbers_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
         kept = np.flatnonzero(most_C >= self._floor().cpu().numpy()[query_C, 0])
         # Pieces come in the order of their passages, so that each query's stay ascending.
         order = kept[np.argsort(query_C[kept], kind="stable")]
         borders = np.searchsorted(query_C[order], np.arange(len(self._queries) + 1))
-        columns = [numbers_C[order], least_C[order], most_C[order]]
-        return [Shortlist(*(column[a:b] for column in columns)) for a, b in pairwise(borders)]
+        numbers_C, most_C = numbers_C[order], most_C[order]
+        return [Shortlist(numbers_C[a:b], most_C[a:b]) for a, b in pairwise(borders)]
 
 
 @dataclass(frozen=True)
