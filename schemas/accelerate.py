@@ -13,9 +13,9 @@ from diffretriever.schemas.settings import ModelOptions
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has
 in place of them, and an inverted index of its impacts."""
-Beside: TypeAlias = Literal["vectors", "codes", "means"]
-"""What a fragment's `codes` hold: 8-bit codes of all vectors and these once more, such codes alone, or codes of the
-passages' mean vectors alone."""
+Beside: TypeAlias = Literal["vectors", "means"]
+"""The contents of a fragment's `codes`: 8-bit codes of all vectors and a copy of these, or codes of the passages' mean
+vectors alone."""
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -30,11 +30,11 @@ class AccelerateJob(ModelOptions):
     are scored. Worth it from about a hundred thousand passages on; below, the exact scan of the codes is fast
     enough."""
     beside: Beside | None = None
-    """What lies beside the table for dense searches. `vectors`: 8-bit codes of all vectors, which exact searches scan,
-    and the vectors themselves once more. `codes`: the codes alone; exact scores read the vectors of few passages from
-    the table, which takes milliseconds longer a query. `means`: codes of passages' mean vectors alone, for candidates:
-    a few hundred bytes a passage whatever K_p, and exact searches read the whole table.
-    Default: as with codes that are there, or else vectors."""
+    """Files for dense searches, next to the table. `vectors`: 8-bit codes of all vectors, which exact searches scan,
+    and a copy of the vectors, from which exact scores come. `means`: codes of passages' mean vectors alone, for
+    candidates: a few hundred bytes a passage whatever K_p; exact scores read the vectors of few passages from the
+    table, which takes milliseconds longer a query, and exact searches read the whole table.
+    Default: as the codes that exist, or else vectors."""
     recall: Share = 0.99
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
     top_k: PositiveInt = 100

@@ -1,4 +1,4 @@
-"""The name of a codec: a family and the bits that it spends on a dimension of a slot vector."""
+"""The name of a codec: the bits that it spends on a dimension of a slot vector."""
 
 from __future__ import annotations
 
@@ -10,55 +10,51 @@ from pydantic import Field
 
 from diffretriever.schemas.base import Model, TextForm
 
-Family: TypeAlias = Literal["residual", "product"]
 Bits: TypeAlias = Literal[1, 2, 4]
+_CHOICES = "product1, product2 or product4, by the bits of a dimension"
 
 
 @dataclass(frozen=True, slots=True)
 class CodecConfig(TextForm):
-    """A codec with the text form `residual2`, used alike in configs, file names and tables.
+    """A codec with the text form `product2`, used alike in configs, file names and tables; see `codecs.product`.
 
-    `residual` is ColBERTv2's, as the paper uses it: a centroid and a residual of so many bits a dimension (appendix on
-    storage). `product` rotates vectors and gives each byte a codebook of its own; see `diffretriever.codecs.product`.
-
-    >>> CodecConfig.parse("residual2") == CodecConfig("residual", 2)
+    >>> CodecConfig.parse("product2") == CodecConfig(2)
     True
-    >>> str(CodecConfig("product", 1))
+    >>> str(CodecConfig(1))
     'product1'
     """
 
-    text_form = re.compile(f"({'|'.join(get_args(Family))})({'|'.join(map(str, get_args(Bits)))})")
-    family: Family
+    text_form = re.compile(f"product({'|'.join(map(str, get_args(Bits)))})")
     bits: Bits
 
     def __post_init__(self) -> None:
-        if self.family not in get_args(Family) or self.bits not in get_args(Bits):
-            raise ValueError(f"'{self}' is not a codec: write {_choices()}")
+        if self.bits not in get_args(Bits):
+            raise ValueError(f"'{self}' is not a codec: write {_CHOICES}")
 
     @classmethod
     def parse(cls, text: str) -> CodecConfig:
         """Read the text form; raises `ValueError` for anything else."""
         match = cls.text_form.fullmatch(text)
         if match is None:
-            raise ValueError(f"'{text}' is not a codec: write {_choices()}")
-        return cls(cast("Family", match[1]), cast("Bits", int(match[2])))
+            raise ValueError(f"'{text}' is not a codec: write {_CHOICES}")
+        return cls(cast("Bits", int(match[1])))
 
     def __str__(self) -> str:
-        return f"{self.family}{self.bits}"
+        return f"product{self.bits}"
+
+    def bytes_per_vector(self, hidden_size: int) -> int:
+        """Return the bytes of a packed vector: H x bits / 8, rounded up."""
+        return -(-hidden_size * self.bits // 8)
 
 
 class StoredCodec(Model):
     """The codec of an index: its vectors are what `codecs/DIGEST.safetensors` beside the table decodes."""
 
     name: CodecConfig
-    """Family and bits."""
+    """Bits of a dimension."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    """Of the trained codec; see `diffretriever.codecs.base.Codec.digest`."""
+    """Of the trained codec; see `diffretriever.codecs.product.Codec.digest`."""
     width: int
     """Bytes of a vector."""
     keeps_vectors: bool
     """Whether the vectors that were encoded are still there; if not, the decoded ones have taken their place."""
-
-
-def _choices() -> str:
-    return " or ".join(f"{family}<bits>" for family in get_args(Family)) + ", with 1, 2 or 4 bits a dimension"

@@ -19,8 +19,8 @@ class CompressJob(JobConfig):
     index: IndexPlace
     """Folder or object-store URI of the index."""
     # Settings would read a dataclass as JSON, and this one has a text form.
-    codec: Annotated[CodecConfig, NoDecode] = CodecConfig("product", 2)
-    """Family and bits a dimension (1, 2 or 4): `residual2` is ColBERTv2's, as in the paper, `product2` loses less."""
+    codec: Annotated[CodecConfig, NoDecode] = CodecConfig(2)
+    """`product1`, `product2` or `product4`, by the bits of a dimension."""
     keep_vectors: bool = False
     """Write codes beside the vectors and leave those as they are; the same command without this drops them."""
     sample: PositiveInt = 131072
@@ -36,7 +36,7 @@ class CompressSummary(Model):
     index: IndexPlace
     """Where the index is."""
     codec: CodecConfig
-    """Family and bits."""
+    """Bits of a dimension."""
     digest: str
     """Of the trained codec."""
     passages: int

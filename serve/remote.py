@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,8 +52,7 @@ class RemoteBackend:
     def _find(self, queries: Representations, spec: SearchSpec) -> tuple[Found, tuple[int, ...]]:
         if not spec.lists:
             return {}, ()
-        # Lists are merged by exact scores.
-        answers = self._wait(self._ask_shards("find", queries, replace(spec, bounds=False)))
+        answers = self._wait(self._ask_shards("find", queries, spec))
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in answers.values()], spec.depth) for name in spec.lists
         }

@@ -30,7 +30,7 @@ from diffretriever.backbones.checkpoint import Checkpoint, shards_of
 from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.budgets.selectors import load_artefact
-from diffretriever.codecs import load_codec, train_codec
+from diffretriever.codecs.product import Codec, load_codec
 from diffretriever.collections import Run, open_collection, read_run, scan, write_run
 from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
@@ -47,7 +47,6 @@ from diffretriever.pipelines.mining import _finished
 from diffretriever.pipelines.sweep import _refuse_another
 from diffretriever.presets import load_retriever, read_selection
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.index import CollectionPlaces
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
@@ -143,7 +142,7 @@ def _selector(folder: Path) -> Path:
 
 def _codec(folder: Path) -> Path:
     vectors = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float16)
-    train_codec(CodecConfig.parse("residual2"), vectors, 64).save(folder / "codec.safetensors")
+    Codec.train(2, vectors).save(folder / "codec.safetensors")
     return folder / "codec.safetensors"
 
 
@@ -583,7 +582,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "backbones/weights.py": ("weights of a checkpoint",),
     "budgets/selectors.py": ("fitted selector",),
     "client/exchange.py": ("client/test_client_fuzz.py",),
-    "codecs/__init__.py": ("codec",),
+    "codecs/product.py": ("codec",),
     "collections/quarantine.py": ("quarantine",),
     "collections/records.py": ("corpus", "corpus, compressed", "queries", "queries in columns", "qrels", "run"),
     "collections/tables.py": ("corpus in CSV", "corpus in JSON", "corpus in Parquet", "corpus in Arrow"),

@@ -17,7 +17,7 @@ MODULES = (
     "diffretriever.client",
     "diffretriever.schemas",
     "diffretriever.backbones.base",
-    "diffretriever.codecs.base",
+    "diffretriever.codecs.product",
     "diffretriever.collections.base",
     "diffretriever.encoders.base",
     "diffretriever.representations",

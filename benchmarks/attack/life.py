@@ -120,7 +120,7 @@ class Life:
             gone = rng.sample(sorted(self.now), rng.randint(1, min(4, len(self.now))))
             return name, gone, {i: text for i, text in self.now.items() if i not in gone}
         if name == "compress":
-            return name, rng.choice(["residual2", "residual4"]), self.now
+            return name, rng.choice(["product2", "product4"]), self.now
         if name == "restore":
             known = [version for version, texts in self.allowed.items() if len(texts) == 1]
             version = rng.choice(known[-8:])

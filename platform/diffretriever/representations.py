@@ -121,6 +121,13 @@ class Representations:
             self.n_tokens[order],
         )
 
+    def split(self, size: int) -> list[Representations]:
+        """Return the representations in parts of at most `size` texts."""
+        if len(self) <= size:
+            return [self]
+        starts = range(0, len(self), size)
+        return [self.take(np.arange(start, min(start + size, len(self)))) for start in starts]
+
     @classmethod
     def of_vectors(cls, vectors_MH: np.ndarray, counts: Sequence[int] | np.ndarray, n_tokens: Sequence[int]) -> Self:
         """Return the representations of N texts that have vectors alone: no slots, no impacts.

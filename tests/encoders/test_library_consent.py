@@ -163,7 +163,7 @@ def test_weights_lie_in_the_checkpoints_folder(model: Path) -> None:
 
 def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
     manifest = json.loads(manifest_of(encoder_of(model)).model_dump_json())
-    codec = {"name": "residual2", "digest": "../" * 9 + "x", "width": 4, "keeps_vectors": False}
+    codec = {"name": "product2", "digest": "../" * 9 + "x", "width": 4, "keeps_vectors": False}
     with pytest.raises(ValueError, match="digest"):
         IndexManifest.model_validate(manifest | {"codec": codec})
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.codecs import train_codec
+from diffretriever.codecs.product import Codec
 from diffretriever.collections import Passage
 from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
@@ -78,7 +78,7 @@ def add(index: PassageIndex, ids: list[str], seed: int, replaced: list[str] | No
 def compressed(index: PassageIndex, codec: str, *, keep: bool = False) -> PassageIndex:
     """The index's newest version with codes, written as the job does."""
     config = CodecConfig.parse(codec)
-    trained = train_codec(config, *sample_of(index, 1000))
+    trained = Codec.train(config.bits, sample_of(index, 1000))
     trained.save(codec_place(index.uri, trained.digest))
     stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector, keeps_vectors=keep)
     manifest = index.manifest.model_copy(update={"codec": stored})

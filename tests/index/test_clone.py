@@ -17,7 +17,7 @@ def check(folder: str) -> None:
     clone = index.clone(f"{folder}/clone")
     assert np.array_equal(stored_vectors(clone), before)
     assert clone.manifest == index.manifest
-    compressed(clone, "residual2")
+    compressed(clone, "product2")
     assert PassageIndex.open(f"{folder}/clone").manifest.decodes
     original = PassageIndex.open(f"{folder}/index")
     assert (original.version, original.manifest.codec) == (index.version, None)

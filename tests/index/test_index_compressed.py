@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.codecs import load_codec
+from diffretriever.codecs.product import load_codec
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
@@ -28,7 +28,7 @@ from tests.index.compressed_cases import (
     streamed,
 )
 
-CODECS = ["residual2", "product1", "product4"]
+CODECS = ["product1", "product2", "product4"]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_only_what_can_be_among_the_best_is_decoded(index: PassageIndex) -> None
 
 
 def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
-    made = compressed(fill(str(tmp_path / "i"), 40, 30), "residual2")
+    made = compressed(fill(str(tmp_path / "i"), 40, 30), "product2")
     made.delete(["p3", "p50"])
     admitted = {f"p{number}" for number in range(1, 70, 3)} - {"p50"}
     right = [[hit for hit in hits if hit[0] in admitted][:5] for hits in streamed(made, 70)]

@@ -7,14 +7,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from diffretriever.codecs import load_codec
+from diffretriever.codecs.product import load_codec
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
-from diffretriever.index.writer import Committer, write_block
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
@@ -29,7 +27,6 @@ from tests.index.compressed_cases import (
     MOST_VECTORS,
     add,
     assert_sound,
-    block,
     compressed,
     fill,
     found,
@@ -45,7 +42,7 @@ def index(tmp_path: Path) -> PassageIndex:
     return fill(str(tmp_path / "index"), 40, 30)
 
 
-@pytest.mark.parametrize("codec", ["residual4", "product2"])
+@pytest.mark.parametrize("codec", ["product4", "product2"])
 def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex) -> None:
     made = compressed(index, codec)
     add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
@@ -77,7 +74,7 @@ def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) ->
 
 def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -> None:
     originals, hits = stored_vectors(index), streamed(index, 20)
-    made = compressed(index, "residual1")
+    made = compressed(index, "product1")
     assert np.array_equal(stored_vectors(index), originals)
     assert found(PassageIndex.open(index.uri, index.version), 20, StreamingScan) == hits
     assert [v.change for v in history(made)] == ["created", "appended", "appended", "compressed"]
@@ -112,38 +109,7 @@ def test_the_codec_is_no_part_of_the_fingerprint(index: PassageIndex) -> None:
     assert made.manifest.differences(index.manifest) == []
 
 
-def test_damage_is_found(index: PassageIndex, tmp_path: Path) -> None:
-    made = compressed(index, "residual2")
-    table = block(["bad", "good"], seed=1)
-    codes = np.zeros((len(read_vectors(table)[0]), made.manifest.codec.width), np.uint8)  # type: ignore[union-attr]
-    codes[0, 3] = 255
-    column = table.column("reps")
-    offsets = column.combine_chunks().offsets
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), codes.shape[1])
-    damaged = table.append_column("codes", pa.ListArray.from_arrays(offsets, rows))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffretriever.index.writer.with_packed", lambda _uri, _manifest, _table: damaged)
-        Committer(made).commit({"key": write_block(made.uri, table)}, [])
-    verification = inspect(made, check=True).verification
-    assert verification is not None
-    assert [(p.kind, p.first) for p in verification.problems] == [("codes are missing or cannot be decoded", ["bad"])]
-    with pytest.raises(ValueError, match=r"cannot have written these codes"):
-        stored_vectors(made)
-
-    moved = tmp_path / "moved"
-    (tmp_path / "index").rename(moved)
-    (file,) = (moved / "codecs").iterdir()
-    file.unlink()
-    lost = PassageIndex.open(str(moved))
-    with pytest.raises(ValueError, match="is missing, and the index cannot be read without it"):
-        stored_vectors(lost)
-    verification = inspect(lost, check=True).verification
-    assert verification is not None
-    assert [p.kind for p in verification.problems] == ["the file of the codec cannot be read"]
-
-
-@pytest.mark.parametrize(("codec", "layout"), [("residual2", "2-bit residuals"), ("residual1", "1-bit residuals")])
+@pytest.mark.parametrize(("codec", "layout"), [("product2", "2-bit products"), ("product1", "1-bit products")])
 def test_the_planner_says_what_codes_take(codec: str, layout: str, tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 3000)
     n_vectors = len(stored_vectors(index))

@@ -67,7 +67,7 @@ def test_texts_without_vectors_own_none_of_those_that_are_wrong(number: float) -
 
 
 @pytest.mark.parametrize("where", ["vector", "weight"])
-@pytest.mark.parametrize("codec", [None, "residual2"])
+@pytest.mark.parametrize("codec", [None, "product2"])
 def test_a_block_is_refused(codec: str | None, where: Where, number: float, tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 60)
     index = index if codec is None else compressed(index, codec)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.backbones.source import resolve_source
-from diffretriever.codecs import load_codec
+from diffretriever.codecs.product import load_codec
 from diffretriever.collections import open_collection
 from diffretriever.files import is_local, write_bytes
 from diffretriever.front.index import Index
@@ -110,7 +110,7 @@ def test_codes_can_be_made(place: Path) -> None:
 
 
 def test_a_codec_is_found(place: Path) -> None:
-    made = compressed(fill(place.as_uri(), 20, 20), "residual4")
+    made = compressed(fill(place.as_uri(), 20, 20), "product4")
     assert made.manifest.codec is not None
     digest = made.manifest.codec.digest
     assert load_codec(codec_place(place.as_uri(), digest)).digest == digest

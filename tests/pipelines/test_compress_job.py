@@ -52,19 +52,16 @@ def test_a_codec_that_is_none_is_a_wrong_command_line(codec: str, capsys: pytest
     with pytest.raises(SystemExit) as stopped:
         CompressJob.from_command_line(["--index", "i", "--codec", codec])
     assert stopped.value.code == 2
-    assert f"'{codec}' is not a codec: write residual<bits> or product<bits>" in capsys.readouterr().err
+    assert f"'{codec}' is not a codec: write product1, product2 or product4" in capsys.readouterr().err
 
 
 def test_the_sample_is_of_the_index(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 500, 700)
     index.delete(["p3", "p600"])
     everything = stored_vectors(index)
-    sample, count = sample_of(index, 10_000)
-    assert np.array_equal(sample, everything)
-    assert count == len(everything)
-    few, count = sample_of(index, 100)
+    assert np.array_equal(sample_of(index, 10_000), everything)
+    few = sample_of(index, 100)
     assert len(few) == 100
-    assert count == pytest.approx(len(everything), rel=0.2)
     rows = {vector.tobytes() for vector in everything}
     assert all(vector.tobytes() in rows for vector in few)
     assert sum(part.rows for part in parts_of(index)) == len(index) == 1198

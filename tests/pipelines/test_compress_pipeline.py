@@ -26,7 +26,7 @@ class KilledError(Exception):
 def test_killed_and_run_again(tmp_path: Path) -> None:
     """A driver that dies before the commit, then one that finds a part done and the file of another gone."""
     index = fill(str(tmp_path / "index"), 60, 60)
-    job = CompressJob.model_validate({"index": index.uri, "codec": "residual2"})
+    job = CompressJob.model_validate({"index": index.uri, "codec": "product2"})
     before = stored_vectors(index)
 
     def dying(*_: object) -> None:
@@ -59,5 +59,5 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
     assert np.array_equal(stored_vectors(index), before), "a reader of the old version keeps its vectors"
     again = compress_index(job)
     assert (again.written, PassageIndex.open(index.uri).version) == (0, compressed.version)
-    with pytest.raises(ValueError, match=r"holds residual2 codes and no vectors any more.*product1"):
+    with pytest.raises(ValueError, match=r"holds product2 codes and no vectors any more.*product1"):
         compress_index(CompressJob.model_validate({"index": index.uri, "codec": "product1"}))

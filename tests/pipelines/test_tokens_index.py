@@ -118,7 +118,7 @@ def test_candidates_are_scored_exactly(index: PassageIndex) -> None:
 
 
 def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
-    for version in (index, compressed(index, "residual4")):
+    for version in (index, compressed(index, "product4")):
         verification = inspect(version, check=True).verification
         assert verification is not None
         assert verification.problems == []

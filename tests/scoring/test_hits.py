@@ -50,11 +50,6 @@ def test_one_query_and_those_next_to_each_other() -> None:
         hits[3]
 
 
-def test_rows_are_those_of_the_passages() -> None:
-    passages = Passages(pa.array(["a", "b"], pa.large_string()), np.array([7, 3]))
-    assert Hits(passages, np.array([0, 2]), np.array([1, 0], np.int32), np.array([2.0, 1.0])).rows().tolist() == [3, 7]
-
-
 @settings(deadline=None)
 @given(ranked=lists, others=lists, data=st.data())
 def test_queries_in_another_order_and_passages_numbered_alike(

@@ -43,32 +43,9 @@ def test_batches_give_what_one_sort_gives(
     assert ranking.results() == [ranked(row.tolist(), ids, k, floor) for row in scores]
 
 
-@settings(deadline=None)
-@given(k=st.integers(1, 8), data=st.data())
-def test_top_k_gives_what_one_sort_gives(k: int, data: st.DataObject) -> None:
-    ids = data.draw(st.lists(st.text(max_size=3), unique=True, max_size=20))
-    scores = data.draw(st.lists(few_scores, min_size=len(ids), max_size=len(ids)))
-    assert top_k(np.array(scores), ids, k) == ranked(scores, ids, k)
-
-
 def test_ids_are_compared_by_code_point() -> None:
     ids = ["é", "a", "Z", "10", "9", "\U0001f600", "\uffff"]
     assert [i for i, _ in top_k(np.ones(7), ids, 7)] == ["10", "9", "Z", "a", "é", "\uffff", "\U0001f600"]
-
-
-def test_a_later_smaller_id_takes_the_place_of_a_tie() -> None:
-    passages, numbers_P = Passages.numbered(pa.array(["c", "b", "a", "0"], pa.large_string()))
-    ranking = TopK(1, 2, passages)
-    ranking.add(np.array([[1.0, 1.0]]), numbers_P[:2])
-    ranking.add(np.array([[1.0, 0.5]]), numbers_P[2:])
-    assert ranking.results() == [[("a", 1.0), ("b", 1.0)]]
-
-
-def test_nothing_added_and_empty_batches() -> None:
-    ranking = TopK(2, 3, Passages(pa.array([], pa.large_string())))
-    assert ranking.results() == [[], []]
-    ranking.add(np.empty((2, 0)), np.empty(0, np.int32))
-    assert ranking.results() == [[], []]
 
 
 def test_nan_is_refused_with_its_place() -> None:

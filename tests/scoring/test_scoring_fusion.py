@@ -13,7 +13,7 @@ from diffretriever.collections import Run
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import ListName
 from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
-from diffretriever.scoring.hits import BoundedHits, BoundedList, Hit, Hits, Passages, ranked_hits
+from diffretriever.scoring.hits import Hit, Hits, Passages, ranked_hits
 
 lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
 
@@ -51,33 +51,12 @@ def test_equals_the_reference(dense: dict[str, float], sparse: dict[str, float],
     assert fused_pair(dense, sparse, k, depth) == hybrid_reference(dense, sparse, k, depth)
 
 
-@settings(deadline=None)
-@given(dense=lists, sparse=lists)
-def test_counting_a_missing_passage_as_the_minimum_changes_nothing(
-    dense: dict[str, float], sparse: dict[str, float]
-) -> None:
-    everything = {*dense, *sparse}
-    with_dense = {i: dense.get(i, min(dense.values())) for i in everything} if dense else {}
-    with_sparse = {i: sparse.get(i, min(sparse.values())) for i in everything} if sparse else {}
-    assert fused_pair(with_dense, with_sparse) == fused_pair(dense, sparse)
-
-
 def test_hand_computed() -> None:
     dense = {"a": 0.9, "b": 0.7, "c": 0.5}
     sparse = {"b": 30.0, "d": 10.0}
     found = dict(fused_pair(dense, sparse))
     assert found == pytest.approx({"b": 0.75, "a": 0.5, "c": 0.0, "d": 0.0})
     assert list(found) == ["b", "a", "c", "d"]
-
-
-def test_empty_lists() -> None:
-    assert fused_pair({}, {}) == []
-    assert fused_pair({"a": 2.0, "b": 1.0}, {}) == [("a", 0.5), ("b", 0.0)]
-    assert fused_pair({}, {"a": 2.0, "b": 1.0}) == [("a", 0.5), ("b", 0.0)]
-
-
-def test_a_list_of_equal_scores_says_nothing() -> None:
-    assert fused_pair({"b": 3.0, "a": 3.0}, {"b": 1.0, "c": 0.0}) == [("b", 0.5), ("a", 0.0), ("c", 0.0)]
 
 
 def counted(scores: dict[str, float], by: Fusion) -> dict[str, float]:
@@ -172,56 +151,3 @@ def test_a_longer_query_gives_its_words_no_more_weight(mode: str) -> None:
         for numbered, alike in (Hits.numbered_alike([dense, each]) for each in (words, longer))
     ]
     assert hits[0] == hits[1]
-
-
-def test_weighted_sums_without_words_in_common_are_dense_scores() -> None:
-    both = Hits.of([[("a", 0.5), ("b", 0.25)], []])
-    assert ranked("dense+0.25bm25", {"dense": both[:1], "bm25": both[1:]}, 2) == [[("a", 0.5), ("b", 0.25)]]
-
-
-MODES = ("2dense+0.5sparse", "dense+3bm25", "0.5dense+sparse+2bm25")
-
-
-@settings(deadline=None, max_examples=300)
-@given(data=st.data(), mode=st.sampled_from(MODES), k=st.integers(1, 12), depth=st.integers(1, 12))
-def test_bounds_change_no_ranking(data: st.DataObject, mode: str, k: int, depth: int) -> None:
-    """Few different scores, so that passages tie, at the end of the list too; and bounds of any width."""
-    size, steps = data.draw(st.integers(depth, 20)), st.integers(-4, 4).map(lambda step: step / 4)
-    exact_C = np.array(data.draw(st.lists(steps, min_size=size, max_size=size)), np.float32)
-    slack_C = np.array(
-        data.draw(st.lists(st.sampled_from([0, 0.25, 0.5, 3]), min_size=size, max_size=size)), np.float32
-    )
-    moved_C = slack_C * np.array(data.draw(st.lists(st.integers(-1, 1), min_size=size, max_size=size)), np.float32)
-    numbers_C = np.array(data.draw(st.permutations(range(25)))[:size], np.int32)
-    passages = Passages(pa.array([f"p{number:02}" for number in range(25)], pa.large_string()))
-
-    def hits(numbers: np.ndarray, scores: np.ndarray) -> Hits:
-        return ranked_hits(passages, 1, (np.zeros(len(numbers), int), numbers, scores.astype(float))).first(depth)
-
-    def others(name: ListName) -> Hits:
-        drawn = data.draw(st.dictionaries(st.integers(0, 24), steps, max_size=15), name)
-        return hits(np.array([*drawn], np.int32), np.array([*drawn.values()]))
-
-    lists: dict[ListName, Hits] = {name: others(name) for name in ("sparse", "bm25")}
-    bounds = (exact_C + moved_C - slack_C, exact_C + moved_C + slack_C)
-    bounded = BoundedHits(passages, [BoundedList(numbers_C, bounds, depth, lambda places: exact_C[places])])
-    found = ranked(mode, {**lists, "dense": bounded}, k, depth)
-    assert found == ranked(mode, {**lists, "dense": hits(numbers_C, exact_C)}, k, depth)
-
-
-def test_few_of_the_scores_within_bounds_are_made_exact() -> None:
-    rng = np.random.default_rng(0)
-    exact_C, scored = rng.random(2000), []
-    numbers_C = np.arange(2000, dtype=np.int32)
-    passages = Passages(pa.array([f"{number:04}" for number in numbers_C], pa.large_string()))
-
-    def score(places: np.ndarray) -> np.ndarray:
-        scored.append(len(places))
-        return exact_C[places]
-
-    words = ranked_hits(passages, 1, (np.zeros(2000, int), numbers_C, rng.random(2000))).first(1000)
-    dense = ranked_hits(passages, 1, (np.zeros(2000, int), numbers_C, exact_C)).first(1000)
-    bounded = BoundedHits(passages, [BoundedList(numbers_C, (exact_C - 0.05, exact_C + 0.05), 1000, score)])
-    found = ranked("dense+0.5bm25", {"dense": bounded, "bm25": words}, 10)
-    assert found == ranked("dense+0.5bm25", {"dense": dense, "bm25": words}, 10)
-    assert sum(scored) < 60

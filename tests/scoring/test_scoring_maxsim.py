@@ -130,12 +130,6 @@ def test_different_hidden_sizes_are_refused() -> None:
         maxsim(query, offsets, query[:, :4], offsets)
 
 
-def test_legacy_precision_of_ragged_texts() -> None:
-    sides = (*texts([2, 3], seed=0), *texts([1, 0, 4], seed=1))
-    legacy = maxsim(*sides, reduction="sum-floored", score_dtype="bfloat16-legacy")
-    torch.testing.assert_close(legacy, maxsim(*sides, reduction="sum-floored"), atol=0.05, rtol=0)
-
-
 @pytest.mark.parametrize("hidden_size", [1, 64, 100, 384, 3584])
 def test_a_pair_has_one_score_in_any_company_and_nearly_that_of_widened_vectors(hidden_size: int) -> None:
     rng = np.random.default_rng(hidden_size)

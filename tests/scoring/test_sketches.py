@@ -46,16 +46,6 @@ def test_estimates_rank_as_products_do() -> None:
     np.testing.assert_allclose(own, (vectors[:20] ** 2).sum(axis=1), rtol=0.05)
 
 
-def test_signs_are_right_in_the_mean_and_less_so_for_one() -> None:
-    vectors = RNG.standard_normal((4000, DIRECTIONS)).astype(np.float32)
-    query = RNG.standard_normal(DIRECTIONS).astype(np.float32)
-    exact, found = vectors @ query, found_by(vectors, query)
-    for estimates, least in ((found.by_signs_C, 0.75), (found.products_C, 0.9)):
-        assert np.corrcoef(estimates, exact)[0, 1] > least
-        high = exact > 2 * exact.std()
-        assert estimates[high].mean() == pytest.approx(exact[high].mean(), rel=0.1)
-
-
 def test_what_is_below_the_least_or_not_live_is_not_found() -> None:
     vectors = RNG.standard_normal((100, DIRECTIONS)).astype(np.float32)
     query, live = RNG.standard_normal(DIRECTIONS).astype(np.float32), RNG.random(100) < 0.5
@@ -65,20 +55,6 @@ def test_what_is_below_the_least_or_not_live_is_not_found() -> None:
     assert 0 < len(kept) < live.sum()
     np.testing.assert_array_equal(some.numbers_C, kept)
     np.testing.assert_array_equal(some.products_C, every.products_C[kept])
-
-
-def test_some_of_the_sketches_are_those_of_some_vectors() -> None:
-    vectors, query = RNG.standard_normal((75, DIRECTIONS)).astype(np.float32), RNG.standard_normal(DIRECTIONS)
-    rows = np.array([70, 3, 3, 40])
-    taken = Sketches.of(vectors).take(rows).found(SketchedQuery.of(query), -np.inf, np.ones(4, bool))
-    np.testing.assert_array_equal(taken.products_C, found_by(vectors, query).products_C[rows])
-
-
-def test_longer_vectors_score_higher() -> None:
-    vector = RNG.standard_normal((1, DIRECTIONS)).astype(np.float32)
-    once, twice, none = products(np.concatenate([vector, 2 * vector, 0 * vector]), vector[0])
-    assert twice == pytest.approx(2 * once, rel=1e-5)
-    assert none == 0
 
 
 @pytest.mark.parametrize(("sampled", "hidden_size"), [(500, 24), (10, 24), (1, 300), (400, 384), (150, 384)])

@@ -26,41 +26,13 @@ from diffretriever.search.dense.candidates import (
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
-from tests.search.conftest import QUERIES, fill
-from tests.search.dense_cases import assert_same_hits, opened, prepare, stream_of, streamed
+from tests.search.conftest import fill
+from tests.search.dense_cases import opened, prepare, stream_of, streamed
 
 
 @pytest.fixture
 def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
     return fill(encoder, str(tmp_path / "index"))
-
-
-@pytest.fixture
-def proposed(own_index: PassageIndex) -> PassageIndex:
-    return prepare(own_index)
-
-
-def test_candidates_have_exact_scores_and_a_large_budget_loses_nothing(
-    proposed: PassageIndex, encoder: Encoder
-) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    scores = [dict(hits) for hits in streamed(proposed, queries, 1000)]
-    for budget in ("auto", 12):
-        found = opened(proposed, search_budget=budget).search(queries, 10)
-        assert all(len(hits) == 10 for hits in found)
-        assert all(scores[q][i] == s for q, hits in enumerate(found) for i, s in hits)
-    for options in ({"search_budget": 60}, {"search_budget": "exact"}):
-        assert_same_hits(opened(proposed, **options).search(queries, 10), streamed(proposed, queries, 10))
-
-
-def test_candidates_know_deleted_passages_and_new_ones(proposed: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    gone = {i for hits in streamed(proposed, queries, 3) for i, _ in hits}
-    proposed.delete(gone)
-    fill(encoder, proposed.uri, prefix="new")
-    proposed.refresh()
-    found = opened(proposed, search_budget=60).search(queries, 10)
-    assert_same_hits(found, streamed(proposed, queries, 10))
 
 
 def test_a_budget_without_candidates_is_an_error(own_index: PassageIndex) -> None:
@@ -85,19 +57,6 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
     found = search.search(queries, 10)
     overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
     assert np.mean(overlap) >= 0.9
-
-
-def test_what_recall_is_measured_as(own_index: PassageIndex, encoder: Encoder) -> None:
-    index = prepare(own_index)
-    queries = encoder.encode_queries(QUERIES)
-    exact = streamed(index, queries, 10)
-    candidate_index = CandidateIndex.open(open_segments(index)[0])
-    wanted = wanted_numbers(candidate_index, exact)
-    for budget in (10, 40):
-        shares = recall_at(candidate_index, queries, wanted, budget)
-        for query, proposal in enumerate(candidate_index.propose(queries, budget)):
-            ids = {i for s, rows in candidate_index.passages.split(np.sort(proposal)) for i in s.ids_of(rows)}
-            assert shares[query] == pytest.approx(len(ids & {i for i, _ in exact[query]}) / 10)
 
 
 @pytest.mark.parametrize("fastest", ["candidates", "codes"])

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from diffretriever.codecs import codec_from_bytes
+from diffretriever.codecs.product import codec_from_bytes
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
@@ -93,12 +93,12 @@ def test_a_fragment_that_candidates_do_not_know(number: float, tmp_path: Path) -
 
 def test_no_compressed_index_is_made(number: float, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=NAMED):
-        compressed(damaged_index(tmp_path, number), "residual2")
+        compressed(damaged_index(tmp_path, number), "product2")
 
 
-@pytest.mark.parametrize("name", ["levels", "centroids"])
+@pytest.mark.parametrize("name", ["centre", "codewords"])
 def test_a_codec_that_decodes_to_no_number(name: str, number: float, tmp_path: Path) -> None:
-    index = compressed(fill(str(tmp_path / "index"), 60), "residual2")
+    index = compressed(fill(str(tmp_path / "index"), 60), "product2")
     codec = codec_of(index.uri, index.manifest)
     assert isinstance(opened(index), CompressedScan)
     arrays = {**codec.arrays, name: np.full_like(codec.arrays[name], number)}
@@ -138,7 +138,7 @@ WAYS: dict[str, Callable[[PassageIndex], object]] = {
     "stream": opened,
     "codes": lambda index: build_codes(index) and opened(index),
     "candidates": lambda index: opened(prepare(index)),
-    "compressed": lambda index: opened(compressed(index, "residual2")),
+    "compressed": lambda index: opened(compressed(index, "product2")),
     "impacts": lambda index: open_sparse(index, SearchOptions(index=index.uri)),
     "postings": lambda index: build_postings(index) and open_sparse(index, SearchOptions(index=index.uri)),
 }

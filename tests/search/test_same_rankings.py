@@ -9,11 +9,9 @@ Legend: V vectors of a text, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import bm25s
 import numpy as np
@@ -27,7 +25,6 @@ from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
-from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
@@ -35,7 +32,7 @@ from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
 from diffretriever.scoring.fusion import ranked
-from diffretriever.scoring.hits import BoundedHits, Hit, Hits
+from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
@@ -44,8 +41,8 @@ from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.backend import Found, find_together
 from diffretriever.serving.load import ALL
-from diffretriever.serving.searches import Search, scores_in, with_bm25
-from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version, View
+from diffretriever.serving.searches import Search, with_bm25
+from diffretriever.serving.snapshots import Snapshots, View
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
@@ -238,10 +235,7 @@ def served(made: Made, shards: int, wanted: str | None = None) -> Found:
     found = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:
         return with_bm25(search, found[0])
-    tables = [
-        {name: to_table(hits, with_rows=True) for name, hits in each.items() if isinstance(hits, Hits)}
-        for each in found
-    ]
+    tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]
     merged: dict[ListName, pa.Table] = {
         name: merge([each[name] for each in tables], search.spec.depth) for name in search.spec.lists
     }
@@ -267,7 +261,7 @@ def test_every_way_gives_the_ranking_computed_by_hand(
     depth = searched_depth(FEW, exclude_self=True)
     for accelerated in ("", "by codes", "by codes in a device's memory"):
         if accelerated == "by codes":
-            build_codes(it.opened, "vectors" if seed else "codes")
+            build_codes(it.opened)
             build_postings(it.opened)
         elif accelerated:
             score_on_a_device(monkeypatch)
@@ -314,68 +308,3 @@ def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                     hits = ranked(mode, of_all, FEW)
                     assert hits == right, (wanted, mode, accelerated, shards)
                     assert it.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()
-
-
-@pytest.mark.parametrize("beside", ["vectors", "codes"])
-@pytest.mark.parametrize("wanted", [None, "year >= 2003 OR year IS NULL"])
-def test_a_server_answers_alike_by_dense_scores_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Beside, wanted: str | None
-) -> None:
-    monkeypatch.setattr("diffretriever.serving.searches.FUSION_DEPTH", 20)
-    it = made(tmp_path, seed=2)
-    build_codes(it.opened, beside)
-    build_postings(it.opened)
-    snapshots = Snapshots(SearchOptions(index=it.opened.uri), CPU)
-    view = View(PassageIndex.open(it.opened.uri))
-    condition = None if wanted is None else condition_of(wanted, COLUMNS)
-    for mode in ("dense+0.5bm25", "3dense+sparse", "dense+9bm25", "0.5dense+2sparse+bm25"):
-        search = Search(SearchRequest(query=asked(it), k=2), asked(it), view, mode, condition, ALL)
-        assert search.spec.bounds
-        rankings = []
-        for bounds in (True, False):
-            spec = replace(search.spec, bounds=bounds)
-            found = with_bm25(search, find_together(snapshots, [(encoded(it.queries), spec)])[0])
-            assert isinstance(found["dense"], BoundedHits if bounds else Hits)
-            best = ranked(mode, found, 2, search.fusion_depth)
-            rankings.append((best, {name: scores_in(hits, best) for name, hits in found.items()}))
-        assert rankings[0] == rankings[1], mode
-
-
-def test_requests_with_and_without_bounds_are_searched_together(tmp_path: Path) -> None:
-    it = made(tmp_path, seed=2)
-    build_codes(it.opened)
-    snapshots, queries = Snapshots(SearchOptions(index=it.opened.uri), CPU), encoded(it.queries)
-    spec = SearchSpec(Version.of(it.opened), ("dense",), 9, None)
-    specs = [spec, replace(spec, bounds=True), replace(spec, depth=5), replace(spec, depth=5, bounds=True)]
-    exact, *others = find_together(snapshots, [(queries, each) for each in specs])
-    lists = [each["dense"] for each in (exact, *others)]
-    assert [isinstance(each, BoundedHits) for each in lists] == [False, True, False, True]
-    found = [each.exact() if isinstance(each, BoundedHits) else each for each in lists]
-    assert found == [found[0], found[0], found[0].first(5), found[0].first(5)]
-
-
-@pytest.mark.parametrize("on_a_device", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_sums_alone_are_ranked_as_beside_their_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, on_a_device: bool
-) -> None:
-    """Alone, dense scores within bounds do; beside the list `dense` they are exact. More passages than a list has."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    rng = np.random.default_rng(4)
-    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q1p1"})
-    about = {"retriever": retriever, "weights": "w", "hidden_size": HIDDEN, "vocab_size": VOCAB, "created": "now"}
-    index = PassageIndex.create(str(tmp_path / "index"), IndexManifest.model_validate(about))
-    drawn = texts(rng, 1400, [1, 3])
-    table = text_table([Passage(f"p{i}", "title", each.text) for i, each in enumerate(drawn)], "c")
-    Committer(index).commit({"key": write_block(index.uri, beside(table, encoded(drawn).to_arrow()))}, [])
-    build_codes(index)
-    build_postings(index)
-    if on_a_device:
-        score_on_a_device(monkeypatch)
-        monkeypatch.setattr(resident, "_PIECE_BYTES", 10_000)
-    it = Made(index, {}, texts(rng, QUERIES, [1, 2, 4]), [])
-    searcher = searcher_of(it)
-    for mode in ("dense+0.5bm25", "3dense+sparse", "0.1dense+9bm25", "0.5dense+2sparse+bm25"):
-        with patch.object(searcher.dense, "search", side_effect=AssertionError("exact scores of all")):
-            alone = searcher.search(asked(it), k=5, modes=[mode])[mode]
-        assert alone == searcher.search(asked(it), k=5, modes=[mode, "dense"])[mode], mode

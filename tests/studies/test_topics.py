@@ -50,7 +50,7 @@ def test_slots_are_counted_over_all_passages(index: PassageIndex, encoder: Encod
 
 
 def test_of_a_compressed_index_decoded_vectors_are_read(encoder: Encoder, tmp_path: Path) -> None:
-    index = compressed(fill(encoder, str(tmp_path / "index")), "residual4")
+    index = compressed(fill(encoder, str(tmp_path / "index")), "product4")
     found = describe(index, encoder, job(index, words=2, topics=1))
     readings = encoder.read(stored_vectors(index), 2)
     said = {each.word.casefold() for reading in readings for each in reading}

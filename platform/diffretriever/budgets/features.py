@@ -33,41 +33,39 @@ class DocumentFrequencies:
 
 @dataclass(frozen=True, slots=True)
 class FirstSlots:
-    """What a query's first slots say of it.
+    """Figures of a query's first slots; NaN without a pass of the encoder with so many.
 
     Attributes:
         confidence: largest impact of its encoding with one slot, 0 without any.
-        agreement: cosine of its two vectors when encoded with two slots; None without such a pass.
-        added: by what share of it the second slot raises the sum of impacts; None likewise.
+        agreement: cosine of its two vectors when encoded with two slots.
+        added: by what share of it the second slot raises the sum of impacts.
     """
 
-    confidence: float
-    agreement: float | None = None
-    added: float | None = None
+    confidence: float = math.nan
+    agreement: float = math.nan
+    added: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
-    """What features are computed from.
+    """The input of features.
 
     Attributes:
         text: the raw query.
-        token_ids: its subwords, no special tokens among them.
-        frequencies: of the collection that is searched, where they are known.
-        slots: of a pass of the encoder; None without one.
+        token_ids: its subwords without special tokens.
+        frequencies: of the collection that is searched, if they are known.
+        slots: of a pass of the encoder, if there was one.
     """
 
     text: str
     token_ids: Sequence[int]
     frequencies: DocumentFrequencies | None = None
-    slots: FirstSlots | None = None
+    slots: FirstSlots = FirstSlots()
 
     @property
     def encoded_slots(self) -> int:
-        """How many of its slots are known, up to two."""
-        if self.slots is None:
-            return 0
-        return 1 if self.slots.agreement is None else 2
+        """The number of its slots that are known, up to two."""
+        return int(not math.isnan(self.slots.confidence)) + int(not math.isnan(self.slots.agreement))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,8 @@ class Feature:
     Attributes:
         title: for axes and tables, with its unit.
         compute: of the query, to a finite number.
-        needs_frequencies: whether it wants `QueryText.frequencies`.
-        needs_slots: of how many slots it wants to know, which nobody does before the query is encoded.
+        needs_frequencies: whether it needs `QueryText.frequencies`.
+        needs_slots: how many slots it needs, which are unknown before the query is encoded.
     """
 
     title: str
@@ -87,7 +85,7 @@ class Feature:
     needs_slots: int = 0
 
     def can_be_computed(self, query: QueryText) -> bool:
-        """Return whether all is known that it wants."""
+        """Return whether the query has all that the feature needs."""
         has_frequencies = query.frequencies is not None
         return (has_frequencies or not self.needs_frequencies) and query.encoded_slots >= self.needs_slots
 
@@ -136,7 +134,7 @@ def _content_words(query: QueryText) -> float:
 
 def _idfs(query: QueryText) -> list[float]:
     """Inverse document frequency of each distinct word, in bits: log2((N + 1) / (n + 1)), never negative."""
-    assert query.frequencies is not None, "the registry says that this feature needs them"
+    assert query.frequencies is not None, "the feature needs frequencies"
     passages, of_word = query.frequencies.passages, query.frequencies.of_word
     return [math.log2((passages + 1) / (of_word.get(word, 0) + 1)) for word in sorted(_words(query.text))]
 
@@ -150,23 +148,6 @@ def _max_idf(query: QueryText) -> float:
     return max(_idfs(query), default=0.0)
 
 
-def _slots(query: QueryText) -> FirstSlots:
-    assert query.slots is not None, "the registry says that this feature needs them"
-    return query.slots
-
-
-def _agreement(query: QueryText) -> float:
-    agreement = _slots(query).agreement
-    assert agreement is not None, "the registry says that this feature needs two slots"
-    return agreement
-
-
-def _added(query: QueryText) -> float:
-    added = _slots(query).added
-    assert added is not None, "the registry says that this feature needs two slots"
-    return added
-
-
 FEATURES: dict[str, Feature] = {
     "length": Feature("query length (subwords)", _length),
     "entropy": Feature("query entropy (bits)", _entropy),
@@ -174,9 +155,9 @@ FEATURES: dict[str, Feature] = {
     "mean_idf": Feature("mean idf (bits)", _mean_idf, needs_frequencies=True),
     "max_idf": Feature("largest idf (bits)", _max_idf, needs_frequencies=True),
     "confidence": Feature(
-        "slot confidence (largest impact at K_q = 1)", lambda query: _slots(query).confidence, needs_slots=1
+        "slot confidence (largest impact at K_q = 1)", lambda query: query.slots.confidence, needs_slots=1
     ),
-    "agreement": Feature("cosine of the first two slots", _agreement, needs_slots=2),
-    "added": Feature("impacts added by the second slot (share)", _added, needs_slots=2),
+    "agreement": Feature("cosine of the first two slots", lambda query: query.slots.agreement, needs_slots=2),
+    "added": Feature("impacts added by the second slot (share)", lambda query: query.slots.added, needs_slots=2),
 }
 """The registry, by name."""

@@ -1,11 +1,8 @@
-"""What chooses a query's budget before the query is encoded: one K_q for all, a rule of the length, or what was fitted.
+"""Selectors choose a query's budget before the query is encoded: one K_q for all, a rule of the length, or a fit.
 
-A new selector is a subclass of `Selector` and a line in `open_selector`.
-
-A selector is fitted by ridge regression of what more slots gain on query features, and trusted only where it pays. What
-a query gains from slots is summed up in one number, the slope of its values over log2 K_q, and that is what the
-features predict. Five budgets fitted apart would have five times the chances to fit noise; the means of the budgets,
-which are not forced onto a line, still decide where the best one lies for an average query.
+A fit is a ridge regression of the gain by more slots on query features, used only where it pays. The gain of a query is
+one number, the slope of its values over log2 K_q. Five budgets fitted apart would have five times the chances to fit
+noise; the means of the budgets, which are not forced onto a line, still decide which is best for an average query.
 
 Legend: A budgets, F features, Q queries.
 """
@@ -45,20 +42,12 @@ _SURE = 2.0
 class Selector(ABC):
     """Chooses K_q from cheap features of a query."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """A name for tables."""
-
-    @property
-    @abstractmethod
-    def budgets(self) -> tuple[int, ...]:
-        """The K_q it chooses from, ascending."""
-
-    @property
-    @abstractmethod
-    def features(self) -> tuple[str, ...]:
-        """Names of the features it looks at; see `budgets.features`."""
+    name: str
+    """For tables, such as `fixed:4`."""
+    budgets: tuple[int, ...]
+    """The K_q that it chooses from, ascending."""
+    features: tuple[str, ...]
+    """The names of the features that it needs; see `budgets.features`."""
 
     @abstractmethod
     def choose(self, features: Mapping[str, float]) -> int:
@@ -73,31 +62,18 @@ class Selector(ABC):
 
 
 class FixedSelector(Selector):
-    """Chooses one K_q always: what the paper deploys."""
+    """Chooses one K_q always: the paper's deployment."""
+
+    features = ()
 
     def __init__(self, budget: int) -> None:
         if budget < 1:
             raise ValueError(f"a query needs at least one slot, got {budget}")
-        self._budget = budget
-
-    @property
-    def name(self) -> str:
-        """Such as `fixed:4`."""
-        return f"fixed:{self._budget}"
-
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """The one."""
-        return (self._budget,)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+        self.name, self.budgets = f"fixed:{budget}", (budget,)
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the one K_q."""
-        return self._budget
+        return self.budgets[0]
 
 
 class RuleSelector(Selector):
@@ -109,60 +85,34 @@ class RuleSelector(Selector):
     the choice never falls with length.
     """
 
+    name, features = "rule", ("length",)
+
     def __init__(self, budgets: Sequence[int] = DEFAULT_BUDGETS) -> None:
         """Choose among `budgets`, at least one; raises `ValueError` for less."""
         if not budgets or min(budgets) < 1:
             raise ValueError(f"budgets {list(budgets)}: give the allowed K_q, each at least 1")
-        self._budgets = tuple(sorted(set(budgets)))
-
-    @property
-    def name(self) -> str:
-        """Always `rule`."""
-        return "rule"
-
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """Those allowed."""
-        return self._budgets
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The length alone."""
-        return ("length",)
+        self.budgets = tuple(sorted(set(budgets)))
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the allowed K_q nearest to a quarter of the length, that kept within 2..8."""
         wanted = min(max(_feature_value(features, "length") / _SUBWORDS_A_SLOT, _FEWEST), _MOST)
-        return min(self._budgets, key=lambda budget: (abs(math.log2(budget / wanted)), budget))
+        return min(self.budgets, key=lambda budget: (abs(math.log2(budget / wanted)), budget))
 
 
 class LearnedSelector(Selector):
     """Chooses the budget whose predicted value, less what its slots cost, is highest: a fitted selector."""
 
     def __init__(self, artefact: LearnedSelectorArtefact) -> None:
-        self.artefact = artefact
-
-    @property
-    def name(self) -> str:
-        """Such as `learned λ=0.001`."""
-        return f"learned λ={self.artefact.cost:g}"
-
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """Those it was fitted for."""
-        return self.artefact.budgets
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Those it was fitted with."""
-        return tuple(feature.name for feature in self.artefact.features)
+        self._artefact = artefact
+        self.name, self.budgets = f"learned λ={artefact.cost:g}", artefact.budgets
+        self.features = tuple(feature.name for feature in artefact.features)
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the K_q of the highest predicted value less λ·K_q; of equals the smallest.
 
-        Features outside what training saw count as its nearest end: a line says nothing about longer queries than any.
+        Features beyond those of training count as its nearest end: a line predicts nothing for longer queries.
         """
-        artefact = self.artefact
+        artefact = self._artefact
         standard = [
             (min(max(_feature_value(features, f.name), f.low), f.high) - f.centre) / f.scale for f in artefact.features
         ]
@@ -215,7 +165,6 @@ def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
 
 
 def _feature_value(features: Mapping[str, float], name: str) -> float:
-    """Return one feature, or raise `ValueError` that says how to come by it."""
     if name not in features:
         raise ValueError(
             f"the selector needs the query feature '{name}': give features_of the query what it is made of"
@@ -225,29 +174,21 @@ def _feature_value(features: Mapping[str, float], name: str) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearModel:
-    """Predicted values of all budgets: `intercepts_A + coefficients_AF @ standardised features`.
-
-    Attributes:
-        budgets: A numbers K_q, ascending.
-        intercepts_A: float64 [A], mean values.
-        coefficients_AF: float64 [A, F].
-        centre_F: float64 [F].
-        scale_F: float64 [F], 1 for a feature that does not vary.
-        low_F: float64 [F], the smallest value seen.
-        high_F: float64 [F], the largest.
-        cost: λ, taken off per slot.
-        penalty: ridge penalty per query; None where all coefficients are 0.
-    """
+    """Predicted values of A budgets: `intercepts_A + coefficients_AF @ standardised features`; all float64."""
 
     budgets: tuple[int, ...]
     intercepts_A: np.ndarray
+    """Mean values."""
     coefficients_AF: np.ndarray
     centre_F: np.ndarray
     scale_F: np.ndarray
+    """1 for a feature that does not vary."""
     low_F: np.ndarray
     high_F: np.ndarray
     cost: float
+    """λ, taken off per slot."""
     penalty: float | None
+    """Of ridge regression, per query; None where all coefficients are 0."""
 
     def choose(self, features_QF: np.ndarray) -> np.ndarray:
         """Return each query's place among the budgets, int64 [Q]; of equal budgets the smallest."""

@@ -1,7 +1,7 @@
-"""Vectors as bytes: rotation, the nearest codeword of each byte, and what table sums need beside them.
+"""Vectors as bytes: rotation, the nearest codeword of each byte, and the best product of each passage.
 
-Legend: M vectors, D dimensions = G bytes of a vector x W dimensions of a byte, V = 256 values of a byte, C centroids,
-N vectors of all passages, P passages, L query vectors scored together.
+Legend: M vectors, D dimensions = G bytes of a vector x W dimensions of a byte, V = 256 values of a byte, N vectors of
+all passages, P passages, L query vectors scored together.
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ _MOST_NEGATIVE = np.float32(-np.inf)
 
 @kernel()
 def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) -> None:
-    """Write the product of vectors and a matrix; every sum runs over D in order, so a row is the same in any company.
-
-    Args:
-        vectors_MD: float32 [M, D].
-        rotation_DD: float32 [D, D].
-        out_MD: float32 [M, D], overwritten.
-    """
+    """Write [M, D] = [M, D] @ [D, D], float32; sums run over D in order, so a row does not depend on other rows."""
     for first in range(0, vectors_MD.shape[0], _ROWS_AT_ONCE):
         last = min(first + _ROWS_AT_ONCE, vectors_MD.shape[0])
         out_MD[first:last] = np.float32(0)
@@ -85,42 +79,6 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
             counts_GV[g, value] += 1
             for w in range(width):
                 sums_GVW[g, value, w] += points_MD[m, g * width + w]
-
-
-@kernel(inline="always")
-def _squared_length(centroid_D: np.ndarray, codes_G: np.ndarray, codewords_VW: np.ndarray, width: int) -> np.float32:
-    total = np.float32(0)
-    for g in range(codes_G.shape[0]):
-        codeword_W = codewords_VW[codes_G[g]]
-        for w in range(width):
-            component = centroid_D[g * width + w] + codeword_W[w]
-            total += component * component
-    return total
-
-
-@kernel(fastmath={"reassoc", "contract", "nsz"})
-def squared_lengths(
-    centroids_CD: np.ndarray, ids_N: np.ndarray, codes_NG: np.ndarray, codewords_VW: np.ndarray, out_N: np.ndarray
-) -> None:
-    """Write the squared length of centroid plus residual, without storing the sums.
-
-    Args:
-        centroids_CD: float32 [C, D].
-        ids_N: int64 [N], below C.
-        codes_NG: uint8 [N, G].
-        codewords_VW: float32 [256, W], the same for every byte.
-        out_N: float32 [N], overwritten.
-    """
-    # A width that the compiler knows makes this twice as fast.
-    width = codewords_VW.shape[1]
-    for n in range(ids_N.shape[0]):
-        centroid_D, codes_G = centroids_CD[ids_N[n]], codes_NG[n]
-        if width == 8:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, 8)
-        elif width == 4:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, 4)
-        else:
-            out_N[n] = _squared_length(centroid_D, codes_G, codewords_VW, width)
 
 
 @kernel()

@@ -1,60 +1,95 @@
-"""The product codec: a rotation, then a codebook of 256 codewords for each byte; no centroids.
+"""The product codec: a rotation, then a codebook of 256 codewords for each byte. It packs slot vectors into bytes.
 
-What it does otherwise than plain product quantisation serves the ranking rather than the distance to the original:
+It differs from plain product quantisation where that serves the ranking rather than the distance to the original:
 
-- Vectors are rotated onto their principal axes, and these are dealt out so that all bytes have about as much to say.
+- Vectors are rotated onto their principal axes, which are dealt out so that all bytes have about as much to encode.
 - Axes count by their deviation to the power of two thirds: between the original vectors, whose few strong axes would
-  get nearly all bits, and whitened ones. What tells passages apart lies largely along weak axes.
-- Every axis is stretched until a coded vector agrees with its original in product as much as that does with itself. A
-  mean of vectors is shorter than they are, and the more so the coarser it is: without stretching, the weak axes would
-  count for too little in every score.
+  get nearly all bits, and whitened ones. Weak axes hold much of the difference between passages.
+- Every axis is stretched until the product of a coded vector with its original is that of the original with itself.
+  A mean of vectors is shorter than they are, and the coarser the mean, the shorter: without stretching, the weak axes
+  would count for too little in every score.
 
-Legend: M vectors, N vectors of all passages, S vectors of the sample, H hidden size = G bytes x W dimensions of a byte
-(a packed vector is these G bytes, so MW and NW stand for [M, G] and [N, G] in what `Codec` hands over), V = 256 values
-of a byte, L query vectors.
+Legend: M vectors, N vectors of all passages, S vectors of the sample, H hidden size = G bytes x W dimensions of a byte,
+V = 256 values of a byte, Q queries, P passages, L query vectors scored together.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 import numpy as np
+import safetensors.numpy
 
-from diffretriever.codecs.base import Codec, Products, unit
 from diffretriever.codecs.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
-from diffretriever.codecs.kernels import rotate
-from diffretriever.schemas.codec import Bits
+from diffretriever.codecs.kernels import best_of_passages, rotate
+from diffretriever.files import read_bytes, write_bytes
+from diffretriever.representations import runs
+from diffretriever.schemas.codec import Bits, CodecConfig
+from diffretriever.schemas.places import plain_place
 
+_BLOCK = 8192
+"""Vectors of one step: few enough that intermediate results stay in a cache."""
+_SHARED_QUERIES = 64
+"""Query vectors scored in one pass over the packed vectors."""
+_SHORTEST = np.float32(1e-12)
+"""Shorter vectors are not normalised."""
 _EVENED = 1 / 3
 """How far axes are evened out: 0 leaves the deviations as they are, 1 makes all of them equal."""
 _LARGEST_STRETCH = 8.0
 _LEAST_VARIANCE = 1e-6
 """Relative to the largest: axes with less vary by rounding alone."""
 _ROUNDING = 1e-12
-"""Variance that unit vectors have by rounding alone, where all of them are equal."""
+"""Variance of unit vectors by rounding alone, where all of them are equal."""
 
 
-class ProductCodec(Codec):
-    """Arrays: rotation [H, H], centre [H] and scales [H] into the space of codewords [G, 256, W], stretches [H]."""
+class Codec:
+    """A trained codec. Each vector is decoded by itself: its bits do not depend on the other vectors of a call.
 
-    family = "product"
+    Arrays: rotation [H, H], centre [H] and scales [H] into the space of codewords [G, 256, W], stretches [H].
+    """
+
+    def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
+        self.config = CodecConfig(bits)
+        # safetensors writes the bytes as they lie, whatever their order.
+        self.arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        codewords_GVW = arrays["codewords"]
+        parts = (len(codewords_GVW), 1, codewords_GVW.shape[2])
+        factors_G1W = (arrays["stretches"] / arrays["scales"]).reshape(parts)
+        # The codewords that decoding looks up: stretched, and back around the centre.
+        self._decoded_GVW = codewords_GVW * factors_G1W + arrays["centre"].reshape(parts)
+        self._back_HH = np.ascontiguousarray(arrays["rotation"].T)
+        self._squared_GV1 = (self._decoded_GVW**2).sum(axis=2, keepdims=True)
 
     @classmethod
-    def train(cls, bits: Bits, sample_MH: np.ndarray, n_vectors: int, seed: int) -> Self:
-        """Learn rotation and codewords; the number of vectors to come does not matter.
+    def train(cls, bits: Bits, sample_MH: np.ndarray, seed: int = 0) -> Self:
+        """Learn rotation and codewords; the same sample and seed give the same codec.
 
         Args:
             bits: of a dimension.
-            sample_MH: float32 [M, H], unit vectors.
-            n_vectors: how many will be coded.
+            sample_MH: float16 or float32 [M, H], L2-normalised; see `diffretriever.index.rewrite`.
             seed: of random beginnings.
+
+        Raises:
+            ValueError: no vectors, a hidden size that is not a multiple of 8, or a value that is not finite.
         """
+        if len(sample_MH) == 0:
+            raise ValueError("a codec is trained on vectors, and there are none: encode passages first")
+        if sample_MH.shape[1] % 8:
+            raise ValueError(
+                f"codecs fill whole bytes: the hidden size must be a multiple of 8, and it is {sample_MH.shape[1]}"
+            )
+        sample_SH = _checked(sample_MH, sample_MH.shape[1])
         width = 8 // bits
-        variances_H, axes_HH = principal_axes(sample_MH)
-        dealt_H = deal_out(variances_H ** (1 - _EVENED), width)
+        variances_H, axes_HH = _principal_axes(sample_SH)
+        dealt_H = _deal_out(variances_H ** (1 - _EVENED), width)
         rotation_HH = np.ascontiguousarray(axes_HH[:, dealt_H], np.float32)
         scales_H = (variances_H[dealt_H] ** (-_EVENED / 2)).astype(np.float32)
-        points_SH = _rotated(sample_MH, rotation_HH)
+        points_SH = _rotated(sample_SH, rotation_HH)
         centre_H = points_SH.mean(axis=0, dtype=np.float64).astype(np.float32)
         points_SH = (points_SH - centre_H) * scales_H
         codewords_GVW = byte_codewords(points_SH, width, seed)
@@ -68,58 +103,167 @@ class ProductCodec(Codec):
         }
         return cls(bits, arrays)
 
-    def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
-        super().__init__(bits, arrays)
-        codewords_GVW = arrays["codewords"]
-        parts = (len(codewords_GVW), 1, codewords_GVW.shape[2])
-        factors_G1W = (arrays["stretches"] / arrays["scales"]).reshape(parts)
-        # What decoding looks up: stretched, and back around the centre.
-        self._decoded_GVW = codewords_GVW * factors_G1W + arrays["centre"].reshape(parts)
-        self._back_HH = np.ascontiguousarray(arrays["rotation"].T)
-        self._squared_GV1 = (self._decoded_GVW**2).sum(axis=2, keepdims=True)
-
-    @classmethod
-    def width(cls, bits: Bits, hidden_size: int) -> int:
-        """Return H x bits / 8, rounded up."""
-        return -(-hidden_size * bits // 8)
-
     @property
     def hidden_size(self) -> int:
         """H."""
         return len(self.arrays["rotation"])
 
-    def project(self, query_vectors_MH: np.ndarray) -> np.ndarray:
-        """Return float32 [M, H]: the vectors rotated."""
-        return _rotated(query_vectors_MH, self.arrays["rotation"])
+    @property
+    def bytes_per_vector(self) -> int:
+        """G."""
+        return self.config.bytes_per_vector(self.hidden_size)
 
-    def reconstruct(self, packed_MW: np.ndarray) -> np.ndarray:
-        """Return float32 [M, H]: looked up and made as long as 1, but not rotated back."""
-        return unit(look_up(packed_MW, self._decoded_GVW))
+    def encode(self, vectors_MH: np.ndarray) -> np.ndarray:
+        """Return uint8 [M, G]: float16 or float32 vectors, L2-normalised, packed.
 
-    def _encode(self, vectors_MH: np.ndarray) -> np.ndarray:
-        points_MH = (self.project(vectors_MH) - self.arrays["centre"]) * self.arrays["scales"]
-        return nearest_bytes(points_MH, self.arrays["codewords"])
+        Raises:
+            ValueError: another hidden size than the codec's, or a value that is not finite.
+        """
+        packed_MG = np.empty((len(vectors_MH), self.bytes_per_vector), np.uint8)
+        for block in _blocks(len(vectors_MH), _BLOCK):
+            rotated_MH = _rotated(_checked(vectors_MH[block], self.hidden_size), self.arrays["rotation"])
+            points_MH = (rotated_MH - self.arrays["centre"]) * self.arrays["scales"]
+            packed_MG[block] = nearest_bytes(points_MH, self.arrays["codewords"])
+        return packed_MG
 
-    def _leave(self, reconstructed_MH: np.ndarray) -> np.ndarray:
-        return _rotated(reconstructed_MH, self._back_HH)
+    def decode(self, packed_MG: np.ndarray) -> np.ndarray:
+        """Return float32 [M, H], L2-normalised: the vectors that are stored from now on.
 
-    def _products(self, query_LH: np.ndarray) -> Products:
-        products_GVL = product_tables(query_LH, self._decoded_GVW, self.bytes_per_vector)
-        # One more column sums up the squared lengths.
-        tables_GVL = np.concatenate([products_GVL, self._squared_GV1], axis=2)
+        Raises:
+            ValueError: rows of another width than the codec's.
+        """
+        self._check_packed(packed_MG)
+        vectors_MH = np.empty((len(packed_MG), self.hidden_size), np.float32)
+        for block in _blocks(len(packed_MG), _BLOCK):
+            vectors_MH[block] = _rotated(_unit(look_up(packed_MG[block], self._decoded_GVW)), self._back_HH)
+        return vectors_MH
 
-        def products(packed_NW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            sums_NL = table_sums(packed_NW, tables_GVL)
-            return sums_NL[:, :-1], sums_NL[:, -1]
+    def maxsim(
+        self, query_vectors_MH: np.ndarray, query_offsets: np.ndarray, packed_NG: np.ndarray, offsets: np.ndarray
+    ) -> np.ndarray:
+        """Score every query against every passage: `scoring.maxsim` of the decoded vectors, to 1e-5.
 
-        return products
+        Nothing is decoded: a product is a sum of table entries, one a byte (the tables are the query's products with
+        the codewords). The mean over a query's vectors is returned (paper Eq. 2).
+
+        Args:
+            query_vectors_MH: float16 or float32 [M, H]; query i owns rows offsets[i] to offsets[i + 1].
+            query_offsets: int64 [Q + 1]. A query without vectors scores 0.
+            packed_NG: uint8 [N, G].
+            offsets: int64 [P + 1]. A passage without vectors scores -inf.
+
+        Returns:
+            float32 [Q, P].
+
+        Raises:
+            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's.
+        """
+        self._check_packed(packed_NG)
+        query_MH = _rotated(_checked(query_vectors_MH, self.hidden_size), self.arrays["rotation"])
+        best_PM = np.empty((len(offsets) - 1, len(query_MH)), np.float32)
+        for shared in _blocks(len(query_MH), _SHARED_QUERIES):
+            products_GVL = product_tables(query_MH[shared], self._decoded_GVW)
+            # One more column sums up the squared lengths.
+            tables_GVL = np.concatenate([products_GVL, self._squared_GV1], axis=2)
+            for run in runs(offsets, _BLOCK):
+                own = offsets[run.start : run.stop + 1]
+                sums_NL = table_sums(packed_NG[own[0] : own[-1]], tables_GVL)
+                scales_N = 1 / np.sqrt(np.maximum(sums_NL[:, -1], _SHORTEST**2))
+                best_PL = np.empty((len(own) - 1, sums_NL.shape[1] - 1), np.float32)
+                best_of_passages(sums_NL[:, :-1], scales_N, own - own[0], best_PL)
+                best_PM[run, shared] = best_PL
+        scores_QP = _mean_per_query(best_PM, query_offsets)
+        scores_QP[:, np.diff(offsets) == 0] = -np.inf
+        return scores_QP
+
+    def _check_packed(self, packed_MG: np.ndarray) -> None:
+        if packed_MG.dtype != np.uint8 or packed_MG.ndim != 2 or packed_MG.shape[1] != self.bytes_per_vector:
+            raise ValueError(
+                f"{self.config} codes are rows of {self.bytes_per_vector} bytes, these have shape "
+                f"{list(packed_MG.shape)} and dtype {packed_MG.dtype}: read them with the codec that wrote them"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the codec as a safetensors file, its name in the metadata."""
+        return bytes(safetensors.numpy.save(self.arrays, {"codec": str(self.config)}))
+
+    def save(self, place: str | Path) -> None:
+        """Write `to_bytes` to a local path or an object-store URI; `load_codec` reads it."""
+        write_bytes(place, self.to_bytes())
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits of everything that packed vectors depend on: equal digests decode alike."""
+        return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
 
 
-def principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variances of the sample along its principal axes, descending, float64 [H], and the axes as columns.
+def load_codec(place: str | Path) -> Codec:
+    """Read a codec that `Codec.save` wrote to a local path or an object-store URI.
 
-    Variances of nothing but rounding are raised to a millionth of the largest.
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: the file is not a codec of this project.
     """
+    try:
+        return codec_from_bytes(read_bytes(plain_place(str(place))))
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def codec_from_bytes(data: bytes) -> Codec:
+    """Return the codec that `Codec.to_bytes` wrote.
+
+    Raises:
+        ValueError: `Codec.to_bytes` did not write these bytes, or numbers in them are not finite.
+    """
+    length = int.from_bytes(data[:8], "little")
+    try:
+        config = CodecConfig.parse(json.loads(data[8 : 8 + length])["__metadata__"]["codec"])
+        arrays = safetensors.numpy.load(data)
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        raise ValueError("this is no codec: give the file that `Codec.save` wrote") from None
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"'{name}' holds NaN or infinity, so decoded vectors would too: restore the file")
+    return Codec(config.bits, {name: np.array(array) for name, array in arrays.items()})
+
+
+def _checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
+    """Return the vectors as float32 [M, H]; raises ValueError for another hidden size, NaN or infinity."""
+    if vectors_MH.ndim != 2 or vectors_MH.shape[1] != hidden_size:
+        raise ValueError(
+            f"the codec is for vectors of {hidden_size} dimensions, these have shape {list(vectors_MH.shape)}: "
+            "train a codec on vectors of the same retriever"
+        )
+    vectors_MH = np.ascontiguousarray(vectors_MH, np.float32)
+    if not np.isfinite(vectors_MH).all():
+        raise ValueError("a vector holds NaN or infinity: encode its text again in float32")
+    return vectors_MH
+
+
+def _unit(vectors_MH: np.ndarray) -> np.ndarray:
+    lengths_M1 = np.linalg.norm(vectors_MH, axis=1, keepdims=True)
+    made: np.ndarray = vectors_MH / np.maximum(lengths_M1, _SHORTEST)
+    return made
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    yield from (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _mean_per_query(best_PM: np.ndarray, query_offsets: np.ndarray) -> np.ndarray:
+    """Return float32 [Q, P]: the mean of each query's columns; 0 for a query without any."""
+    counts_Q = np.diff(query_offsets)
+    filled = np.flatnonzero(counts_Q)
+    scores_QP = np.zeros((len(counts_Q), len(best_PM)), np.float32)
+    if len(filled):
+        sums_PQ = np.add.reduceat(best_PM, query_offsets[filled], axis=1)
+        scores_QP[filled] = (sums_PQ / counts_Q[filled].astype(np.float32)).T
+    return scores_QP
+
+
+def _principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variances along the principal axes, descending, float64 [H], and the axes as columns."""
     mean_H = sample_SH.mean(axis=0, dtype=np.float64)
     centred_SH = sample_SH - mean_H.astype(np.float32)
     covariance_HH = (centred_SH.T @ centred_SH).astype(np.float64) / len(sample_SH)
@@ -129,15 +273,11 @@ def principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(variances_H, least), np.ascontiguousarray(axes_HH[:, ::-1])
 
 
-def deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
-    """Return the axes in the order of bytes, int64 [H]: the first W go to the first byte, and so on.
+def _deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
+    """Return the axes, given by descending weights, in the order of bytes: the first W go to the first byte, and so on.
 
-    From the weightiest down, each axis goes to the byte that has the smallest product of weights so far and a place
-    left. So all bytes come to about the same product, and codebooks of one size lose least that way.
-
-    Args:
-        weights_H: positive, descending.
-        width: W, places of a byte, a divisor of H.
+    From the weightiest down, each axis goes to the byte with the smallest product of weights so far and a free place.
+    So all bytes come to about the same product, and codebooks of one size lose least that way.
     """
     n_bytes = len(weights_H) // width
     places_GW = np.empty((n_bytes, width), np.int64)
@@ -152,14 +292,14 @@ def deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
 
 
 def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
-    """Rotate by a loop of fixed order: the bits of a library's product depend on how many rows there are."""
+    """Rotate by a loop of fixed order: the bits of a library's product depend on the number of rows."""
     rotated_MH = np.empty((len(vectors_MH), rotation_HH.shape[1]), np.float32)
     rotate(np.ascontiguousarray(vectors_MH, np.float32), rotation_HH, rotated_MH)
     return rotated_MH
 
 
 def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:
-    """Return float32 [H]: per axis, the product of the originals with themselves over that with themselves packed."""
+    """Return float32 [H]: per axis, the product of the originals with themselves over that with the coded ones."""
     own_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
     with_coded_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
     bounded_H = np.maximum(with_coded_H, own_H / _LARGEST_STRETCH)

@@ -348,7 +348,7 @@ class SweptSplit:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
         most = max((FEATURES[name].needs_slots for name in names), default=0)
         slots = dict(zip(kept, self._first_slots(most), strict=True)) if most else {}
-        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q)) for q in queries]
+        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q, FirstSlots())) for q in queries]
         rows = [features_of(query) for query in asked]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.representations import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, Hits, Passages
+from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
 
 _MOST_ROWS = 2**31 - 1
 
@@ -78,13 +78,10 @@ class PassageOrder:
         numbers_P: np.ndarray = self.numbers_W[self.numbers_W != NO_NUMBER]
         return numbers_P
 
-    def renumbered(self, hits: Hits | BoundedHits) -> Hits | BoundedHits:
+    def renumbered(self, hits: Hits) -> Hits:
         """Return hits of the same version, whoever numbered them, with the numbers of this order of all passages."""
         rows_P = hits.passages.rows_P
         assert rows_P is not None, "the hits come from an index"
-        if isinstance(hits, BoundedHits):
-            lists = [each.numbered(self.by_row[rows_P[each.numbers_C]]) for each in hits.lists]
-            return replace(hits, passages=self.passages, lists=lists)
         return replace(hits, passages=self.passages, numbers_F=self.by_row[rows_P[hits.numbers_F]])
 
     def numbers(self, addresses_C: np.ndarray) -> np.ndarray:

@@ -118,8 +118,8 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
     index.refresh()
 
 
-def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
-    """Return up to `size` vectors, float16 [., H], and about how many the index has.
+def sample_of(index: PassageIndex, size: int) -> np.ndarray:
+    """Return up to `size` vectors, float16 [., H].
 
     Vectors come from as many passages, drawn at random: no more of the table is read than that.
 
@@ -130,12 +130,11 @@ def sample_of(index: PassageIndex, size: int) -> tuple[np.ndarray, int]:
     rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
     starts = range(0, len(rows), _TAKEN_ROWS)
     taken = (index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]) for start in starts)
-    sample_SH, count = sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
-    return sample_SH, round(count * n_passages / len(rows))
+    return sample_vectors((read_vectors(table)[0] for table in finite_rows(index.uri, taken)), size)
 
 
-def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: int = 0) -> tuple[np.ndarray, int]:
-    """Return up to `size` of the vectors that come by, each as likely as any other, and how many came.
+def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: int = 0) -> np.ndarray:
+    """Return up to `size` of the vectors of a stream, each as likely as any other.
 
     The same stream gives the same sample however it is cut into blocks.
 
@@ -145,14 +144,13 @@ def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: 
         seed: of the draw.
 
     Returns:
-        [S, H] in the dtype of the blocks and in their order, or all vectors where there are fewer; and the count.
+        [S, H] in the dtype of the blocks and in their order, or all vectors where there are fewer.
     """
     generator = np.random.default_rng(seed)
     pieces: list[np.ndarray] = []
     draws: list[np.ndarray] = []
-    count, limit = 0, 1.0
+    limit = 1.0
     for block_mH in blocks:
-        count += len(block_mH)
         # Every vector draws a number; those with the smallest numbers are the sample.
         drawn_m = generator.random(len(block_mH))
         pieces.append(block_mH[drawn_m < limit])
@@ -161,7 +159,7 @@ def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: 
             smallest_SH, smallest_S = _smallest(pieces, draws, size)
             pieces, draws, limit = [smallest_SH], [smallest_S], float(smallest_S.max())
     assert pieces, "a stream has at least one block"
-    return _smallest(pieces, draws, size)[0], count
+    return _smallest(pieces, draws, size)[0]
 
 
 def _smallest(pieces: list[np.ndarray], draws: list[np.ndarray], size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from diffretriever.representations import read_vectors
 from diffretriever.schemas.index import IndexManifest, codes_field, representation_fields
 
 if TYPE_CHECKING:
-    from diffretriever.codecs.base import Codec
+    from diffretriever.codecs.product import Codec
 
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
@@ -91,7 +91,7 @@ def _load(place: str, digest: str) -> Codec:
 
 def read_codec(place: str, digest: str) -> Codec:
     """Read the codec at a place; raises ValueError, as `codec_of` does, where it is not the one of that digest."""
-    from diffretriever.codecs import load_codec
+    from diffretriever.codecs.product import load_codec
 
     try:
         codec = load_codec(place)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from diffretriever.codecs import codec_from_bytes, train_codec
-from diffretriever.codecs.base import Codec
+from diffretriever.codecs.product import Codec, codec_from_bytes
 from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
@@ -98,8 +97,7 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
     trained = ledger.get(_CODEC_FILE)
     if trained is not None:
         return codec_from_bytes(trained)
-    sample_SH, n_vectors = sample_of(index, job.sample)
-    codec = train_codec(job.codec, sample_SH, n_vectors)
+    codec = Codec.train(job.codec.bits, sample_of(index, job.sample))
     ledger.put(_CODEC_FILE, codec.to_bytes())
     return codec
 

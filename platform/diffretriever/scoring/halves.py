@@ -66,18 +66,6 @@ class DeviceCodes:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def products(self, passages: slice, halves_HM: Tensor) -> tuple[Tensor, Tensor]:
-        """Return float32 [N, M], products of the vectors of a run of passages, and int64 [P] on the host, their counts.
-
-        Args:
-            passages: the run.
-            halves_HM: float16, what they are multiplied with.
-        """
-        own = self.offsets[passages.start : passages.stop + 1]
-        rows = slice(int(own[0]), int(own[-1]))
-        products_NM = _products(self.codes_NH[rows], halves_HM).mul_(self.scales_N[rows, None])
-        return products_NM, torch.from_numpy(np.diff(own))
-
 
 class HalfQueries:
     """Queries made ready, on a device, to be scored against codes that lie there."""
@@ -114,8 +102,10 @@ class HalfQueries:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
         scores_QP = torch.empty(len(self), len(codes), device=codes.scales_N.device)
         for passages in runs(codes.offsets, _CELLS // sum(self._halves_HM.shape)):
-            products_NM, counts = codes.products(passages, self._halves_HM)
-            best_PM = best_of_each(products_NM, counts) * self._scales_M
+            offsets = codes.offsets[passages.start : passages.stop + 1]
+            rows = slice(int(offsets[0]), int(offsets[-1]))
+            products_NM = _products(codes.codes_NH[rows], self._halves_HM).mul_(codes.scales_N[rows, None])
+            best_PM = best_of_each(products_NM, torch.from_numpy(np.diff(offsets))) * self._scales_M
             scores_QP[:, passages] = (sum_per_query(best_PM, self._counts) / self._counts_Q).T
         return scores_QP
 

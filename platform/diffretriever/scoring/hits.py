@@ -4,15 +4,14 @@ A passage is known by its number: the place of its id among all ids of an index 
 points. So equal scores are ranked by comparing numbers, and ids are looked up once, at the end.
 
 Legend: Q queries, P passages, or those of one batch, F passages found for all queries together, C candidates of one
-query, N given ids, W passages asked for.
+query, N given ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self, TypeAlias, TypeVar, overload
 
@@ -332,121 +331,6 @@ class TopK:
         if len(scores_C) == self.k:
             self._thresholds_Q[query] = scores_C.min()
         self._scores[query], self._numbers[query] = scores_C, numbers_C
-
-
-class BoundedList:
-    """The passages that can be among one query's `depth` best, at least so many, each score within bounds.
-
-    Attributes:
-        numbers_C: int32, their numbers.
-        depth: passages of the list.
-        least_C: float64, the least that each can score; the score itself once that is known.
-        most_C: float64, the most.
-    """
-
-    def __init__(
-        self,
-        numbers_C: np.ndarray,
-        bounds: Sequence[np.ndarray],
-        depth: int,
-        score: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        """Make a list.
-
-        Args:
-            numbers_C: int32, the passages' numbers.
-            bounds: two of floating [C], the least and the most that passages can score.
-            depth: at most C.
-            score: returns the exact scores of some passages, by their places among the C (int64, ascending).
-        """
-        assert len(numbers_C) >= depth, "a list that is not full has exact scores"
-        self.numbers_C, self.depth = numbers_C, depth
-        self.least_C, self.most_C = (bound_C.astype(np.float64) for bound_C in bounds)
-        self._score = score
-        self._is_known_C = np.zeros(len(numbers_C), bool)
-
-    def settle(self, wanted_C: np.ndarray) -> None:
-        """Make the scores of some passages exact, bool [C]."""
-        places = np.flatnonzero(wanted_C & ~self._is_known_C)
-        if len(places):
-            self.least_C[places] = self.most_C[places] = self._score(places)
-            self._is_known_C[places] = True
-
-    def last(self) -> tuple[float, float]:
-        """Return the least and the most that the last passage of the list can score."""
-        return kth_largest(self.least_C, self.depth), kth_largest(self.most_C, self.depth)
-
-    def settle_last(self) -> float:
-        """Make exact what tells the score of the last passage, and return that."""
-        least, most = self.last()
-        is_above_C = self.least_C > most
-        is_open_C = ~is_above_C & (self.most_C >= least)
-        self.settle(is_open_C)
-        return kth_largest(self.most_C[is_open_C], self.depth - int(is_above_C.sum()))
-
-    def scores_of(self, numbers_W: np.ndarray) -> list[float | None]:
-        """Return the scores of passages (int32 [W]); None for one that is not among the best `depth`."""
-        wanted_C = np.isin(self.numbers_C, numbers_W)
-        self.settle(wanted_C)
-        least, most = self.last()
-        is_in_C = self.least_C > most
-        if (wanted_C & ~is_in_C & (self.most_C >= least)).any():
-            is_in_C = self._are_in()
-        places = np.flatnonzero(wanted_C & is_in_C)
-        known = dict(zip(self.numbers_C[places].tolist(), self.most_C[places].tolist(), strict=True))
-        return [known.get(number) for number in numbers_W.tolist()]
-
-    def _are_in(self) -> np.ndarray:
-        """Return bool [C]: which are in the list; of those that score what its last one does, the lowest numbers."""
-        last = self.settle_last()
-        is_in_C = self.least_C > last
-        tied = np.flatnonzero((self.least_C == last) & (self.most_C == last))
-        is_in_C[tied[np.argsort(self.numbers_C[tied])[: self.depth - int(is_in_C.sum())]]] = True
-        return is_in_C
-
-    def numbered(self, numbers_C: np.ndarray) -> BoundedList:
-        """Return the same list with other numbers; what one of the two makes exact, the other knows, too."""
-        found = copy(self)
-        found.numbers_C = numbers_C
-        return found
-
-
-@dataclass(frozen=True)
-class BoundedHits:
-    """Each query's list of passages, scores within bounds, to be ranked by a weighted sum with those of other lists.
-
-    Such a sum needs few exact scores: of the passages that can be among its best, and of those at the end of the list,
-    where it matters what a passage outside of it counts.
-
-    Attributes:
-        passages: what numbers stand for.
-        lists: one a query.
-        threads: that are to make scores exact, each those of a query.
-    """
-
-    passages: Passages
-    lists: Sequence[BoundedList]
-    threads: int = 1
-
-    def __len__(self) -> int:
-        return len(self.lists)
-
-    def __getitem__(self, queries: slice) -> BoundedHits:
-        """Return the lists of some queries."""
-        return replace(self, lists=self.lists[queries])
-
-    def first(self, k: int) -> Self:
-        """Return the lists, as `Hits.first`; they are of k passages."""
-        assert all(each.depth == k for each in self.lists), "bounds tell the first k alone"
-        return self
-
-    def exact(self) -> Hits:
-        """Return the lists with all their scores exact; there is one."""
-        best = TopK(len(self), self.lists[0].depth, self.passages)
-        for query, each in enumerate(self.lists):
-            each.settle(np.ones(len(each.numbers_C), bool))
-            best.add_for(query, each.most_C, each.numbers_C)
-        return best.results()
 
 
 def each_of(count: int, compute: Callable[[int], Result], threads: int) -> Iterator[Result]:

@@ -78,47 +78,24 @@ def _single_of(number: Any) -> Callable[[Any], Any]:
 def scan(
     codes_NH: np.ndarray,
     scales_N: np.ndarray,
-    offsets: np.ndarray,
-    query_MH: np.ndarray,
-    query_scales_M: np.ndarray,
-    out_P: np.ndarray,
-) -> None:
-    """Write the sum over query vectors of the best product with a passage's vectors, for all passages in a row.
-
-    Args:
-        codes_NH: int8 [N, H].
-        scales_N: float32 [N], value of one step of each vector's codes.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
-        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
-        query_scales_M: float32 [M].
-        out_P: float32 [P], overwritten.
-    """
-    kernel = _scan_of(codes_NH.shape[1])
-    kernel(codes_NH, scales_N, offsets[:-1], offsets[1:], query_MH, query_scales_M, out_P)
-
-
-def scan_chosen(
-    codes_NH: np.ndarray,
-    scales_N: np.ndarray,
-    offsets: np.ndarray,
-    chosen_C: np.ndarray,
+    begins_C: np.ndarray,
+    ends_C: np.ndarray,
     query_MH: np.ndarray,
     query_scales_M: np.ndarray,
     out_C: np.ndarray,
 ) -> None:
-    """As `scan`, for the passages `chosen_C` (int64 [C]) only; writes float32 [C].
+    """Write the sum over query vectors of the best product with a passage's vectors.
 
     Args:
-        codes_NH: int8, as for `scan`.
-        scales_N: float32.
-        offsets: int64 [P + 1].
-        chosen_C: int64 [C], the passages.
-        query_MH: codes of one query's vectors.
-        query_scales_M: float32.
+        codes_NH: int8 [N, H].
+        scales_N: float32 [N], value of one step of each vector's codes.
+        begins_C: int64 [C], the first row of each passage.
+        ends_C: int64 [C], the row after its last one; -inf is written for a passage without rows.
+        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
+        query_scales_M: float32 [M].
         out_C: float32 [C], overwritten.
     """
-    kernel = _scan_of(codes_NH.shape[1])
-    kernel(codes_NH, scales_N, offsets[chosen_C], offsets[chosen_C + 1], query_MH, query_scales_M, out_C)
+    _scan_of(codes_NH.shape[1])(codes_NH, scales_N, begins_C, ends_C, query_MH, query_scales_M, out_C)
 
 
 @functools.cache

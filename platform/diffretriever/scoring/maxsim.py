@@ -7,24 +7,23 @@ same pair, and equal passages tie exactly. `contenders` and `add_exact` do both 
 A score from 8-bit codes (`Codes`, `CodedQueries`) differs from the fp32 score by at most what rounding took from the
 passage's vectors and from the query's, by the Cauchy-Schwarz inequality, so that the bound holds for every passage.
 
-The score of averaged slots (`pooled_slot_scores`) is what late interaction is weighed against (paper §6.1).
-
 Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together, H hidden size,
-B a block of query vectors, C chosen passages, T texts.
+B a block of query vectors, C chosen passages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
+from diffretriever.representations import runs
 from diffretriever.scoring import kernels
 from diffretriever.scoring.hits import TopK, kth_largest
-from diffretriever.scoring.kernels import reduce_products, scan, scan_chosen
+from diffretriever.scoring.kernels import reduce_products, scan
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
@@ -73,7 +72,9 @@ def maxsim(
     Raises:
         ValueError: the two sides have different hidden sizes.
     """
-    _refuse_other_sizes(query_vectors_MH, passage_vectors_NH)
+    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
+        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
+        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
     query_counts = _counts(query_offsets, len(query_vectors_MH))
     passage_counts = _counts(passage_offsets, len(passage_vectors_NH))
     dtype = torch.float32 if score_dtype == "float32" else torch.bfloat16
@@ -88,12 +89,6 @@ def maxsim(
         scores_PQ = scores_PQ / query_counts.clamp(min=1).to(scores_PQ.device)
     empty_P1 = (passage_counts == 0).to(scores_PQ.device)[:, None]
     return scores_PQ.masked_fill(empty_P1, -torch.inf).T.contiguous()
-
-
-def _refuse_other_sizes(query_vectors_MH: torch.Tensor, passage_vectors_NH: torch.Tensor) -> None:
-    if query_vectors_MH.shape[1] != passage_vectors_NH.shape[1]:
-        sizes = f"{query_vectors_MH.shape[1]} and {passage_vectors_NH.shape[1]}"
-        raise ValueError(f"queries and passages have vectors of {sizes} dimensions: encode both with one retriever")
 
 
 def _counts(offsets: np.ndarray, n_vectors: int) -> torch.Tensor:
@@ -164,8 +159,8 @@ def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, b
     Args:
         queries: Q of them.
         scores_QP: floating, approximate mean MaxSim; -inf for a passage that is not to be found.
-        relative_error: the most by which a score can be wrong, relative to the query's longest vector.
-        best: what was found in the batches before.
+        relative_error: the largest error of a score, relative to the query's longest vector.
+        best: of the batches before.
     """
     return [
         can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, best.threshold(query))
@@ -213,8 +208,6 @@ class Shortlist(NamedTuple):
 
     numbers_C: np.ndarray
     """int64 [C], ascending."""
-    least_C: np.ndarray
-    """float [C], the least that each can score."""
     most_C: np.ndarray
     """float [C], the most that each can score."""
 
@@ -295,12 +288,8 @@ class CodedQueries:
 
     def kernel_scores(self, passages: Codes) -> np.ndarray:
         """Return float32 [Q, P], as `scores`, by a pass of the kernel for each query."""
-        scores_QP = np.empty((len(self), len(passages)), np.float32)
-        for query in range(len(self)):
-            own = slice(self.offsets[query], self.offsets[query + 1])
-            codes, scales = self.codes_MH[own], self.scales_M[own]
-            scan(passages.codes_NH, passages.scales_N, passages.offsets, codes, scales, scores_QP[query])
-        return scores_QP / np.diff(self.offsets).astype(np.float32)[:, None]
+        begins_P, ends_P = passages.offsets[:-1], passages.offsets[1:]
+        return np.stack([self._scanned(query, passages, begins_P, ends_P) for query in range(len(self))])
 
     def product_scores(self, passages: Codes) -> np.ndarray:
         """Return float32 [Q, P], as `scores`, by integer matrix products of all queries with blocks of passages."""
@@ -308,76 +297,27 @@ class CodedQueries:
         # A transposed array can have strides that torch 2.13 misreads in this product.
         query_HM = torch.empty(self.codes_MH.shape[::-1], dtype=torch.int8).copy_(torch.from_numpy(self.codes_MH).T)
         scores_QP = np.empty((len(self), len(passages)), np.float32)
-        for rows, offsets, block_QP in _blocks(passages, _PRODUCT_ROWS, scores_QP):
+        for run in runs(passages.offsets, _PRODUCT_ROWS):
+            offsets, block_QP = passages.offsets[run.start : run.stop + 1], scores_QP[:, run]
+            rows = slice(offsets[0], offsets[-1])
             # Memory-mapped arrays cannot be written to, which torch will not have: hence the copy.
             codes_NH = torch.from_numpy(np.array(passages.codes_NH[rows]))
             products_NM = torch._int_mm(codes_NH, query_HM).numpy()  # noqa: SLF001  (torch has no public name for it)
-            reduce_products(products_NM, passages.scales_N[rows], offsets, self.offsets, self.scales_M, block_QP)
+            scales_N = passages.scales_N[rows]
+            reduce_products(products_NM, scales_N, offsets - offsets[0], self.offsets, self.scales_M, block_QP)
         return scores_QP
 
     def chosen_scores(self, query: int, passages: Codes, chosen_C: np.ndarray) -> np.ndarray:
         """Return float32 [C], as `scores`, of one query with the passages numbered `chosen_C` (int64)."""
+        return self._scanned(query, passages, passages.offsets[chosen_C], passages.offsets[chosen_C + 1])
+
+    def _scanned(self, query: int, passages: Codes, begins_C: np.ndarray, ends_C: np.ndarray) -> np.ndarray:
         own = slice(self.offsets[query], self.offsets[query + 1])
-        scores_C = np.empty(len(chosen_C), np.float32)
-        codes, scales = self.codes_MH[own], self.scales_M[own]
-        scan_chosen(passages.codes_NH, passages.scales_N, passages.offsets, chosen_C, codes, scales, scores_C)
+        scores_C = np.empty(len(begins_C), np.float32)
+        codes_MH, scales_M = self.codes_MH[own], self.scales_M[own]
+        scan(passages.codes_NH, passages.scales_N, begins_C, ends_C, codes_MH, scales_M, scores_C)
         return scores_C / np.float32(own.stop - own.start)
 
     def slack(self, query: int, errors_P: np.ndarray, norms_P: np.ndarray) -> np.ndarray:
         """Return float [P]: the most by which a score of this query can differ from the fp32 score."""
         return self._norms_Q[query] * errors_P + self._errors_Q[query] * (norms_P + errors_P)
-
-
-def _blocks(passages: Codes, vectors: int, scores_QP: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield blocks of about so many vectors: their rows, the passages' offsets from the first, their part of scores."""
-    per_passage = len(passages.scales_N) / max(1, len(passages))
-    step = max(1, int(vectors / max(1.0, per_passage)))
-    for start in range(0, len(passages), step):
-        offsets = passages.offsets[start : start + step + 1]
-        yield slice(offsets[0], offsets[-1]), offsets - offsets[0], scores_QP[:, start : start + step]
-
-
-def pooled_slot_scores(
-    query_vectors_MH: torch.Tensor,
-    query_offsets: np.ndarray,
-    passage_vectors_NH: torch.Tensor,
-    passage_offsets: np.ndarray,
-) -> torch.Tensor:
-    """Score every query against every passage by the inner product of their mean vectors.
-
-    Means are over a text's non-zero vectors and are not normalised again: the paper says nothing of it, the authors'
-    `evaluate_sweep.py` does not. So a passage whose slots agree counts more than one whose slots point apart. A
-    query without vectors scores 0 everywhere; a passage without vectors scores -inf, as in `maxsim`.
-
-    Args:
-        query_vectors_MH: [M, H] of any floating dtype; query i owns rows offsets[i] to offsets[i + 1].
-        query_offsets: int64 [Q + 1], on the host.
-        passage_vectors_NH: [N, H] of any floating dtype, on the same device.
-        passage_offsets: int64 [P + 1], on the host.
-
-    Returns:
-        fp32 [Q, P], on that device.
-
-    Raises:
-        ValueError: the two sides have different hidden sizes.
-    """
-    _refuse_other_sizes(query_vectors_MH, passage_vectors_NH)
-    scores_QP = mean_slots(query_vectors_MH, query_offsets) @ mean_slots(passage_vectors_NH, passage_offsets).T
-    empty_P = torch.from_numpy(np.diff(passage_offsets) == 0).to(scores_QP.device)
-    return scores_QP.masked_fill(empty_P[None, :], -torch.inf)
-
-
-def mean_slots(vectors_NH: torch.Tensor, offsets: np.ndarray) -> torch.Tensor:
-    """Return fp32 [T, H]: the mean of each text's non-zero vectors, zero for a text that has none.
-
-    Args:
-        vectors_NH: [N, H] of any floating dtype; text i owns rows offsets[i] to offsets[i + 1].
-        offsets: int64 [T + 1], on the host.
-    """
-    counts = _counts(offsets, len(vectors_NH))
-    owner_N = torch.arange(len(counts)).repeat_interleave(counts).to(vectors_NH.device)
-    vectors_NH = vectors_NH.float()
-    sums_TH = vectors_NH.new_zeros(len(counts), vectors_NH.shape[1]).index_add(0, owner_N, vectors_NH)
-    used_N = vectors_NH.any(dim=1).float()
-    used_T = vectors_NH.new_zeros(len(counts)).index_add(0, owner_N, used_N)
-    return sums_TH / used_T.clamp(min=1)[:, None]

@@ -128,13 +128,7 @@ class Sketches:
         return type(self)(higher, self.lower_PW[rows], self.factors_P[rows])
 
     def found(self, query: SketchedQuery, least: float, live_P: np.ndarray) -> Found:
-        """Return the vectors whose product with a query is not below `least` by the higher digits alone.
-
-        Args:
-            query: by the same directions.
-            least: -inf finds all.
-            live_P: bool [P], False for vectors that are not to be found.
-        """
+        """Return the live vectors with a product that reaches `least` by the higher digits alone; -inf finds all."""
         size = len(self)
         room = Found(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
         count = find(query, np.float32(least), live_P, self.higher, self.lower_PW, self.factors_P, room)
@@ -175,13 +169,7 @@ def _ones(word: np.uint64) -> np.uint64:
 
 @kernel(inline="always")
 def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> None:
-    """Write the sum of the digits of a query, less their middle, where 32 vectors have ones.
-
-    Args:
-        words_WB: uint64 [W, 32].
-        query_LW: uint64 [4, W].
-        sums_B: float32 [32], overwritten.
-    """
+    """Write float32 [32]: the sum of a query's digits [4, W], less their middle, where vectors [W, 32] have ones."""
     for i in range(_BLOCK):
         # Counts are shifted once summed: a shift beside each would hide from the compiler what is counted.
         ones = firsts = seconds = thirds = fourths = _NONE

@@ -42,7 +42,6 @@ from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postin
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""
 
-_LEAST_FIRST: tuple[Beside, ...] = ("means", "codes", "vectors")
 _FEWEST_ON_RAY = 50_000
 """Passages: starting Ray takes as long as making the files of some ten thousand."""
 _MOST_TEXTS = 2_000_000
@@ -225,10 +224,10 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
 
 
 def _beside_now(index: PassageIndex) -> Beside:
-    """Return what codes hold, of whatever version: the least that there is of some."""
+    """Return the contents of the codes of all versions: means alone where some fragment has these."""
     codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
     there = {FragmentCodes.beside(header) for header in headers_of(codes) if header is not None}
-    return min(there, key=_LEAST_FIRST.index, default="vectors")
+    return "means" if "means" in there else "vectors"
 
 
 def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:

@@ -12,11 +12,11 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.mode import ListName, Mode
+from diffretriever.schemas.mode import EncodedList, ListName, Mode
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked, takes_bounds
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
@@ -46,7 +46,7 @@ class NeuralSearcher(Searcher):
         budgets: Sequence[int] | None,
         condition: str | None,
     ) -> dict[Mode, Hits]:
-        lists: dict[ListName, Hits | BoundedHits] = {}
+        lists: dict[ListName, Hits] = {}
         if encoded_lists_for(modes):
             encoded = self.encoder.encode_queries(queries, budgets)
             lists.update(self._lists(encoded, k, modes, condition))
@@ -77,11 +77,10 @@ class NeuralSearcher(Searcher):
 
     def _lists(
         self, queries: Representations, k: int, modes: Sequence[Mode], condition: str | None
-    ) -> dict[ListName, Hits | BoundedHits]:
+    ) -> dict[ListName, Hits]:
         found, depth = self if condition is None else self._filtered(condition), depth_for(modes, k)
-        dense = found.dense.search_bounds if takes_bounds(modes, k) else found.dense.search
-        searches = {"dense": dense, "sparse": found.sparse.search}
-        return {name: searches[name](queries, depth) for name in encoded_lists_for(modes)}
+        searches: dict[EncodedList, DenseSearch | SparseSearch] = {"dense": found.dense, "sparse": found.sparse}
+        return {name: searches[name].search(queries, depth) for name in encoded_lists_for(modes)}
 
     def _admitting(self, condition: str) -> _Filtered:
         part = IndexPart.filtered(self.index, condition)

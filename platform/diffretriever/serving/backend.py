@@ -21,11 +21,11 @@ from diffretriever.encoders.preparer import PreparedText
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.serve import PartState, Reading
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.serving.measure import Measure, unmeasured
 from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
 
-Found: TypeAlias = Mapping[ListName, Hits | BoundedHits]
+Found: TypeAlias = Mapping[ListName, Hits]
 """For each list, each query's best passages."""
 
 Item = TypeVar("Item")
@@ -108,12 +108,11 @@ def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) ->
 def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
     """Search for each request; those with the same version, lists, filter and candidates share a scan.
 
-    The scan is as deep as the deepest request: the best of a shorter list are the first of a longer one. Lists within
-    bounds share a scan only if their depth is the same.
+    The scan is as deep as the deepest request: the best of a shorter list are the first of a longer one.
     """
     groups: dict[SearchSpec, list[int]] = {}
     for number, (_, spec) in enumerate(requests):
-        groups.setdefault(spec if spec.bounds else replace(spec, depth=0), []).append(number)
+        groups.setdefault(replace(spec, depth=0), []).append(number)
     answers: dict[int, Found] = {}
     for numbers in groups.values():
         deepest = max((requests[number][1] for number in numbers), key=lambda spec: spec.depth)

@@ -24,8 +24,8 @@ from diffretriever.schemas.serve import (
     SearchHit,
     SearchRequest,
 )
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for, takes_bounds
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.serving.backend import Found
 from diffretriever.serving.load import Caps
@@ -63,9 +63,8 @@ class Search:
     def spec(self) -> SearchSpec:
         """The lists to search for with encoded queries."""
         modes, k = [self.mode], self.request.k
-        depth, bounds = depth_for(modes, k, self.fusion_depth), takes_bounds(modes, k, self.fusion_depth)
-        lists = encoded_lists_for(modes)
-        return SearchSpec(self.view.version, lists, depth, self.condition, self.caps.candidates, bounds)
+        depth, lists = depth_for(modes, k, self.fusion_depth), encoded_lists_for(modes)
+        return SearchSpec(self.view.version, lists, depth, self.condition, self.caps.candidates)
 
 
 def with_bm25(search: Search, found: Found) -> Found:
@@ -116,13 +115,10 @@ def query_results(
     return results
 
 
-def scores_in(found: Hits | BoundedHits, best: Hits) -> list[float | None]:
+def scores_in(found: Hits, best: Hits) -> list[float | None]:
     """Return the score of every hit of `best` in the list `found`, in its order; None for hits that are not in it."""
     scores: list[float | None] = []
     for query, numbers_F in enumerate(np.split(best.numbers_F, best.offsets[1:-1])):
-        if isinstance(found, BoundedHits):
-            scores += found.lists[query].scores_of(numbers_F)
-            continue
         own = found[query : query + 1]
         places = np.flatnonzero(np.isin(own.numbers_F, numbers_F))
         known = dict(zip(own.numbers_F[places].tolist(), own.scores_F[places].tolist(), strict=True))

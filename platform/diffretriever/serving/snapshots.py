@@ -21,7 +21,7 @@ from diffretriever.representations import Representations
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.base import FILTERS_KEPT
 from diffretriever.search.bm25 import Bm25Search
@@ -126,8 +126,6 @@ class SearchSpec:
     """The filter, in the syntax of `index.filters`; None admits all passages."""
     candidates: int | None = None
     """The most passages that a candidate index retrieves for a query; None: the calibrated number."""
-    bounds: bool = False
-    """Whether dense scores within bounds are enough."""
 
 
 class Snapshot:
@@ -156,12 +154,12 @@ class Snapshot:
         self._unfiltered = self._open(self._index)
         self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
-    def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits | BoundedHits]:
+    def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
         """Return each query's best passages, best first, for each list of `spec`."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
         if spec.candidates is not None:
             dense = dense.among(spec.candidates)
-        searches = {"dense": dense.search_bounds if spec.bounds else dense.search, "sparse": sparse.search}
+        searches = {"dense": dense.search, "sparse": sparse.search}
         return {name: searches[name](queries, spec.depth) for name in spec.lists}
 
     @cached_property

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from diffretriever.codecs import CODECS, bytes_per_vector
 from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
@@ -148,7 +147,6 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
-        codes_alone_bytes=codes_bytes(shape, "codes"),
         means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
         postings_bytes=postings,
         price_per_month=None if price is None else price * (table + codes + postings) / GIB,
@@ -285,9 +283,7 @@ def vector_layouts(shape: Shape) -> dict[str, int]:
     raw = vectors * shape.hidden_size * _FP16
     layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
     for bits in sorted(get_args(Bits), reverse=True):
-        for family in CODECS:
-            width = bytes_per_vector(CodecConfig(family, bits), shape.hidden_size)
-            layouts[f"{bits}-bit {family}s"] = vectors * width
+        layouts[f"{bits}-bit products"] = vectors * CodecConfig(bits).bytes_per_vector(shape.hidden_size)
     return {name: round(size) for name, size in layouts.items()}
 
 
@@ -308,7 +304,7 @@ def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
     means = shape.hidden_size + _MEAN_PER_PASSAGE
     if beside == "means":
         return shape.passages * means
-    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16 * (beside == "vectors")) + _SCALE)
+    vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
     return round(shape.passages * (vectors + means + _SLOTS_PER_PASSAGE))
 
 
@@ -362,11 +358,11 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
     query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
     scores_P = np.empty(n_passages, np.float32)
     scales_M = np.ones(query_vectors, np.float32)
-    scan(codes_NH[:0], scales_N[:0], offsets[:1], query_MH, scales_M, scores_P[:0])
+    scan(codes_NH[:0], scales_N[:0], offsets[:0], offsets[:0], query_MH, scales_M, scores_P[:0])
     seconds: list[float] = []
     while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
         start = time.thread_time()
-        scan(codes_NH, scales_N, offsets, query_MH, scales_M, scores_P)
+        scan(codes_NH, scales_N, offsets[:-1], offsets[1:], query_MH, scales_M, scores_P)
         seconds.append(time.thread_time() - start)
     return (codes_NH.nbytes + scales_N.nbytes) / min(seconds)
 
@@ -392,7 +388,6 @@ def page(plan: CapacityPlan) -> str:
     if plan.budgets[0].price_per_month is not None:
         rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
     rows += [
-        ("index: codes without the vectors, GiB", lambda b: _gib(b.codes_alone_bytes)),
         ("index: codes of means and sketches alone, GiB", lambda b: _gib(b.means_bytes)),
     ]
     batch: list[tuple[str, Callable[[BudgetPlan], str]]] = []

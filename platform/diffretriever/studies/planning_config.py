@@ -76,8 +76,6 @@ class BudgetPlan(Model):
     """The Lance table: texts, vectors in fp16, impacts."""
     codes_bytes: int
     """Beside it, for dense searches: 8-bit codes, and the vectors once more."""
-    codes_alone_bytes: int
-    """The same without the vectors, which are then read from the table."""
     means_bytes: int
     """Codes of mean vectors alone, and sketches: what candidates are named by, all of it wanted in memory."""
     postings_bytes: int

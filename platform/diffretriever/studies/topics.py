@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+import torch
+from torch.nn.functional import normalize
 
-from diffretriever.codecs.codewords import nearest_centroids, spherical_centroids
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
@@ -27,6 +28,8 @@ from diffretriever.studies.topics_config import DescribeJob, Example, IndexDescr
 
 _TAKEN_ROWS = 256
 _EXAMPLES = 3
+_ROUNDS = 6
+"""Of spherical k-means."""
 
 
 @dataclass(slots=True)
@@ -134,8 +137,7 @@ def _topics(said: _Said, job: DescribeJob) -> list[Topic]:
     means_PH = np.stack(said.means)
     apart_PH = means_PH - means_PH.mean(axis=0)
     apart_PH /= np.maximum(np.linalg.norm(apart_PH, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    centroids_CH = spherical_centroids(apart_PH, min(job.topics, len(apart_PH)), job.seed)
-    topic_P = nearest_centroids(apart_PH, centroids_CH)
+    centroids_CH, topic_P = _spherical_topics(apart_PH, min(job.topics, len(apart_PH)), job.seed)
     overall_W = _counts(said, np.arange(len(topic_P)))
     found = []
     for number, centroid_H in enumerate(centroids_CH):
@@ -167,3 +169,21 @@ def _telling(said: _Said, own_W: np.ndarray, overall_W: np.ndarray, count: int) 
     names = list(said.numbers)
     best = np.argsort(-added_W, kind="stable")[:count]
     return [names[word] for word in best.tolist() if own_W[word]]
+
+
+def _spherical_topics(apart_PH: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return centroids by inner product, float32 [C, H] of unit length, and the nearest one of each passage, int64 [P].
+
+    A centroid that is nearest to no passage moves to the passage that is farthest from its own.
+    """
+    means_PH = torch.from_numpy(apart_PH)
+    first = np.random.default_rng(seed).choice(len(apart_PH), count, replace=False)
+    centroids_CH = normalize(means_PH[torch.from_numpy(first)], dim=1)
+    for _ in range(_ROUNDS):
+        products_P, nearest_P = (means_PH @ centroids_CH.T).max(dim=1)
+        sums_CH = torch.zeros_like(centroids_CH).index_add_(0, nearest_P, means_PH)
+        empty_C = torch.bincount(nearest_P, minlength=count) == 0
+        farthest = products_P.argsort(stable=True)[: int(empty_C.sum())]
+        sums_CH[empty_C] = means_PH[farthest]
+        centroids_CH = normalize(sums_CH, dim=1)
+    return centroids_CH.numpy(), (means_PH @ centroids_CH.T).argmax(dim=1).numpy()

@@ -42,7 +42,7 @@ def test_scores_and_sizes_stand_side_by_side(task: Task, job: JobMaker) -> None:
     before = PassageIndex.open(str(task.index)).version
     evaluated(task, job("compressed-storage"))
     assert PassageIndex.open(str(task.index)).version == before, "other rows search the index as it is"
-    copy = PassageIndex.open(f"{task.index}-residual2")
+    copy = PassageIndex.open(f"{task.index}-product2")
     assert copy.manifest.decodes
     assert len(copy) == N_PASSAGES
 

@@ -13,57 +13,15 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.scoring.maxsim import mean_slots, pooled_slot_scores
 from diffretriever.studies.reproduction.report import read_results
 from diffretriever.studies.reproduction.runner import evaluate_pooled_slots
 
 H = 8
 
 
-def ragged(counts: list[int], seed: int) -> tuple[torch.Tensor, np.ndarray]:
-    generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(sum(counts), H, generator=generator)
-    return torch.nn.functional.normalize(vectors, dim=1), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
 def slow_mean(vectors: torch.Tensor) -> np.ndarray:
     used = [row for row in vectors.double().numpy() if np.abs(row).sum() > 0]
     return np.sum(used, axis=0) / len(used) if used else np.zeros(H)
-
-
-def test_scores_are_products_of_means() -> None:
-    queries, query_offsets = ragged([1, 4, 2], 0)
-    passages, passage_offsets = ragged([3, 1, 5, 2], 1)
-    passages[4] = 0
-    found = pooled_slot_scores(queries, query_offsets, passages, passage_offsets)
-    for i in range(3):
-        for j in range(4):
-            query = slow_mean(queries[query_offsets[i] : query_offsets[i + 1]])
-            passage = slow_mean(passages[passage_offsets[j] : passage_offsets[j + 1]])
-            assert found[i, j].item() == pytest.approx(float(query @ passage), abs=1e-6)
-    assert found.dtype == torch.float32
-
-
-def test_means_are_not_normalised_again() -> None:
-    vectors, offsets = ragged([2], 2)
-    opposed = torch.stack([vectors[0], -vectors[0]])
-    assert mean_slots(opposed, offsets).abs().max() == 0
-    assert mean_slots(vectors, offsets).norm() < 1
-
-
-def test_texts_without_vectors() -> None:
-    queries, query_offsets = ragged([0, 2], 5)
-    passages, passage_offsets = ragged([2, 0], 6)
-    found = pooled_slot_scores(queries, query_offsets, passages, passage_offsets)
-    assert found[0, 0] == 0
-    assert (found[:, 1] == -torch.inf).all()
-    assert np.isfinite(found[1, 0].item())
-
-
-def test_different_sizes_are_refused() -> None:
-    queries, offsets = ragged([1], 7)
-    with pytest.raises(ValueError, match="8 and 4 dimensions"):
-        pooled_slot_scores(queries, offsets, queries[:, :4], offsets)
 
 
 def test_the_evaluation_ranks_by_averaged_slots(

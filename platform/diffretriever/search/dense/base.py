@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import BoundedHits, Hits
+from diffretriever.scoring.hits import Hits
 
 
 class DenseSearch(ABC):
@@ -17,11 +17,9 @@ class DenseSearch(ABC):
     """
 
     way: ClassVar[Way]
-    """What it is called where a server says how it finds passages."""
-    is_exact: ClassVar[bool]
-    """Whether the best k are always found; scores are exact either way."""
+    """The name of the search method in the description of a server."""
     n_candidates: int | None = None
-    """Passages that a candidate index names for each query, more where more are asked for; None: all are looked at."""
+    """Passages that a candidate index proposes for each query, at least k; None: all passages are scored."""
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:
@@ -31,13 +29,6 @@ class DenseSearch(ABC):
             ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
         """
 
-    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
-        """Return what `search` does, or the same passages with scores within bounds where these are sooner found.
-
-        Enough to rank by weighted sums of several scores; raises as `search`.
-        """
-        return self.search(queries, k)
-
     def among(self, n_candidates: int) -> DenseSearch:
-        """Return this search with at most so many candidates; itself where it has no more, or looks at all passages."""
+        """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""
         return self

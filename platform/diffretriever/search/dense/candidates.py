@@ -53,7 +53,6 @@ class CandidateSearch(DenseSearch):
     """Scores the passages that a candidate index proposes, `n_candidates` for each query."""
 
     way: ClassVar[Way] = "candidates"
-    is_exact: ClassVar[bool] = False
 
     def __init__(
         self, candidate_index: CandidateIndex, unknown: list[Any], stream: StreamingScan, n_candidates: int
@@ -170,16 +169,9 @@ def settings_place(index: PassageIndex) -> str:
     return f"{index.uri.rstrip('/')}/codes/candidates.json"
 
 
-def sample_queries(index: PassageIndex, encoder: Encoder, size: int, seed: int = 0) -> Representations:
-    """Return up to `size` queries made from passages drawn at random.
-
-    Args:
-        index: whose passages are drawn.
-        encoder: of the queries.
-        size: how many, if there are so many.
-        seed: of the drawing.
-    """
-    rows = np.random.default_rng(seed).choice(len(index), min(size, len(index)), replace=False)
+def sample_queries(index: PassageIndex, encoder: Encoder, size: int) -> Representations:
+    """Return up to `size` queries made from the beginnings of passages drawn at random."""
+    rows = np.random.default_rng(0).choice(len(index), min(size, len(index)), replace=False)
     table = index.take(np.sort(rows), ["title", "text"])
     pairs = zip(table.column("title").to_pylist(), table.column("text").to_pylist(), strict=True)
     return encoder.encode_queries([" ".join((title or text).split()[:_QUERY_WORDS]) for title, text in pairs])
@@ -195,17 +187,17 @@ def counts_to_try(k: int, passages: int) -> list[int]:
 def choose_count(
     candidate_index: CandidateIndex, queries: Representations, exact: Hits, counts: Sequence[int], target: float
 ) -> tuple[int, float]:
-    """Return the smallest number of candidates whose recall surely reaches the target, and its recall on the sample.
+    """Return the smallest number of candidates that surely reaches a mean recall, and its recall on the sample.
 
     Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
-    it looks the further the more it is asked for: every number is tried by itself.
+    the search looks further for more: every number is tried by itself.
 
     Args:
         candidate_index: over segments of the index.
         queries: S queries.
         exact: their exact passages.
-        counts: numbers of candidates, ascending, the last of them all passages.
-        target: mean recall wanted.
+        counts: numbers of candidates to try, ascending, the last of them all passages.
+        target: mean recall.
     """
     wanted = wanted_numbers(candidate_index, exact)
     low, high, measured = 0, len(counts) - 1, 1.0
@@ -221,7 +213,11 @@ def choose_count(
 
 def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndarray]:
     """Return each query's passages as numbers into the candidate index's, negative for those that it does not know."""
-    return np.split(candidate_index.passages.places_of(exact.numbers_F), exact.offsets[1:-1])
+    passages = candidate_index.passages
+    live = np.flatnonzero(passages.live_P)
+    places = np.full(len(exact.passages), -1)
+    places[passages.numbers_P[live]] = live
+    return np.split(places[exact.numbers_F], exact.offsets[1:-1])
 
 
 def recall_at(

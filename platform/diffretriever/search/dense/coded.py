@@ -9,7 +9,6 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,28 +19,23 @@ from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, BoundedHits, BoundedList, Hits, TopK, each_of
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK, each_of
 from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.resident import ResidentCodes
 from diffretriever.search.dense.stream import StreamingScan
 
-_NOT_THERE = -1
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
 _FEW = 0.3
-_LARGE_SHARE = 0.1
-"""Of all passages."""
-_MANY = 64
-"""Queries."""
+"""Share of the passages that a filter leaves: to score fewer one by one is faster than to scan all."""
 
 
 class CodedScan(DenseSearch):
     """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
 
     way: ClassVar[Way] = "codes"
-    is_exact: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -75,47 +69,13 @@ class CodedScan(DenseSearch):
         self._check(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
-        if self._reads_most(queries, k):
-            # Each query would read so many vectors for itself; the scan of the table reads all of them once.
-            return self.stream.search(queries, k)
-        at_once = self._queries_at_once
-        if self._resident is not None and not self._resident.fits:
-            # Each round would copy the codes anew.
-            at_once = len(queries)
-        if len(queries) <= at_once:
-            return self._search(queries, self._chosen(queries, k), k)
-        starts = range(0, len(queries), at_once)
-        parts = [queries.take(np.arange(start, min(len(queries), start + at_once))) for start in starts]
-        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in parts])
-
-    def search_bounds(self, queries: Representations, k: int) -> Hits | BoundedHits:
-        """See `DenseSearch`."""
-        if self._uncoded or not 0 < len(queries) <= self._queries_at_once or self._reads_most(queries, k):
-            return self.search(queries, k)
-        self._check(queries)
-        shortlists = self._chosen(queries, k)
-        if any(len(shortlist.numbers_C) < k for shortlist in shortlists):
-            return self._search(queries, shortlists, k)
-        vectors_MH = queries.vectors_MH.astype(np.float32)
-        owned = pairwise(queries.offsets.tolist())
-        lists = [self._bounded(vectors_MH[a:b], each, k) for (a, b), each in zip(owned, shortlists, strict=True)]
-        return BoundedHits(self.stream.order.passages, lists, torch.get_num_threads())
-
-    def _bounded(self, own_MH: np.ndarray, shortlist: Shortlist, k: int) -> BoundedList:
-        chosen_C, *bounds = shortlist
-
-        def score(places: np.ndarray) -> np.ndarray:
-            self.rescored += len(places)
-            return self._passages.exact_scores(own_MH, chosen_C[places])
-
-        return BoundedList(self._passages.numbers_P[chosen_C], bounds, k, score)
+        # If a device does not keep all codes, each round copies some again.
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
+        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
 
     def _check(self, queries: Representations) -> None:
         refuse_queries(queries)
         self._passages.refuse_not_finite(self._uri)
-
-    def _reads_most(self, queries: Representations, k: int) -> bool:
-        return k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY
 
     def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
@@ -128,7 +88,6 @@ class CodedScan(DenseSearch):
         """Return for each query what can be among its best k."""
         live_C = np.flatnonzero(self._passages.live_P)
         if len(live_C) < _FEW * len(self._passages):
-            # A filter leaves others out: to score these alone is sooner done than to scan all.
             fine = CodedQueries(queries.vectors_MH, queries.offsets)
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         if self._resident is not None:
@@ -155,11 +114,12 @@ class CodedPassages:
         """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
         self.live_P = self.numbers_P != NO_NUMBER
         """bool [P], False for deleted ones."""
-        self.all_live = bool(self.live_P.all())
-        """Whether there is nothing to leave out."""
-        errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
-        norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
-        self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
+        self._errors_P = np.full(len(self), _BOUNDLESS, np.float32)
+        self._norms_P = np.zeros(len(self), np.float32)
+        for segment, start, end in zip(segments, self.starts, self.starts[1:], strict=False):
+            if segment.codes.slots is not None:
+                self._errors_P[start:end] = segment.codes.slots.errors_P
+                self._norms_P[start:end] = segment.codes.slots.norms_P
         # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
         self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
@@ -193,8 +153,7 @@ class CodedPassages:
         """
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
-        scores_C, slack_C = scores_P[chosen_C], slack_P[chosen_C]
-        return Shortlist(chosen_C, scores_C - slack_C, scores_C + slack_C)
+        return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
         """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
@@ -215,30 +174,24 @@ class CodedPassages:
         scores_C = _joined(parts, np.float32)
         slack_C = coded.slack(query, self._errors_P[live_C], self._norms_P[live_C])
         kept = can_be_best(scores_C, slack_C, k)
-        return Shortlist(live_C[kept], scores_C[kept] - slack_C[kept], scores_C[kept] + slack_C[kept])
+        return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
     def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: approximate products of one query with the mean vectors of passages.
-
-        Args:
-            coded: the queries, each by one vector.
-            query: number of the one that is looked at.
-            chosen_C: int64 [C], ascending.
-        """
+        """Return float32 [C]: approximate products of one query's vector with mean vectors of passages, ascending."""
         parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
         return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
         """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
 
-        The most promising come first: what those score rules out most of the others. Queries are shared out among as
-        many threads as torch has: where a GPU names the candidates, this takes nearly all of the time.
+        The most promising come first: their scores rule out most of the others. torch's number of threads share the
+        queries: if a GPU names the candidates, this takes nearly all of the time.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
         def score(query: int) -> int:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
-            chosen_C, _, most_C = shortlists[query]
+            chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))
@@ -246,30 +199,22 @@ class CodedPassages:
             return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
-        if count == 1:
-            # It is over before its progress could be told.
-            return score(0)
         rescored = each_of(count, score, torch.get_num_threads())
-        return sum(track(rescored, "dense search", "queries", count))
+        return sum(rescored if count == 1 else track(rescored, "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):
             best.add_for(query, self.exact_scores(own_MH, chosen_C), self.numbers_P[chosen_C])
 
     def exact_scores(self, own_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: the mean MaxSim of one query with passages.
-
-        Args:
-            own_MH: float32 [M, H], the query's vectors.
-            chosen_C: int64 [C], ascending.
-        """
+        """Return float32 [C]: the mean MaxSim of one query (float32 [M, H]) with passages, int64 [C] ascending."""
         scores_C = np.empty(len(chosen_C), np.float32)
         is_in_table_C = np.zeros(len(chosen_C), bool)
         start = 0
         for segment, rows_C in self.split(chosen_C):
             own, slots = slice(start, start + len(rows_C)), segment.codes.slots
             start = own.stop
-            if slots is None or slots.copy_NH is None:
+            if slots is None:
                 is_in_table_C[own] = True
             else:
                 scores_C[own] = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
@@ -286,18 +231,6 @@ class CodedPassages:
         for segment, start, low, high in zip(self.segments, self.starts[:-1], borders[:-1], borders[1:], strict=True):
             if high > low:
                 yield segment, chosen_C[low:high] - start
-
-    def places_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the place here of the passages of these numbers (int32), int64; negative for those not here."""
-        places = np.full(max(self.numbers_P.max(initial=0), numbers.max(initial=0)) + 1, _NOT_THERE)
-        live = np.flatnonzero(self.live_P)
-        places[self.numbers_P[live]] = live
-        found: np.ndarray = places[numbers]
-        return found
-
-
-def _full(segment: Segment, value: float) -> np.ndarray:
-    return np.full(len(segment.codes), value, np.float32)
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
 compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
-come from the vectors, which are here once more, bit for bit, because Lance takes milliseconds to fetch a few. Where
-bytes matter more, the copy is left out, or all but the codes of mean vectors, which name candidates.
+come from a copy of the vectors in these files, because Lance takes milliseconds to fetch a few. If bytes matter more,
+there are codes of mean vectors alone, which propose candidates, and scores come from the table.
 
 Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
@@ -40,12 +40,17 @@ from diffretriever.scoring.maxsim import Codes
 FORMAT = 2
 """Of these files."""
 _MEANS = {"rows": np.uint32, "mean_codes": np.int8, "mean_scales": np.float32}
-_SLOTS = {"codes": np.int8, "scales": np.float32, "counts": np.int32, "errors": np.float32, "norms": np.float32}
-_COPY = {"vectors": np.float16}
+_SLOTS = {
+    "codes": np.int8,
+    "scales": np.float32,
+    "counts": np.int32,
+    "errors": np.float32,
+    "norms": np.float32,
+    "vectors": np.float16,
+}
 _FILES: Mapping[Beside, Mapping[str, type]] = {
     "means": _MEANS,
-    "codes": {**_MEANS, **_SLOTS},
-    "vectors": {**_MEANS, **_SLOTS, **_COPY},
+    "vectors": {**_MEANS, **_SLOTS},
 }
 _BUILD_ROWS = 4096
 
@@ -133,13 +138,13 @@ class SlotCodes:
         vectors: the codes of N vectors, memory-mapped.
         errors_P: float32 [P], longest rounding error of a passage's vectors.
         norms_P: float32 [P], length of its longest vector.
-        copy_NH: float16 [N, H], the vectors themselves, memory-mapped; None where they are in the table alone.
+        copy_NH: float16 [N, H], the vectors themselves, memory-mapped.
     """
 
     vectors: Codes
     errors_P: np.ndarray
     norms_P: np.ndarray
-    copy_NH: np.ndarray | None
+    copy_NH: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -162,9 +167,7 @@ class FragmentCodes:
     @staticmethod
     def beside(header: Mapping[str, int]) -> Beside:
         """Return what there is, by its header."""
-        if not header.get("slots", 1):
-            return "means"
-        return "vectors" if header.get("vectors", 1) else "codes"
+        return "vectors" if header["slots"] else "means"
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes | None:
@@ -196,16 +199,15 @@ class FragmentCodes:
         """
         files = _FILES[beside]
         written = write_arrays(folder, files, (_encode_batch(batch, files) for batch in batches))
-        there = {"slots": int(beside != "means"), "vectors": int(beside == "vectors")}
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=written["rows"], **there)
+        slots = int(beside == "vectors")
+        write_header(folder, FORMAT, hidden_size=hidden_size, passages=written["rows"], slots=slots)
 
 
 def _slots_in(arrays: Mapping[str, np.ndarray], hidden_size: int) -> SlotCodes | None:
     if "codes" not in arrays:
         return None
     vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
-    copy = arrays.get("vectors")
-    copy_NH = None if copy is None else copy.reshape(-1, hidden_size)
+    copy_NH = arrays["vectors"].reshape(-1, hidden_size)
     return SlotCodes(vectors, arrays["errors"], arrays["norms"], copy_NH)
 
 
@@ -246,8 +248,9 @@ def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.n
             "counts": counts_P,
             "errors": _reduce(np.maximum, errors_N, offsets),
             "norms": _reduce(np.maximum, np.linalg.norm(vectors_NH, axis=1), offsets),
+            "vectors": stored_NH,
         }
-    return {**arrays, "vectors": stored_NH} if "vectors" in files else arrays
+    return arrays
 
 
 def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -139,7 +139,6 @@ class CompressedScan(DenseSearch):
     """
 
     way: ClassVar[Way] = "compressed"
-    is_exact: ClassVar[bool] = True
 
     def __init__(
         self,

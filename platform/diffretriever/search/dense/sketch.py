@@ -11,8 +11,7 @@ passages.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,8 +46,6 @@ _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
 _AT_ONCE = 16_384
 """Passages sketched at once: a whole number of the blocks that sketches lie in."""
-_NEARLY = 0.99
-"""Of the length that a sample keeps in its own directions."""
 _SKETCHED_PER_CANDIDATE = 8
 """Passages that the sketches name for one candidate."""
 _FEWEST_SKETCHED = 512
@@ -57,8 +54,6 @@ _LEAST_SAMPLE, _MOST_APART = 8192, 64
 """Passages of the sample where there are so many, and how many there are at most for one of it."""
 _DOUBT = 1.5
 """Standard deviations by which an estimate from half of the bits may be too low."""
-_SAMPLE = 16_384
-"""Scores that are looked at to find out roughly which are high."""
 
 
 @dataclass(frozen=True)
@@ -67,40 +62,30 @@ class MeanSketches:
 
     Attributes:
         directions_HD: float32 [H, D].
-        digest: of these: segments that have the same share them.
         sketches: of the segment's passages, in order.
     """
 
     directions_HD: np.ndarray
-    digest: int
     sketches: Sketches
 
     @classmethod
-    def of(cls, means: Codes, others: Sequence[Self]) -> Self:
-        """Find the main directions of a sample of mean vectors, and sketch all of them.
-
-        Others' directions are taken if they are nearly as good: a query is turned into all that are in use.
-        """
+    def of(cls, means: Codes) -> Self:
+        """Find the main directions of a sample of mean vectors, and sketch all of them."""
         rows = np.sort(np.random.default_rng(0).choice(len(means), min(len(means), _SAMPLED), replace=False))
-        sample_SH = means.decoded(rows)
-        directions_HD = main_directions(sample_SH)
-        enough = _NEARLY * np.linalg.norm(sample_SH @ directions_HD)
-        known = {other.digest: other.directions_HD for other in others}
-        good = (each_HD for each_HD in known.values() if np.linalg.norm(sample_SH @ each_HD) >= enough)
-        directions_HD = next(good, directions_HD)
+        directions_HD = main_directions(means.decoded(rows))
         blocks = np.split(np.arange(len(means)), range(_AT_ONCE, len(means), _AT_ONCE))
         parts = [Sketches.of(means.decoded(rows) @ directions_HD) for rows in blocks]
         arrays = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("higher", "lower_PW", "factors_P")
         )
-        return cls(directions_HD, _digest(directions_HD), Sketches(*arrays))
+        return cls(directions_HD, Sketches(*arrays))
 
     def write(self, folder: Path) -> None:
         """Write a file for each array into a folder."""
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, FORMAT, passages=len(sketches), directions=self.digest)
+        write_header(folder, FORMAT, passages=len(sketches))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -112,7 +97,7 @@ class MeanSketches:
         arrays = {name: numbers_in(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         higher = arrays["higher"].reshape(higher_shape(header["passages"]))
         sketches = Sketches(higher, arrays["lower"].reshape(lower_shape(header["passages"])), arrays["factors"])
-        return cls(arrays["directions"].reshape(-1, DIRECTIONS), header["directions"], sketches)
+        return cls(arrays["directions"].reshape(-1, DIRECTIONS), sketches)
 
     def fits(self, segment: Segment) -> bool:
         """Return whether they are of as many passages, and of vectors of as many dimensions, as the segment's."""
@@ -144,18 +129,14 @@ class CandidateIndex:
             ValueError: a passage's vectors hold NaN or infinity.
         """
         CodedPassages(segments).refuse_not_finite(index.uri)
-        there: list[MeanSketches] = []
         pairs = zip(segments, _opened(segments), strict=True)
         total = sum(len(segment.codes) for segment in segments)
         for segment, kept in track(
             pairs, f"sketches → {index.uri}", "passages", total, lambda pair: len(pair[0].codes)
         ):
-            if kept is not None and _is_whole(segment.artefact):
-                there.append(kept)
-                continue
-            there.append(MeanSketches.of(segment.codes.means, there))
-            with segment.artefact.adding(SKETCHES) as folder:
-                there[-1].write(folder)
+            if kept is None or not _is_whole(segment.artefact):
+                with segment.artefact.adding(SKETCHES) as folder:
+                    MeanSketches.of(segment.codes.means).write(folder)
 
     @classmethod
     def open(cls, segments: Sequence[Segment]) -> Self:
@@ -184,32 +165,30 @@ class CandidateIndex:
 
     def _ranked(self, coded: CodedQueries, query: int, n: int) -> np.ndarray:
         mean_H = coded.vectors_MH[query]
-        directions = {each.digest: each.directions_HD for each in self._kept}
-        asked = {digest: SketchedQuery.of(mean_H @ directions_HD) for digest, directions_HD in directions.items()}
+        asked = [SketchedQuery.of(mean_H @ each.directions_HD) for each in self._kept]
         wanted = max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)
         chosen_C = self._sketched(asked, wanted, self._least(asked, wanted))
         if len(chosen_C) < min(wanted, self._n_live):
             chosen_C = self._sketched(asked, wanted, -np.inf)
         return chosen_C[highest(self.passages.mean_scores(coded, query, chosen_C), n)]
 
-    def _sketched(self, asked: Mapping[int, SketchedQuery], wanted: int, least: float) -> np.ndarray:
+    def _sketched(self, asked: Sequence[SketchedQuery], wanted: int, least: float) -> np.ndarray:
         """Return the passages of the highest estimates, int64 [C] ascending; `least` as `Sketches.found` has it."""
         numbers, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for each, start, live_P in zip(self._kept, self.passages.starts, self._live, strict=False):
-            found = each.sketches.found(asked[each.digest], least, live_P)
+        for each, own, start, live_P in zip(self._kept, asked, self.passages.starts, self._live, strict=False):
+            found = each.sketches.found(own, least, live_P)
             numbers.append(found.numbers_C + start)
             products.append(found.products_C)
         return np.sort(np.concatenate(numbers)[highest(np.concatenate(products), wanted)])
 
-    def _least(self, asked: Mapping[int, SketchedQuery], wanted: int) -> float:
+    def _least(self, asked: Sequence[SketchedQuery], wanted: int) -> float:
         """Return what the estimate from half of the bits must reach for a passage to be looked at further.
 
         The sample says how high estimates from all bits are of as many passages as are wanted, and how far off those
         from half of them are.
         """
         found = [
-            sketches.found(asked[each.digest], -np.inf, live_S)
-            for each, (sketches, live_S) in zip(self._kept, self._samples, strict=True)
+            sketches.found(own, -np.inf, live_S) for own, (sketches, live_S) in zip(asked, self._samples, strict=True)
         ]
         by_signs_S = np.concatenate([each.by_signs_C for each in found])
         products_S = np.concatenate([each.products_C for each in found])
@@ -266,26 +245,11 @@ def _is_whole(artefact: Artefact) -> bool:
     return True
 
 
-def _digest(directions_HD: np.ndarray) -> int:
-    return int.from_bytes(hashlib.blake2b(directions_HD.tobytes(), digest_size=7).digest(), "big")
-
-
 def means_of(queries: Representations) -> np.ndarray:
     """Return float32 [Q, H]: the mean of each query's vectors."""
     sums_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
     means: np.ndarray = sums_QH / np.diff(queries.offsets)[:, None].astype(np.float32)
     return means
-
-
-def _enough(scores_P: np.ndarray, n: int) -> np.ndarray:
-    """Return the numbers of n scores or more, the highest among them.
-
-    Selecting among all scores would take as long as computing them: a sample says from where on to look.
-    """
-    every = len(scores_P) // _SAMPLE + 1
-    sample_S, share = scores_P[::every], n / every
-    enough = np.flatnonzero(scores_P >= surely_reached(sample_S, share))
-    return enough if len(enough) >= n else np.arange(len(scores_P))
 
 
 def surely_reached(sample_S: np.ndarray, expected: float) -> float:
@@ -301,7 +265,7 @@ def surely_reached(sample_S: np.ndarray, expected: float) -> float:
 
 def highest(scores_P: np.ndarray, n: int) -> np.ndarray:
     """Return the numbers of the n highest scores, highest first."""
-    candidates = np.arange(len(scores_P)) if len(scores_P) <= _SAMPLE else _enough(scores_P, n)
-    if len(candidates) > n:
-        candidates = candidates[np.argpartition(scores_P[candidates], len(candidates) - n)[len(candidates) - n :]]
-    return candidates[np.argsort(-scores_P[candidates], kind="stable")]
+    chosen = np.arange(len(scores_P))
+    if len(scores_P) > n:
+        chosen = np.sort(np.argpartition(scores_P, len(scores_P) - n)[len(scores_P) - n :])
+    return chosen[np.argsort(-scores_P[chosen], kind="stable")]

@@ -33,7 +33,6 @@ class StreamingScan(DenseSearch):
     """Scores every passage in fp32; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "stream"
-    is_exact: ClassVar[bool] = True
 
     def __init__(self, index: PassageIndex, options: SearchOptions, device: torch.device, max_vectors: int) -> None:
         """`max_vectors` is the most vectors a passage can have; memory for a batch is reserved by it."""

@@ -2,7 +2,7 @@
 
 Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
 the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
-report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-residual2` is
+report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-product2` is
 an index compressed, whose evaluation lies in `…-compressed`: its scores stand beside those of the index before, and so
 do the sizes of the vectors alone, as the paper has them: before, what zstd at level 3 leaves of them in bf16, which is
 how the authors' `shard_io.py` stores them; after, the codes and the codec.
@@ -206,7 +206,7 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     assert before.manifest.hidden_size is not None, "so the index has vectors"
     vectors = count_vectors(before)
     raw = vectors * before.manifest.hidden_size * BF16
-    sample_SH, _ = sample_of(before, _SAMPLE)
+    sample_SH = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
     codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
