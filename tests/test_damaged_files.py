@@ -1,12 +1,10 @@
 """Files of every kind that jobs read, damaged in every way: what a user sees is a sentence that names the file.
 
-A new kind is a line of `KINDS`; `test_every_reader_is_tried_here` finds the module that reads it. Of the files beside a
-table, and of the table itself, tests/index and tests/artefacts try all damages.
+A new kind is a line of `KINDS`. tests/index and tests/artefacts damage the table of an index and its derived files.
 """
 
 from __future__ import annotations
 
-import ast
 import gzip
 import io
 import json
@@ -560,95 +558,3 @@ def test_a_file_that_cannot_be_opened_is_named_in_a_sentence(kind: str, written:
         file.rmdir()
         kept.rename(file)
     assert told is None or file.name in told or file.parent.name in told
-
-
-PARSERS = {
-    *("loads", "safe_load", "model_validate_json", "validate_json", "read_model"),
-    *("read_table", "read_metadata", "ParquetFile", "open_file", "load_file", "safe_open", "from_pretrained"),
-    *("torch.load", "np.load", "fromfile", "open_memmap", "memmap", "load_array"),
-}
-"""What bytes of a file are given to, by the last part of its name."""
-
-_OURS = "[JSON that goes from one process to another]"
-_CHECKED = "index/test_index_verify.py"
-TRIED: dict[str, tuple[str, ...]] = {
-    "artefacts/artefact.py": ("artefacts/test_artefact.py",),
-    "backbones/adapter_files.py": ("config of an adapter", "weights of an adapter", "slots of an adapter"),
-    "backbones/bert.py": ("tokenizer",),
-    "backbones/checkpoint.py": (
-        *("config of a checkpoint", "weights of a checkpoint", "index of a checkpoint's weights"),
-    ),
-    "backbones/qwen2.py": ("tokenizer",),
-    "backbones/vocabulary.py": ("tokenizer",),
-    "backbones/weights.py": ("weights of a checkpoint",),
-    "budgets/selectors.py": ("fitted selector",),
-    "client/exchange.py": ("client/test_client_fuzz.py",),
-    "codecs/__init__.py": ("codec",),
-    "collections/quarantine.py": ("quarantine",),
-    "collections/records.py": ("corpus", "corpus, compressed", "queries", "queries in columns", "qrels", "run"),
-    "collections/tables.py": ("corpus in CSV", "corpus in JSON", "corpus in Parquet", "corpus in Arrow"),
-    "collections/texts.py": ("Markdown", "HTML"),
-    "encoders/library_files.py": ("modules of a library's model",),
-    "encoders/library_preparer.py": ("tokenizer",),
-    "evaluation/sweeps.py": (
-        *("sweep", "job of a sweep", "outcomes of a sweep", "queries of a sweep", "encoded queries of a sweep"),
-    ),
-    "files.py": ("report",),
-    "index/compaction.py": (_OURS,),
-    "index/collection_places.py": ("places of collections",),
-    "index/damage.py": ("index/test_damage.py", "index/test_deletions.py"),
-    "index/lease.py": ("[what cannot be read counts as the note of one that has just ended]",),
-    "index/manifest.py": ("index/test_damage.py",),
-    "index/mapped_files.py": ("search/test_fragment_files.py",),
-    "index/rewrite.py": (_OURS,),
-    "index/writer.py": (_OURS,),
-    "ledger.py": ("entry of a ledger", "identity of a ledger", "table in a ledger"),
-    "pipelines/compress.py": (_OURS,),
-    "pipelines/encoder_start.py": (_OURS,),
-    "pipelines/mining.py": ("mined negatives",),
-    "pipelines/ray_executor.py": (_OURS,),
-    "pipelines/sweep.py": ("job of a sweep",),
-    "pipelines/training_data.py": (_OURS,),
-    "presets.py": ("preset", "selection of a budget"),
-    "studies/reproduction/exhibits/analyses.py": ("analysis of budgets",),
-    "studies/reproduction/exhibits/hyperparameters.py": ("[data of this package]",),
-    "studies/reproduction/exhibits/base.py": ("latencies",),
-    "studies/reproduction/exhibits/prompts.py": ("[data of this package]",),
-    "studies/reproduction/exhibits/published.py": ("[data of this package]",),
-    "studies/reproduction/exhibits/query_features.py": ("values of an analysis",),
-    "studies/reproduction/exhibits/statements.py": ("[data of this package]",),
-    "studies/reproduction/layouts/__init__.py": ("[data of this package]",),
-    "studies/reproduction/protocols.py": ("[data of this package]",),
-    "studies/reproduction/report.py": ("report", "values of a report"),
-    "studies/reproduction/tables.py": ("[data of this package]",),
-    "schemas/settings.py": ("config of a job",),
-    "search/dense/candidates.py": (_CHECKED,),
-    "search/sparse/postings.py": ("search/test_postings_files.py",),
-    "search/sparse/segment.py": ("search/test_postings_files.py",),
-    "training/data/examples.py": ("examples in lines",),
-    "training/data/sources.py": ("examples in rows",),
-    "training/data/training_set.py": (*("training set", "examples of a training set", "passages of a training set"),),
-    "training/engine.py": ("state of a training",),
-    "training/run_folder.py": ("manifest of a training",),
-}
-"""Module that reads files → kinds above, files of tests, or in brackets why nobody's file can be damaged there."""
-
-
-def parsing_modules() -> set[str]:
-    root = Path(__file__).resolve().parents[1]
-    found = set()
-    for file in [*(root / "platform" / "diffretriever").rglob("*.py"), *(root / "schemas").glob("*.py")]:
-        calls = [node.func for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)]
-        names = [ast.unparse(call) for call in calls]
-        if any(name in PARSERS or name.rpartition(".")[2] in PARSERS for name in names):
-            found.add(file.relative_to(root).as_posix().removeprefix("platform/diffretriever/"))
-    return found
-
-
-def test_every_reader_is_tried_here() -> None:
-    """A module that begins to read files is named with the kind that it reads, so that its damages are tried."""
-    assert parsing_modules() == TRIED.keys()
-    root = Path(__file__).resolve().parents[1]
-    for module, tries in TRIED.items():
-        for each in tries:
-            assert each in KINDS or each.startswith("[") or (root / "tests" / each).is_file(), f"{module}: {each}"

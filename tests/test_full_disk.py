@@ -33,7 +33,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.schemas.search import SearchJob
 from diffretriever.search.accelerate import make_missing, missing_files
 from diffretriever.search.bm25 import Bm25Search, bm25_artefact
-from diffretriever.search.sparse.segment import write_segment
+from diffretriever.search.sparse.segment import PostingsSegment
 from tests.index.compressed_cases import block, fill, manifest
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -116,7 +116,7 @@ def _codes_and_postings(folder: Path) -> Callable[[], object]:
 
 def _a_segment(folder: Path) -> Callable[[], object]:
     impacts = (np.arange(500), np.ones(500, np.float32), np.array([0, 500]))
-    return lambda: write_segment(folder / "segment", [impacts], 1000)
+    return lambda: PostingsSegment.build(folder / "segment", [impacts], 1000)
 
 
 def _a_zip(folder: Path) -> Callable[[], object]:
@@ -244,4 +244,4 @@ def test_a_search_goes_on_without_what_cannot_be_fetched(caplog: pytest.LogCaptu
         raise FULL
 
     assert unless_damaged(fetch) is None
-    assert "is searched without it" in caplog.text
+    assert "search continues without" in caplog.text

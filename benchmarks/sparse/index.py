@@ -84,7 +84,7 @@ def search(uri: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
 
 def _opened(index: PassageIndex) -> list[PostingsSegment]:
     folders = [POSTINGS.artefact(index, fragment).path for fragment in index.fragments()]
-    return [postings.segment for folder in folders if (postings := FragmentPostings.open(folder))]
+    return [FragmentPostings.open(folder).segment for folder in folders]
 
 
 def _query(ids: np.ndarray, weights: np.ndarray) -> Representations:

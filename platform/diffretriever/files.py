@@ -328,9 +328,9 @@ def _path(place: AnyPlace) -> Path:
     return found
 
 
-def file_digest(file: Path) -> str:
-    """Return the SHA-256 of a local file, in hex."""
-    with file.open("rb") as stream:
+def file_digest(place: AnyPlace) -> str:
+    """Return the SHA-256 of a file, in hex; raises as `open_input` does."""
+    with open_input(place) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -466,7 +466,7 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
         if not copy.is_dir():
             with whole_folder(copy) as folder:
                 for name, _, _ in files:
-                    _fetch(place / name, folder / name)
+                    fetch_file(place / name, folder / name)
                 if _wanted_files(place, wanted) != files:
                     raise ValueError(f"{place} changed while it was fetched: start again")
     return copy
@@ -483,7 +483,8 @@ def _matches(path: PurePosixPath, pattern: str) -> bool:
     return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
 
 
-def _fetch(place: StorePath, target: Path) -> None:
+def fetch_file(place: AnyPlace, target: Path) -> None:
+    """Copy a file of an object store to a local path; raises as `open_input` does."""
     from pyarrow import fs
 
     target.parent.mkdir(parents=True, exist_ok=True)

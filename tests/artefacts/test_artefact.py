@@ -1,182 +1,149 @@
-"""Artefacts on an object store: whole or not there, fetched once, told from damaged ones."""
+"""Folders of derived files, on a disk and on an object store: whole or not there, and damage is named."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
-from pyarrow import fs
 
-from diffretriever.artefacts import artefact as module
-from diffretriever.artefacts.artefact import Artefact, DamagedError, bytes_in, folders_in, open_all, sizes_of_all
+from diffretriever.artefacts.artefact import (
+    LISTING,
+    Artefact,
+    DamagedError,
+    folders_in,
+    for_all,
+    new_array,
+    read_arrays,
+    read_header,
+    write_arrays,
+    write_header,
+)
+from diffretriever.files import files_in, read_bytes, remove, write_bytes
+from tests.cluster.s3 import S3
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that stands for a store: nothing is used where it lies."""
-    folder = tmp_path / "store"
-    folder.mkdir()
+@pytest.fixture(params=["disk", "store"])
+def artefact(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Artefact]:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        module, "filesystem_of", lambda uri: (fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "index")
-    )
-    module._store.cache_clear()
-    module._known.cache_clear()
-    # A store has no folders, so that none must be made.
-    for name in ("index/codes/key", "index/codes/other"):
-        (folder / name).mkdir(parents=True)
-    monkeypatch.setattr(module.Artefact, "_object", _object_in_a_folder(folder))
-    yield folder
-    # What stands for the store must not stand for that of other tests.
-    module._store.cache_clear()
-    module._known.cache_clear()
-
-
-def _object_in_a_folder(folder: Path) -> object:
-    original = module.Artefact._object
-
-    def made(self: Artefact, root: str, listing: module.Listing, name: str) -> str:
-        path = original(self, root, listing, name)
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    return made
+    if request.param == "disk":
+        yield Artefact(str(tmp_path / "index"), "codes/key")
+        return
+    s3: S3 = request.getfixturevalue("s3")
+    with s3.reached():
+        yield Artefact(s3.make_bucket(), "codes/key")
 
 
 def build(artefact: Artefact, content: bytes = b"codes") -> None:
     with artefact.build() as folder:
-        (folder / "segment").mkdir()
-        (folder / "segment" / "codes.bin").write_bytes(content)
-        (folder / "header.json").write_text('{"format": 2}')
+        (folder / "codes.bin").write_bytes(content)
+        write_header(folder, passages=2)
 
 
-ARTEFACT = Artefact("s3://bucket/index", "codes/key")
+def content(artefact: Artefact) -> bytes | None:
+    folder = artefact.open()
+    return None if folder is None else (folder.folder / "codes.bin").read_bytes()
 
 
-def test_it_comes_back_as_it_was(store: Path) -> None:
-    assert (ARTEFACT.open(), ARTEFACT.size(), ARTEFACT.header()) == (None, None, None)
-    build(ARTEFACT)
-    held = ARTEFACT.open()
-    assert held is not None
-    assert not held.folder.is_relative_to(store)
-    assert (held.folder / "segment" / "codes.bin").read_bytes() == b"codes"
-    size = bytes_in(store / "index/codes/key")
-    assert (ARTEFACT.size(), ARTEFACT.header()) == (size, {"format": 2})
-    assert folders_in(ARTEFACT.uri, "codes") == ["key", "other"]
-    other = Artefact(ARTEFACT.uri, "codes/other")
-    assert sizes_of_all([ARTEFACT, other]) == [size, None]
-    assert [each is None for each in open_all([ARTEFACT, other])] == [False, True]
-    ARTEFACT.remove()
-    assert (ARTEFACT.open(), ARTEFACT.size()) == (None, None)
-    ARTEFACT.remove()
+def stored(artefact: Artefact) -> str:
+    """The place of the file of codes."""
+    (info,) = [info for info in files_in(artefact.place, deep=True) if info.base_name == "codes.bin"]
+    return info.path if artefact.is_local else f"s3://{info.path}"
 
 
-def test_it_is_fetched_once(store: Path) -> None:
-    build(ARTEFACT)
-    first = ARTEFACT.open()
-    assert first is not None
-    (file,) = store.rglob("codes.bin")
-    file.unlink()
-    again = ARTEFACT.open()
-    assert again is not None
-    assert again.folder == first.folder
+def test_files_come_back_until_they_are_removed(artefact: Artefact) -> None:
+    assert (artefact.open(), artefact.size(), artefact.header()) == (None, None, None)
+    build(artefact)
+    assert (content(artefact), artefact.header()) == (b"codes", {"passages": 2})
+    assert artefact.size() == sum(info.size for info in files_in(artefact.place, deep=True))
+    build(artefact, b"newer")
+    assert content(artefact) == b"newer"
+    other = Artefact(artefact.uri, "codes/other")
+    assert [each is None for each in for_all(artefact.uri, [artefact, other], Artefact.open)] == [False, True]
+    with artefact.below("sketch").build() as folder:
+        (folder / "lists").write_bytes(b"lists")
+    assert artefact.below("sketch").open() is not None
+    assert folders_in(artefact.uri, "codes") == ["key"]
+    artefact.remove()
+    artefact.remove()
+    assert (artefact.open(), artefact.below("sketch").open()) == (None, None)
 
 
-def test_a_killed_build_leaves_nothing_to_be_seen(store: Path) -> None:
-    def dies() -> None:
-        with ARTEFACT.build() as folder:
+def test_a_failed_build_changes_nothing(artefact: Artefact) -> None:
+    build(artefact)
+
+    def fails() -> None:
+        with artefact.build() as folder:
             (folder / "codes.bin").write_bytes(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dies()
-    assert ARTEFACT.open() is None
-    build(ARTEFACT)
-    (store / "index/codes/key/artefact.json").unlink()
-    module._known.cache_clear()
-    assert ARTEFACT.open() is None, "what is put before the listing does not count"
+        fails()
+    assert content(artefact) == b"codes"
 
 
-def test_two_who_build_at_once_never_mix(store: Path) -> None:
-    """The one whose listing comes last is the one that counts, with all of its files."""
-    build(ARTEFACT, b"one")
-    listing = (store / "index/codes/key/artefact.json").read_bytes()
-    build(ARTEFACT, b"another")
-    (store / "index/codes/key/artefact.json").write_bytes(listing)
-    module._known.cache_clear()
-    held = ARTEFACT.open()
-    assert held is not None
-    assert (held.folder / "segment" / "codes.bin").read_bytes() == b"one"
-
-
-def test_what_was_made_anew_elsewhere_is_found(store: Path) -> None:
-    build(ARTEFACT, b"one")
-    assert ARTEFACT.size() is not None, "its listing is known"
-    known = module._known
-    with pytest.MonkeyPatch.context() as elsewhere:
-        elsewhere.setattr(module, "_known", lru_cache(known.__wrapped__))
-        ARTEFACT.remove()
-        build(ARTEFACT, b"another")
-    held = ARTEFACT.open()
-    assert held is not None
-    assert (held.folder / "segment" / "codes.bin").read_bytes() == b"another"
-
-
-def test_damage_is_told(store: Path) -> None:
-    build(ARTEFACT)
-    (file,) = store.rglob("codes.bin")
-    file.write_bytes(b"coded")
-    with pytest.raises(ValueError, match=r"codes/key: segment/codes.bin is damaged"):
-        ARTEFACT.open()
-    file.write_bytes(b"codes")
-    assert ARTEFACT.open() is not None, "nothing of the damaged one was kept"
-
-
-def test_a_damaged_copy_is_fetched_again(store: Path) -> None:
-    build(ARTEFACT)
-    held = ARTEFACT.open()
-    assert held is not None
-    (held.folder / "segment" / "codes.bin").write_bytes(b"cod")
-    again = ARTEFACT.open()
-    assert again is not None
-    assert (again.folder / "segment" / "codes.bin").read_bytes() == b"codes"
-    (again.folder / "segment" / "codes.bin").write_bytes(b"coded")
-    with pytest.raises(DamagedError, match=r"segment/codes.bin is damaged"):
-        ARTEFACT.check()
-    ARTEFACT.check()
+@pytest.mark.parametrize("damage", [b"coded", b"cod", None])
+def test_damage_is_named(damage: bytes | None, artefact: Artefact) -> None:
+    build(artefact)
+    place = stored(artefact)
+    remove(place) if damage is None else write_bytes(place, damage)
+    with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
+        artefact.check()
+    if not (artefact.is_local and damage == b"coded"):
+        with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
+            artefact.open()
+    write_bytes(place, b"codes")
+    assert content(artefact) == b"codes", "no damaged copy is in the cache"
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd"])
-def test_a_listing_cannot_write_elsewhere(name: str, store: Path) -> None:
-    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "header": {}}
-    (store / "index/codes/key/artefact.json").write_text(json.dumps(listing))
-    with pytest.raises(ValueError, match=r"artefact.json is damaged"):
-        ARTEFACT.open()
+def test_a_listing_cannot_write_elsewhere(name: str, artefact: Artefact) -> None:
+    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "header": {}, "digest": "00"}
+    write_bytes(f"{artefact.place}/{LISTING}", json.dumps(listing).encode())
+    with pytest.raises(DamagedError, match=r"artefact.json is damaged"):
+        artefact.open()
 
 
-def test_files_that_are_added_later(store: Path) -> None:
-    build(ARTEFACT)
-    assert ARTEFACT.open_added("sketch") is None
-    with ARTEFACT.adding("sketch") as folder:
-        (folder / "lists").write_bytes(b"lists")
-    held = ARTEFACT.open_added("sketch")
-    assert held is not None
-    assert (held.folder / "lists").read_bytes() == b"lists"
-    ARTEFACT.remove()
-    assert ARTEFACT.open_added("sketch") is None
-
-
-@pytest.mark.parametrize("name", ["artefact.json", "codes.bin"])
-def test_what_cannot_be_read_on_a_disk_is_damaged(name: str, tmp_path: Path) -> None:
-    artefact = Artefact(str(tmp_path), "codes/key")
-    with artefact.build() as folder:
-        (folder / "codes.bin").write_bytes(b"codes")
-    artefact.check()
-    (artefact.path / name).unlink()
-    (artefact.path / name).mkdir()
-    with pytest.raises(DamagedError, match=f"{name} (cannot be read|has .* bytes)"):
+def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+        artefact = Artefact(bucket, "codes/key")
+        build(artefact)
+        held = artefact.open()
+        assert held is not None
+        place = stored(artefact)
+        remove(place)
+        assert content(artefact) == b"codes"
+        write_bytes(place, b"codes")
+        (held.folder / "codes.bin").write_bytes(b"cod")
+        assert content(artefact) == b"codes"
+        (held.folder / "codes.bin").write_bytes(b"coded")
+        with pytest.raises(DamagedError, match=r"codes.bin is damaged"):
+            artefact.check()
         artefact.check()
-    assert open_all([artefact]) == [None]
+
+
+def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
+    artefact = Artefact(bucket, "codes/key")
+    build(artefact, b"one")
+    listing = read_bytes(f"{artefact.place}/{LISTING}")
+    build(artefact, b"another")
+    write_bytes(f"{artefact.place}/{LISTING}", listing)
+    artefact.check()
+
+
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_arrays(count: int, tmp_path: Path) -> None:
+    dtypes = {"a": np.float32, "b": np.uint16}
+    rows_N = np.arange(count)
+    with Artefact(str(tmp_path), "codes/key").build() as folder:
+        assert write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}]) == {"a": 2 * count, "b": 1}
+        new_array(folder / "c.bin", np.int32, (2, count))[:] = rows_N
+        new_array(folder / "d.bin", np.int32, (0, 7))
+        write_header(folder, rows=count)
+    read = read_arrays(tmp_path / "codes/key", {**dtypes, "c": np.int32, "d": np.int32})
+    assert read_header(tmp_path / "codes/key") == {"rows": count}
+    assert [array.tolist() for array in read.values()] == [[*rows_N, *rows_N], [0], [*rows_N, *rows_N], []]
+    assert not any(array.flags.writeable for array in read.values())

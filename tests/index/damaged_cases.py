@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import HEADER, LISTING, Listing
+from diffretriever.artefacts.artefact import LISTING, Listing, read_header, write_header
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
@@ -44,7 +43,7 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
 
 def resealed(artefact: Path) -> None:
     """List the files of an artefact's folder again, so that all that was done to them counts as written."""
-    header = json.loads((artefact / LISTING).read_text())["header"]
+    header = read_header(artefact)
     (artefact / LISTING).unlink()
-    (artefact / HEADER).write_text(json.dumps(header))
+    write_header(artefact, **header)
     Listing.seal(artefact)

@@ -280,7 +280,7 @@ def test_zeros_in_the_names_of_encodings_are_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin"],
+    ["codes/*/scales.bin", "postings/*/rows.bin", "codes/*/sketch/factors.bin"],
 )
 def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     index = neural(tmp_path / "index")

@@ -187,7 +187,6 @@ def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> No
     ("name", "kind"),
     [
         ("packed", "packed vectors beside the table differ"),
-        ("ids", "packed vectors beside the table differ"),
         ("rows", "packed vectors of a fragment are damaged"),
         ("counts", "packed vectors of a fragment are damaged"),
     ],

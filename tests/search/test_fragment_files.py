@@ -99,6 +99,6 @@ def test_small_files_are_read_and_a_system_that_maps_no_more_says_so(
     accelerate(AccelerateJob(index=index.uri))
     monkeypatch.setattr("numpy.memmap", no_more)
     assert len(open_segments(index)[0]) == 2
-    monkeypatch.setattr("diffretriever.index.mapped_files.MOST_READ", 0)
+    monkeypatch.setattr("diffretriever.artefacts.artefact._MOST_READ", 0)
     with pytest.raises(ValueError, match=r"max_map_count.*--compact"):
         open_segments(index)

@@ -1,79 +1,93 @@
-"""A folder of files made of an index, beside it: used in place on a local disk, fetched once from an object store.
+"""A folder of files that are derived from an index, such as 8-bit codes: used in place on a disk, fetched from a store.
 
-A listing of the files, with the size and the SHA-256 of each, is written last: sizes are compared whenever an artefact
-is opened, and contents when it is fetched from a store or an index is verified. On a local disk the folder appears by a
-rename, once all of it is on the disk. On a store a name can be taken by several writers at once, so the files go below
-a name made of their content: what has no listing is not there.
+The folder's listing contains the size and SHA-256 of each file, and is written last. Opening a folder compares sizes;
+fetching it from an object store, or verifying the index, compares contents. On a disk the folder appears by a rename.
+Several writers can put files to a store at once, so there the files are below a name made of their content.
 
     codes/KEY/artefact.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
-    codes/KEY/codes.bin              on a local disk
+    codes/KEY/codes.bin              on a disk
     codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
 from diffretriever.artefacts.cache import HeldFolder, shared_cache
-from diffretriever.files import file_digest, filesystem_of, is_local, sync_folder, sync_path, whole_folder
+from diffretriever.files import (
+    exists,
+    fetch_file,
+    file_digest,
+    filesystem_of,
+    is_local,
+    put_file,
+    read_bytes,
+    remove,
+    sync_folder,
+    sync_path,
+    whole_folder,
+    write_bytes,
+)
 from diffretriever.full_disk import full_disk
 from diffretriever.schemas.base import Model
 
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 T = TypeVar("T")
+Asked = TypeVar("Asked")
 
-HEADER = "header.json"
-"""File that says what the others are, to whoever builds an artefact; it goes into the listing."""
 LISTING = "artefact.json"
-"""File that lists the others."""
-_LOG = logging.getLogger(__name__)
-_NUMBERS = TypeAdapter(dict[str, int])
-_CHUNK_BYTES = 8 << 20
+_HEADER = "header.json"
+"""Written by the builder of a folder; becomes a part of the listing."""
+_MOST_READ = 1 << 16
+"""Files of up to this size are read, not mapped: a system maps some 65,000 files into a process."""
 _AT_ONCE = 16
-"""Artefacts fetched at a time: one stream of a store is slower than a network."""
+"""Folders fetched in parallel: one stream of a store is slower than a network."""
+_LOG = logging.getLogger(__name__)
 
 
 class DamagedError(ValueError):
-    """An artefact is not what was written; the message says which, and what is wrong with it."""
+    """A file is not as it was written; the message names the file and the difference."""
+
+
+class NoMoreMapsError(ValueError):
+    """The system maps no more files into memory; the message says what to do."""
 
 
 class ListedFile(Model):
-    """A file of an artefact."""
+    """A file of a folder."""
 
     bytes: NonNegativeInt
     sha256: str
 
 
 class Listing(Model):
-    """The files of an artefact."""
+    """The files of a folder, by name, and the header that their builder wrote."""
 
     files: dict[str, ListedFile]
-    """By their paths in the folder."""
     header: dict[str, int]
-    """What its builder said of them; empty where it said nothing."""
 
     @field_validator("files")
     @classmethod
     def _inside(cls, files: dict[str, ListedFile]) -> dict[str, ListedFile]:
-        for name in files:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"{name} lies outside of the artefact")
+        if any(Path(name).name != name for name in files):
+            raise ValueError("a file is outside of the folder")
         return files
 
     @property
@@ -83,42 +97,41 @@ class Listing(Model):
 
     @property
     def bytes(self) -> int:
-        """Of all files, this one included."""
+        """Size of all files, the listing included."""
         return sum(file.bytes for file in self.files.values()) + len(self.to_bytes())
 
     @classmethod
     def seal(cls, folder: Path) -> Listing:
-        """List the files of a folder in the folder, take its header in, and wait until all of it is on the disk."""
-        said = folder / HEADER
-        header = _NUMBERS.validate_json(said.read_bytes()) if said.is_file() else {}
-        said.unlink(missing_ok=True)
-        paths = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-        files = {name: ListedFile(bytes=f.stat().st_size, sha256=file_digest(f)) for name, f in paths.items()}
-        listing = cls(files=files, header=header)
-        sync_folder(folder)
+        """Write the listing of a folder's files, and wait until all of it is on the disk."""
+        header = folder / _HEADER
+        values = TypeAdapter(dict[str, int]).validate_json(header.read_bytes()) if header.is_file() else {}
+        header.unlink(missing_ok=True)
+        paths = sorted(file for file in folder.iterdir() if file.is_file())
+        files = {file.name: ListedFile(bytes=file.stat().st_size, sha256=file_digest(file)) for file in paths}
+        listing = cls(files=files, header=values)
         (folder / LISTING).write_bytes(listing.to_bytes())
-        sync_path(folder / LISTING)
-        sync_path(folder)
+        sync_folder(folder)
         return listing
 
     def to_bytes(self) -> builtins.bytes:
-        """Return it as JSON with its digest, which `parse` reads."""
+        """Return the listing as JSON with its digest, which `parse` reads."""
         return json.dumps({**self.model_dump(), "digest": self.digest}).encode()
 
     @classmethod
-    def parse(cls, data: builtins.bytes) -> Listing:
-        """Read what `to_bytes` gave; raises ValueError for anything else."""
-        values = json.loads(data)
-        if not isinstance(values, dict):
-            raise ValueError("this is no listing")
-        said = values.pop("digest", None)
-        listing = cls.model_validate(values)
-        if said != listing.digest:
-            raise ValueError("the listing has another digest than it says")
+    def parse(cls, data: builtins.bytes, place: str) -> Listing:
+        """Read the output of `to_bytes`; raises DamagedError for anything else."""
+        try:
+            values = json.loads(data)
+            digest = values.pop("digest")
+            listing = cls.model_validate(values)
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise DamagedError(f"{place}: {LISTING} is damaged") from error
+        if digest != listing.digest:
+            raise DamagedError(f"{place}: {LISTING} is damaged")
         return listing
 
     def check_sizes(self, folder: Path) -> None:
-        """Raise DamagedError for a file that is missing or of another size; nothing is read."""
+        """Raise DamagedError for a missing file and one of another size; nothing is read."""
         for name, listed in self.files.items():
             try:
                 size = (folder / name).stat().st_size
@@ -127,25 +140,24 @@ class Listing(Model):
             if size != listed.bytes:
                 raise DamagedError(f"{folder}: {name} has {size:,} bytes, and {listed.bytes:,} were written")
 
-    def check_contents(self, folder: Path) -> None:
-        """Raise DamagedError for a file that is not what was written; all of them are read."""
-        self.check_sizes(folder)
+    def check_contents(self, folder: str | Path, place: str | Path) -> None:
+        """Read all files in a folder, also of a store; raise DamagedError, which names `place`, if one has changed."""
         for name, listed in self.files.items():
             try:
-                digest = file_digest(folder / name)
+                digest = file_digest(f"{folder}/{name}")
             except OSError as error:
-                raise DamagedError(f"{folder}: {name} cannot be read ({error.strerror})") from error
+                raise DamagedError(f"{place}: {name} cannot be read ({error.strerror})") from error
             if digest != listed.sha256:
-                raise DamagedError(f"{folder}: {name} is damaged")
+                raise DamagedError(f"{place}: {name} is damaged")
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A folder of files beside an index, there or not; they never change.
+    """A folder of derived files, which need not be there.
 
     Attributes:
         uri: of the index.
-        name: of the folder, such as `codes/KEY`.
+        name: of the folder below it, such as `codes/KEY`.
     """
 
     uri: str
@@ -153,7 +165,7 @@ class Artefact:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is used where it lies."""
+        """Whether the files are used in place."""
         return is_local(self.uri)
 
     @property
@@ -163,309 +175,247 @@ class Artefact:
 
     @property
     def path(self) -> Path:
-        """The folder, of a local index."""
-        assert self.is_local, "an artefact on an object store has no path"
-        return Path(self.uri) / self.name
+        """The folder of a local index."""
+        assert self.is_local, "a folder on an object store has no path"
+        return Path(self.place)
+
+    def below(self, name: str) -> Artefact:
+        """Return a folder below this one, with a listing of its own; it is removed with this one."""
+        return Artefact(self.uri, f"{self.name}/{name}")
 
     def size(self) -> int | None:
-        """Return its bytes, None where it is not there."""
+        """Return the bytes of all files; None if the folder is not there."""
         if self.is_local:
             return bytes_in(self.path) if self.path.is_dir() else None
         listing = self._listing()
         return None if listing is None else listing.bytes
 
-    def open(self) -> HeldFolder | None:
-        """Return its folder on this machine, fetched if need be; None where it is not there.
-
-        Raises:
-            DamagedError: files are missing, or have other sizes than were written; of those fetched just now, other
-                contents.
-            ValueError: what lies on the store does not fit into the cache.
-        """
-        if self.is_local:
-            return self._in_place()
-        try:
-            return self._fetched()
-        except FileNotFoundError:
-            # Removed, or made anew by another process, since its listing was read.
-            _known.cache_clear()
-        try:
-            return self._fetched()
-        except FileNotFoundError as error:
-            raise DamagedError(f"{self.place}: a file that its listing names is missing ({error})") from error
-
     def header(self) -> dict[str, int] | None:
-        """Return what its builder said of it without fetching the rest; None where it is not there.
-
-        Raises:
-            DamagedError: the listing is not what was written.
-        """
+        """Return the header without fetching the files; None if the folder is not there."""
         listing = self._listing()
         return None if listing is None else listing.header
 
-    def check(self) -> None:
-        """Read all of it, and compare it with what was written; there may be nothing.
+    def open(self) -> HeldFolder | None:
+        """Return the folder on this machine, fetched if need be; None if it is not there.
 
         Raises:
-            DamagedError: it is not what was written.
+            DamagedError: a file is missing or has another size than was written, or its fetched content differs.
+            ValueError: the files on the store do not fit into the cache.
         """
-        if self.is_local and self._in_place() is None:
-            return
+        listing = self._listing()
+        if listing is None:
+            return None
+        if self.is_local:
+            listing.check_sizes(self.path)
+            return HeldFolder(self.path)
+        try:
+            return self._fetched(listing)
+        except FileNotFoundError as error:
+            # Another process removed or replaced the files since this one read their listing.
+            _listing_on_store.cache_clear()
+            newer = self._listing()
+            if newer is None or newer == listing:
+                raise DamagedError(f"{self.place}: a listed file is missing ({error})") from error
+            return self._fetched(newer)
+
+    def check(self) -> None:
+        """Read all files, if the folder is there, and compare them with the listing; raises DamagedError."""
         listing = self._listing()
         if listing is None:
             return
         if self.is_local:
-            listing.check_contents(self.path)
-        else:
-            self._check_objects(listing)
+            listing.check_sizes(self.path)
+            listing.check_contents(self.path, self.path)
+            return
+        listing.check_contents(f"{self.place}/{listing.digest}", self.place)
+        cached = shared_cache().held(listing.digest, listing.bytes)
+        if cached is not None:
+            try:
+                listing.check_contents(cached.folder, cached.folder)
+            except DamagedError:
+                # The store's files are sound: the next search fetches them.
+                shared_cache().discard(cached)
+                raise
 
     @contextmanager
     def build(self) -> Iterator[Path]:
-        """Give a folder to fill, which is the artefact if the block succeeds; one that is there already stays."""
+        """Give an empty folder to fill, which replaces this one if the block succeeds."""
         if self.is_local:
-            with whole_folder(self.path) as temporary:
-                yield temporary
-                Listing.seal(temporary)
-            sync_path(self.path.parent)
+            with sealed_folder(self.path) as folder:
+                yield folder
             return
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
-        # What is killed is found by its name, and goes after a day.
-        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as folder:
-            yield Path(folder)
-            self._put(Path(folder))
-
-    @contextmanager
-    def adding(self, name: str) -> Iterator[Path]:
-        """Give a folder to fill, which is added to this artefact if the block succeeds, in the place of an earlier one.
-
-        It is an artefact by itself.
-        """
-        added = self._added(name)
-        added.remove()
-        with added.build() as folder:
+        # The cache removes the folder of a killed process, which it knows by this name, after a day.
+        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as name:
+            folder = Path(name)
             yield folder
-
-    def open_added(self, name: str) -> HeldFolder | None:
-        """Return the folder on this machine of what was added under a name; None where it is not there.
-
-        Raises:
-            DamagedError: as `open`.
-        """
-        return self._added(name).open()
-
-    def has_added(self, name: str) -> bool:
-        """Return whether there is something that was added under a name; it may be damaged."""
-        return unless_damaged(self._added(name).size) is not None
-
-    def check_added(self, name: str) -> None:
-        """Do what `check` does with what was added under a name."""
-        self._added(name).check()
+            listing = Listing.seal(folder)
+            for file in listing.files:
+                put_file(folder / file, f"{self.place}/{listing.digest}/{file}")
+            write_bytes(f"{self.place}/{LISTING}", listing.to_bytes())
+        _listing_on_store.cache_clear()
 
     def remove(self) -> None:
-        """Remove it, whole or damaged; nothing happens where it is not there."""
-        if self.is_local:
-            if self.path.is_file():
-                self.path.unlink()
-            shutil.rmtree(self.path, ignore_errors=True)
-            return
-        files, root = _store(self.uri)
-        _known.cache_clear()
-        # Without its listing it is gone, whatever happens then.
-        listing = f"{root}/{self.name}/{LISTING}"
-        if _exists(files, listing):
-            files.delete_file(listing)
-        if _exists(files, f"{root}/{self.name}"):
-            files.delete_dir(f"{root}/{self.name}")
-
-    def _added(self, name: str) -> Artefact:
-        return Artefact(self.uri, f"{self.name}/{name}")
-
-    def _in_place(self) -> HeldFolder | None:
-        """Return the folder of a local artefact; None where it is not there."""
-        if not self.path.is_dir():
-            return None
-        listing = self._listing()
-        if listing is None:
-            raise DamagedError(f"{self.path}: {LISTING} is missing")
-        listing.check_sizes(self.path)
-        return HeldFolder(self.path)
-
-    def _fetched(self) -> HeldFolder | None:
-        listing = self._listing()
-        if listing is None:
-            return None
-        held = self._cached(listing)
-        try:
-            listing.check_sizes(held.folder)
-        except DamagedError as error:
-            _LOG.warning("%s: it is fetched again", error)
-            shared_cache().discard(held)
-            held = self._cached(listing)
-        return held
-
-    def _cached(self, listing: Listing) -> HeldFolder:
-        return shared_cache().get(listing.digest, listing.bytes, lambda folder: self._fetch(listing, folder))
+        """Remove the folder, if it is there."""
+        if exists(self.place):
+            # Without its listing the folder is not there, even if the process is killed now.
+            remove(f"{self.place}/{LISTING}")
+            remove(self.place)
+        _listing_on_store.cache_clear()
 
     def _listing(self) -> Listing | None:
-        try:
-            if not self.is_local:
-                return _known(self.uri, self.name)
-            return _listing_in(self.path)
-        except FileNotFoundError:
-            return None
+        if not self.is_local:
+            try:
+                return _listing_on_store(self.place)
+            except FileNotFoundError:
+                return None
+        return _listing_in(self.path) if self.path.is_dir() else None
 
-    def _put(self, folder: Path) -> None:
-        listing = Listing.seal(folder)
-        files, root = _store(self.uri)
-        for name in listing.files:
-            target = self._object(root, listing, name)
-            with (folder / name).open("rb") as source, files.open_output_stream(target) as to:
-                while chunk := source.read(_CHUNK_BYTES):
-                    to.write(chunk)
-        with files.open_output_stream(f"{root}/{self.name}/{LISTING}") as to:
-            to.write(listing.to_bytes())
-        _known.cache_clear()
-
-    def _fetch(self, listing: Listing, folder: Path) -> None:
-        for name in listing.files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("wb") as target:
-                self._read_object(listing, name, target.write)
-        (folder / LISTING).write_bytes(listing.to_bytes())
-
-    def _check_objects(self, listing: Listing) -> None:
-        """Compare what lies on the store, and what this machine has of it, with the listing."""
-        try:
+    def _fetched(self, listing: Listing) -> HeldFolder:
+        def fetch(folder: Path) -> None:
             for name in listing.files:
-                self._read_object(listing, name, len)
-        except FileNotFoundError as error:
-            raise DamagedError(f"{self.place}: a file that its listing names is missing ({error})") from error
-        held = shared_cache().held(listing.digest, listing.bytes)
-        if held is None:
-            return
+                fetch_file(f"{self.place}/{listing.digest}/{name}", folder / name)
+            (folder / LISTING).write_bytes(listing.to_bytes())
+            listing.check_contents(folder, self.place)
+
+        cache = shared_cache()
+        cached = cache.get(listing.digest, listing.bytes, fetch)
         try:
-            listing.check_contents(held.folder)
-        except DamagedError:
-            # The store's is sound: the next to open it fetches that.
-            shared_cache().discard(held)
-            raise
-
-    def _read_object(self, listing: Listing, name: str, use: Callable[[bytes], int]) -> None:
-        files, root = _store(self.uri)
-        digest = hashlib.sha256()
-        with files.open_input_stream(self._object(root, listing, name)) as source:
-            while chunk := source.read(_CHUNK_BYTES):
-                use(chunk)
-                digest.update(chunk)
-        if digest.hexdigest() != listing.files[name].sha256:
-            raise DamagedError(f"{self.place}: {name} is damaged")
-
-    def _object(self, root: str, listing: Listing, name: str) -> str:
-        return f"{root}/{self.name}/{listing.digest}/{name}"
+            listing.check_sizes(cached.folder)
+        except DamagedError as error:
+            _LOG.warning("%s: it is fetched again", error)
+            cache.discard(cached)
+            cached = cache.get(listing.digest, listing.bytes, fetch)
+        return cached
 
 
-def open_all(artefacts: Sequence[Artefact]) -> list[HeldFolder | None]:
-    """Return what `Artefact.open` returns of each, several fetched at a time from a store; None of damaged ones."""
-    return _of_each(artefacts, Artefact.open)
+def _listing_in(folder: Path) -> Listing:
+    try:
+        data = (folder / LISTING).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{folder}: {LISTING} cannot be read ({error.strerror})") from error
+    return Listing.parse(data, str(folder))
 
 
-def open_all_added(artefacts: Sequence[Artefact], name: str) -> list[HeldFolder | None]:
-    """Return what `Artefact.open_added` returns of each, likewise."""
-    return _of_each(artefacts, lambda artefact: artefact.open_added(name))
+@lru_cache(maxsize=1 << 17)
+def _listing_on_store(place: str) -> Listing:
+    # Files never change, so that a new version of an index reads the listings of new fragments only.
+    return Listing.parse(read_bytes(f"{place}/{LISTING}"), place)
 
 
-def headers_of(artefacts: Sequence[Artefact]) -> list[dict[str, int] | None]:
-    """Return what `Artefact.header` returns of each, likewise."""
-    return _of_each(artefacts, Artefact.header)
+@contextmanager
+def sealed_folder(target: Path) -> Iterator[Path]:
+    """Give a folder to fill that replaces `target`, with its listing, if the block succeeds."""
+    with whole_folder(target) as folder:
+        yield folder
+        Listing.seal(folder)
+        shutil.rmtree(target, ignore_errors=True)
+    sync_path(target.parent.parent)
 
 
-def sizes_of_all(artefacts: Sequence[Artefact]) -> list[int | None]:
-    """Return what `Artefact.size` returns of each, likewise."""
-    return _of_each(artefacts, Artefact.size)
-
-
-def _of_each(artefacts: Sequence[Artefact], ask: Callable[[Artefact], T | None]) -> list[T | None]:
-    asked: list[Callable[[], T | None]] = [partial(ask, artefact) for artefact in artefacts]
-    if all(artefact.is_local for artefact in artefacts):
-        return [unless_damaged(each) for each in asked]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="artefacts") as threads:
-        return list(threads.map(unless_damaged, asked))
+def for_all(uri: str, asked: Sequence[Asked], ask: Callable[[Asked], T | None]) -> list[T | None]:
+    """Return the results of `ask`, in parallel if the index at `uri` is on a store; None where files are damaged."""
+    calls = [partial(ask, each) for each in asked]
+    if is_local(uri):
+        return [unless_damaged(call) for call in calls]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="derived-files") as threads:
+        return list(threads.map(unless_damaged, calls))
 
 
 def unless_damaged(ask: Callable[[], T | None]) -> T | None:
-    """Return what `ask` returns; None and a line in the log where an artefact is damaged, or has no room here."""
+    """Return the result of `ask`; None, and a line in the log, if files are damaged or do not fit on this disk."""
     try:
         return ask()
     except DamagedError as error:
-        _LOG.warning("%s: it is passed over until the job that makes it is run again", error)
+        _LOG.warning("%s: search skips it; run jobs/accelerate_index.py to make it again", error)
     except OSError as error:
         if full_disk(error) is None:
             raise
-        _LOG.warning("%s; what it was wanted for is searched without it, slower", error)
+        _LOG.warning("%s: search continues without these files, slower", error)
     return None
 
 
 def folders_in(uri: str, name: str) -> list[str]:
-    """Return the names of the folders in the folder `name` of the index at `uri`, those half-made included."""
-    if is_local(uri):
-        return [folder.name for folder in (Path(uri) / name).glob("*/")]
+    """Return the names of the folders in the folder `name` of the index at `uri`, temporary ones included."""
     from pyarrow import fs
 
-    files, root = _store(uri)
-    found = files.get_file_info(fs.FileSelector(f"{root}/{name}", allow_not_found=True))
+    filesystem, path = filesystem_of(f"{uri.rstrip('/')}/{name}")
+    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return [each.base_name for each in found if each.type == fs.FileType.Directory]
 
 
-def header_in(folder: Path) -> dict[str, int] | None:
-    """Return what the builder of the artefact in a local folder said; None where there is none.
-
-    Raises:
-        DamagedError: its listing is not what was written.
-    """
-    listing = _listing_in(folder)
-    return None if listing is None else listing.header
-
-
 def bytes_in(folder: Path) -> int:
-    """Return the size of the files in a folder and those below it; 0 where there is no folder."""
+    """Return the size of the files in a folder and below it; 0 if there is no folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _listing_in(folder: Path) -> Listing | None:
-    """Return the listing in a local folder; None where there is none."""
+def read_header(folder: Path) -> dict[str, int]:
+    """Return the header that `write_header` wrote; raises DamagedError without one."""
+    return _listing_in(folder).header
+
+
+def write_header(folder: Path, **values: int) -> None:
+    """Write the header of a folder, which becomes a part of its listing."""
+    (folder / _HEADER).write_text(json.dumps(values), "utf-8")
+
+
+def write_arrays(
+    folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
+) -> Counter[str]:
+    """Write a file `NAME.bin` for each name: the arrays of that name in all parts, one after the other, in its dtype.
+
+    Returns:
+        The number of rows of each file.
+    """
+    rows = Counter[str]()
+    with ExitStack() as opened:
+        streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
+        for arrays in parts:
+            for name, array in arrays.items():
+                streams[name].write(np.ascontiguousarray(array, dtypes[name]).tobytes())
+                rows[name] += len(array)
+    return rows
+
+
+def new_array(file: Path, dtype: type[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array that is mapped to a new file, for writing; the disk has space for all of it."""
+    size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+    with file.open("wb") as stream:
+        if not size:
+            return np.empty(shape, dtype)
+        # A full disk is an error here; later it would kill the process.
+        os.posix_fallocate(stream.fileno(), 0, size)
+    return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
+
+
+def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:
+    """Return the arrays in the files `NAME.bin`, read-only; large ones are mapped into memory.
+
+    Raises:
+        OSError: a file cannot be opened.
+        NoMoreMapsError: the system maps no more files.
+    """
+    return {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
+
+
+def read_array(file: Path, dtype: type[Any]) -> np.ndarray:
+    """Return the array in a file, in memory and read-only: kernels are compiled for read-only arrays."""
+    array = np.fromfile(file, dtype)
+    array.flags.writeable = False
+    return array
+
+
+def _mapped(file: Path, dtype: type[Any]) -> np.ndarray:
+    if file.stat().st_size <= _MOST_READ:
+        return read_array(file, dtype)
     try:
-        data = (folder / LISTING).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        # Every slice of a memmap object costs microseconds; a plain array's do not.
+        return np.memmap(file, dtype, "r").view(np.ndarray)
     except OSError as error:
-        raise DamagedError(f"{folder}: {LISTING} cannot be read ({error.strerror})") from error
-    return _listing_from(data, str(folder))
-
-
-def _listing_from(data: bytes, place: str) -> Listing:
-    try:
-        return Listing.parse(data)
-    except ValueError as error:
-        raise DamagedError(f"{place}: {LISTING} is damaged") from error
-
-
-@lru_cache(maxsize=1 << 17)
-def _known(uri: str, name: str) -> Listing:
-    # Files never change: once seen, they need not be looked for at every new version.
-    files, root = _store(uri)
-    with files.open_input_stream(f"{root}/{name}/{LISTING}") as stream:
-        return _listing_from(stream.read(), f"{uri.rstrip('/')}/{name}")
-
-
-@lru_cache(maxsize=32)
-def _store(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of an object store and the path of an index in there."""
-    files, path = filesystem_of(uri)
-    return files, path.rstrip("/")
-
-
-def _exists(files: fs.FileSystem, path: str) -> bool:
-    from pyarrow import fs
-
-    return bool(files.get_file_info(path).type != fs.FileType.NotFound)
+        if error.errno != errno.ENOMEM:
+            raise
+        raise NoMoreMapsError(
+            f"{file}: the system maps no more files into memory (sysctl vm.max_map_count): join the index's fragments "
+            "with `python jobs/maintain_index.py --compact`, and run jobs/accelerate_index.py again"
+        ) from error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all, unless_damaged
+from diffretriever.artefacts.artefact import Artefact, folders_in, for_all, unless_damaged
 from diffretriever.files import is_local
 from diffretriever.index.mapped_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
@@ -226,15 +226,17 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
 
 def _beside_now(index: PassageIndex) -> Beside:
     """Return what codes hold, of whatever version: the least that there is of some."""
-    codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
-    there = {FragmentCodes.beside(header) for header in headers_of(codes) if header is not None}
+    names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
+    codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in names]
+    headers = for_all(index.uri, codes, Artefact.header)
+    there = {FragmentCodes.beside(header) for header in headers if header is not None}
     return min(there, key=_LEAST_FIRST.index, default="vectors")
 
 
 def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
     """Remove the codes that hold more than they are to, or less."""
     artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    for artefact, header in zip(artefacts, headers_of(artefacts), strict=True):
+    for artefact, header in zip(artefacts, for_all(index.uri, artefacts, Artefact.header), strict=True):
         if header is not None and FragmentCodes.beside(header) != beside:
             artefact.remove()
 
@@ -262,7 +264,8 @@ def missing_files(index: PassageIndex) -> list[Missing]:
 
 def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
     """Return the bytes of each fragment's files of a kind, in table order; None for one that has none."""
-    return sizes_of_all([FILE_KINDS[kind].artefact(index, fragment) for fragment in index.fragments()])
+    artefacts = [FILE_KINDS[kind].artefact(index, fragment) for fragment in index.fragments()]
+    return for_all(index.uri, artefacts, Artefact.size)
 
 
 def remove_old(index: PassageIndex) -> None:

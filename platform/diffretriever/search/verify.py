@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -108,14 +107,14 @@ def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, 
     problems = Problems()
     compared = 0
     for fragment in track(index.fragments(), "verifying postings", "passages", len(index), _rows_of):
-        postings = _opened("postings", partial(_whole_postings, postings_of), fragment, problems)
+        postings = _opened("postings", postings_of, fragment, problems)
         if postings is None:
             continue
         digests = postings.segment.passage_digests()
         for batch in index.fragment_batches(fragment, _POSTINGS_COLUMNS, _MOST_ROWS):
             ids = batch.column("id").to_pylist()
             compared += len(batch.column("impact_ids").flatten())
-            for kind, wrong_P in _posting_problems(batch, ids, postings, digests):
+            for kind, wrong_P in _posting_problems(batch, postings, digests):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
     return compared, problems.found()
 
@@ -274,7 +273,7 @@ def packed_problems(batch: pa.RecordBatch, codec: Codec) -> tuple[str, np.ndarra
 
 
 def _mapped_problems(batch: pa.RecordBatch, packed: FragmentPacked) -> Wrong:
-    """Compare packed vectors and ids in the table with those in the mapped files."""
+    """Compare packed vectors in the table with those in the mapped files."""
     packed_NW, offsets = read_packed(batch)
     places_P, there_P = _places(batch, packed.rows_P)
     yield "the fragment's packed vectors leave the passage out", ~there_P
@@ -283,10 +282,8 @@ def _mapped_problems(batch: pa.RecordBatch, packed: FragmentPacked) -> Wrong:
     kept_C = places_P[known_C]
     own_N, own_offsets = rows_of(offsets, known_C)
     differs_N = (packed_NW[own_N] != packed.packed_NW[rows_of(packed.offsets, kept_C)[0]]).any(axis=1)
-    ids, kept_ids = batch.column("id").take(pa.array(known_C)), packed.ids.take(pa.array(kept_C))
-    has_other_id_C = np.array([a != b for a, b in zip(ids.to_pylist(), kept_ids.to_pylist(), strict=True)], bool)
     differs_P = there_P.copy()
-    differs_P[known_C] = any_of_each(differs_N, own_offsets) | has_other_id_C
+    differs_P[known_C] = any_of_each(differs_N, own_offsets)
     yield "packed vectors beside the table differ from those in it", differs_P
 
 
@@ -342,25 +339,10 @@ def _decode(codes: Codes, rows: slice) -> np.ndarray:
         return codes.codes_NH[rows] * codes.scales_N[rows, None].astype(np.float64)
 
 
-def _whole_postings(postings_of: PostingsOf, fragment: Any) -> FragmentPostings | None:
-    postings = postings_of(fragment)
-    if postings is not None:
-        try:
-            postings.segment.verify()
-        except ValueError as error:
-            raise DamagedError(str(error)) from error
-    return postings
-
-
-def _posting_problems(batch: pa.RecordBatch, ids: list[str], postings: FragmentPostings, digests: np.ndarray) -> Wrong:
+def _posting_problems(batch: pa.RecordBatch, postings: FragmentPostings, digests: np.ndarray) -> Wrong:
     """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
     places_P, known_P = _places(batch, postings.rows_P)
     yield "the fragment's postings leave the passage out", ~known_P
-    kept_ids = postings.ids_of(places_P[known_P])
-    same_P = known_P.copy()
-    same_P[known_P] = [kept == ids[row] for kept, row in zip(kept_ids, np.flatnonzero(known_P), strict=True)]
-    yield "the fragment's postings have another id for the passage", known_P & ~same_P
-
     term_ids, weights, offsets = read_impacts(batch)
     if len(term_ids) != len(weights):
         yield "postings and impacts differ", known_P

@@ -127,7 +127,7 @@ def complete_candidates(index: PassageIndex) -> None:
             *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
     artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    if all(artefact.has_added(SKETCHES) for artefact in artefacts):
+    if all(unless_damaged(artefact.below(SKETCHES).size) is not None for artefact in artefacts):
         # To open codes that lie on an object store would fetch them.
         return
     CandidateIndex.build(index, open_segments(index)[0])

@@ -18,18 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import Artefact
+from diffretriever.artefacts.artefact import Artefact, read_arrays, read_header, write_arrays, write_header
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.mapped_files import (
-    FileKind,
-    check_rows,
-    lacking,
-    mapped,
-    read_header,
-    with_files,
-    write_arrays,
-    write_header,
-)
+from diffretriever.index.mapped_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
@@ -37,8 +28,6 @@ from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode
 from diffretriever.scoring.maxsim import Codes
 
-FORMAT = 2
-"""Of these files."""
 _MEANS = {"rows": np.uint32, "mean_codes": np.int8, "mean_scales": np.float32}
 _SLOTS = {"codes": np.int8, "scales": np.float32, "counts": np.int32, "errors": np.float32, "norms": np.float32}
 _COPY = {"vectors": np.float16}
@@ -121,7 +110,7 @@ def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "v
     """
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
-    with CODES.build(index, fragment) as folder:
+    with CODES.artefact(index, fragment).build() as folder:
         FragmentCodes.write(folder, batches, index.manifest.hidden_size, beside)
 
 
@@ -162,24 +151,17 @@ class FragmentCodes:
     @staticmethod
     def beside(header: Mapping[str, int]) -> Beside:
         """Return what there is, by its header."""
-        if not header.get("slots", 1):
+        if not header["slots"]:
             return "means"
-        return "vectors" if header.get("vectors", 1) else "codes"
+        return "vectors" if header["vectors"] else "codes"
 
     @classmethod
-    def open(cls, folder: Path) -> FragmentCodes | None:
-        """Map the files in `folder`; None where there are none, or of another format.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        header = read_header(folder, FORMAT)
-        if header is None:
-            return None
+    def open(cls, folder: Path) -> FragmentCodes:
+        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        header = read_header(folder)
         hidden_size = header["hidden_size"]
-        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES[cls.beside(header)].items()}
+        arrays = read_arrays(folder, _FILES[cls.beside(header)])
         _check_sizes(arrays, hidden_size)
-        check_rows(arrays["rows"])
         each_its_own = np.arange(len(arrays["rows"]) + 1)
         means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], each_its_own)
         return cls(means, arrays["rows"], _slots_in(arrays, hidden_size))
@@ -197,7 +179,7 @@ class FragmentCodes:
         files = _FILES[beside]
         written = write_arrays(folder, files, (_encode_batch(batch, files) for batch in batches))
         there = {"slots": int(beside != "means"), "vectors": int(beside == "vectors")}
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=written["rows"], **there)
+        write_header(folder, hidden_size=hidden_size, passages=written["rows"], **there)
 
 
 def _slots_in(arrays: Mapping[str, np.ndarray], hidden_size: int) -> SlotCodes | None:
@@ -221,7 +203,7 @@ def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:
         raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
 
 
-CODES = FileKind("codes", FORMAT, FragmentCodes.open)
+CODES = FileKind("codes", FragmentCodes.open)
 """The codes of a fragment, as an artefact of the index."""
 
 

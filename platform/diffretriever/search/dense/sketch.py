@@ -20,9 +20,17 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
+from diffretriever.artefacts.artefact import (
+    Artefact,
+    DamagedError,
+    for_all,
+    read_array,
+    read_header,
+    unless_damaged,
+    write_arrays,
+    write_header,
+)
 from diffretriever.artefacts.cache import HeldFolder
-from diffretriever.index.mapped_files import numbers_in, read_header, write_arrays, write_header
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
 from diffretriever.representations import Representations
@@ -40,8 +48,6 @@ from diffretriever.search.dense.codes import Segment
 
 SKETCHES = "sketch"
 """Name of the folder of a segment's sketches, in that of its codes."""
-FORMAT = 2
-"""Of these files."""
 _FILES = {"directions": np.float32, "higher": np.uint64, "lower": np.uint64, "factors": np.float32}
 _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
@@ -100,16 +106,14 @@ class MeanSketches:
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, FORMAT, passages=len(sketches), directions=self.digest)
+        write_header(folder, passages=len(sketches), directions=self.digest)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read what `write` wrote into memory; raises OSError, ValueError or KeyError for anything else."""
-        header = read_header(folder, FORMAT)
-        if header is None:
-            raise ValueError("it is of another format")
+        header = read_header(folder)
         # All of it is read for every query: from memory of its own that takes two thirds of the time of a mapped file.
-        arrays = {name: numbers_in(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        arrays = {name: read_array(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         higher = arrays["higher"].reshape(higher_shape(header["passages"]))
         sketches = Sketches(higher, arrays["lower"].reshape(lower_shape(header["passages"])), arrays["factors"])
         return cls(arrays["directions"].reshape(-1, DIRECTIONS), header["directions"], sketches)
@@ -154,7 +158,7 @@ class CandidateIndex:
                 there.append(kept)
                 continue
             there.append(MeanSketches.of(segment.codes.means, there))
-            with segment.artefact.adding(SKETCHES) as folder:
+            with segment.artefact.below(SKETCHES).build() as folder:
                 there[-1].write(folder)
 
     @classmethod
@@ -171,8 +175,8 @@ class CandidateIndex:
         Raises:
             DamagedError: they are not what was written.
         """
-        artefact.check_added(SKETCHES)
-        held = artefact.open_added(SKETCHES)
+        artefact.below(SKETCHES).check()
+        held = artefact.below(SKETCHES).open()
         if held is not None:
             _read(held)
 
@@ -239,7 +243,10 @@ class CandidateIndex:
 
 def _opened(segments: Sequence[Segment]) -> list[MeanSketches | None]:
     """Return the sketches of each segment; None for one that has none, or damaged ones."""
-    folders = open_all_added([segment.artefact for segment in segments], SKETCHES)
+    if not segments:
+        return []
+    sketches = [segment.artefact.below(SKETCHES) for segment in segments]
+    folders = for_all(segments[0].index.uri, sketches, Artefact.open)
     pairs = zip(segments, folders, strict=True)
     return [None if held is None else unless_damaged(partial(_fitting, segment, held)) for segment, held in pairs]
 
@@ -260,7 +267,7 @@ def _read(held: HeldFolder) -> MeanSketches:
 
 def _is_whole(artefact: Artefact) -> bool:
     try:
-        artefact.check_added(SKETCHES)
+        artefact.below(SKETCHES).check()
     except DamagedError:
         return False
     return True
