@@ -223,9 +223,8 @@ def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> N
     index = PassageIndex.open(index.uri)
     first, _ = index.fragments()
     (Path(index.uri) / "passages.lance" / "data" / first.data_files()[0].path).write_bytes(b"x" * 5000)
-    with patch("diffretriever.index.table.open_data_files"):
-        for _ in range(2):
-            assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
+    for _ in range(2):
+        assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
 
 
 def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 from lance.commit import CommitConflictError
 
 from diffretriever.files import is_local, sync_path
-from diffretriever.index.damage import HINT
 
+_HINT = "latest_version_hint.json"
+"""File in `_versions` with the number of the newest version."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
 """In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
 _OWN, _ENDS = ("_transactions", "_versions"), (".txn", ".manifest")
@@ -76,7 +77,7 @@ def _on_disk(table: str, files: Iterable[str]) -> Iterator[None]:
         _sync([*written, *{path.parent for path in written}, folder])
     before = _own_files(folder)
     yield
-    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{HINT}"}}
+    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{_HINT}"}}
     for path in new:
         # Another process that lost takes its own away.
         with suppress(FileNotFoundError):

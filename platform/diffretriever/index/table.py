@@ -33,7 +33,6 @@ from diffretriever.index.damage import (
     manifests_of,
     not_opened,
     note_deletions,
-    open_data_files,
     readable,
     refuse_wrong_deletions,
     set_aside_unreadable,
@@ -77,8 +76,6 @@ class PassageIndex:
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
         self._texts: dict[int, _Texts] = {}
-        self._opened: int | None = None
-        """Version whose data files have been opened."""
 
     @classmethod
     def exists(cls, uri: str) -> bool:
@@ -218,10 +215,6 @@ class PassageIndex:
     @contextmanager
     def _readable(self) -> Iterator[None]:
         with readable(self.uri, table_uri(self.uri), self.fragments):
-            version = self.version
-            if self._opened != version:
-                open_data_files(self.uri, table_uri(self.uri), self.fragments())
-                self._opened = version
             yield
 
     def pinned(self) -> Self:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
-from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
+from diffretriever.index.damage import row_checksums, wrong_data_files
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
@@ -91,7 +91,6 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
             coded += n_vectors if codes or packed else 0
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
-    _check_newest(index, problems)
     _check_counts(index, contents, rows, problems)
     return Verification(
         rows=rows,
@@ -391,17 +390,6 @@ def _check_schema(index: PassageIndex, problems: Problems) -> None:
 def _type_name(field: pa.Field) -> str:
     # Lance does not keep whether the numbers within a vector may be null.
     return str(field.type).replace(" not null", "")
-
-
-def _check_newest(index: PassageIndex, problems: Problems) -> None:
-    newest = PassageIndex.open(index.uri).version
-    lost = lost_version(table_uri(index.uri), newest)
-    if lost is not None:
-        place = (
-            f"version {lost} was committed, and the last manifest there is of {newest}: restore "
-            f"{table_uri(index.uri)}/_versions from a copy, or run the jobs of since then again"
-        )
-        problems.add("the newest versions are gone", [place])
 
 
 def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:

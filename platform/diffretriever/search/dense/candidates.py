@@ -74,7 +74,6 @@ class CandidateSearch(DenseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages among the candidates and the fragments not known to it."""
         refuse_queries(queries)
-        self.candidate_index.passages.refuse_not_finite(self._stream.uri)
         best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from diffretriever.index.damage import stored_not_finite
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
@@ -65,14 +64,13 @@ class CodedScan(DenseSearch):
         self.stream = stream
         """What fragments without codes are scanned by."""
         self._resident = resident
-        self._uri = stream.uri
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
         """Passages whose stored vectors were read since the search was opened, summed over queries."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        self._check(queries)
+        refuse_queries(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
         if self._reads_most(queries, k):
@@ -92,7 +90,7 @@ class CodedScan(DenseSearch):
         """See `DenseSearch`."""
         if self._uncoded or not 0 < len(queries) <= self._queries_at_once or self._reads_most(queries, k):
             return self.search(queries, k)
-        self._check(queries)
+        refuse_queries(queries)
         shortlists = self._chosen(queries, k)
         if any(len(shortlist.numbers_C) < k for shortlist in shortlists):
             return self._search(queries, shortlists, k)
@@ -109,10 +107,6 @@ class CodedScan(DenseSearch):
             return self._passages.exact_scores(own_MH, chosen_C[places])
 
         return BoundedList(self._passages.numbers_P[chosen_C], bounds, k, score)
-
-    def _check(self, queries: Representations) -> None:
-        refuse_queries(queries)
-        self._passages.refuse_not_finite(self._uri)
 
     def _reads_most(self, queries: Representations, k: int) -> bool:
         return k >= _LARGE_SHARE * len(self._passages) and len(queries) >= _MANY
@@ -160,17 +154,9 @@ class CodedPassages:
         errors = [_full(s, _BOUNDLESS) if s.codes.slots is None else s.codes.slots.errors_P for s in segments]
         norms = [_full(s, 0) if s.codes.slots is None else s.codes.slots.norms_P for s in segments]
         self._errors_P, self._norms_P = _joined(errors, np.float32), _joined(norms, np.float32)
-        # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
-        self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    def refuse_not_finite(self, uri: str) -> None:
-        """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
-        if len(self._not_finite_C):
-            pairs = self.split(self._not_finite_C)
-            raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.ids_of(rows_C)])
 
     def scores(self, coded: CodedQueries) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors.

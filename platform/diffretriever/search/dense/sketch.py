@@ -142,12 +142,7 @@ class CandidateIndex:
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Sketch the segments of an index that have no sketches, or damaged ones.
-
-        Raises:
-            ValueError: a passage's vectors hold NaN or infinity.
-        """
-        CodedPassages(segments).refuse_not_finite(index.uri)
+        """Sketch the segments of an index that have no sketches, or damaged ones."""
         there: list[MeanSketches] = []
         pairs = zip(segments, _opened(segments), strict=True)
         total = sum(len(segment.codes) for segment in segments)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.artefacts.artefact import read_arrays, write_arrays
-from diffretriever.index.damage import NotFiniteError, finite_rows
+from diffretriever.index.damage import finite_rows
 from diffretriever.index.mapped_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
@@ -120,8 +120,6 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
     try:
         with POSTINGS.artefact(index, fragment).build() as folder:
             FragmentPostings.write(folder, batches, index.manifest.vocab_size)
-    except NotFiniteError:
-        raise
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
