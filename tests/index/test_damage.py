@@ -10,9 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -221,23 +219,6 @@ def test_a_restore_leaves_newer_versions_that_can_be_read(tmp_path: Path) -> Non
     index = fill(str(tmp_path / "index"), 3, 2)
     assert len(PassageIndex.restore(index.uri, 2)) == 3
     assert len(PassageIndex.open(index.uri, 3)) == 5
-
-
-def test_an_index_that_is_made_while_one_looks_is_not_damaged(tmp_path: Path) -> None:
-    """Lance has found nothing, and then another process makes it."""
-    index = fill(str(tmp_path / "index"), 5)
-    opened, calls = lance.dataset, []
-
-    def late(*given: object, **named: object) -> object:
-        calls.append(given)
-        if len(calls) == 1:
-            raise ValueError(f"Dataset at path {given[0]} was not found")
-        return opened(*given, **named)
-
-    for look in (PassageIndex.exists, PassageIndex.open):
-        calls.clear()
-        with patch("lance.dataset", late):
-            assert look(index.uri)
 
 
 def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:

@@ -142,6 +142,9 @@ def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
             else None
         )
     newest, *older = sorted(versions, reverse=True)
+    if _opens(table, newest):
+        # Another process has made it since.
+        return None
     last = next((version for version in older if _opens(table, version)), None)
     back = (
         "remove the index and make it again"
