@@ -14,7 +14,7 @@ from diffretriever.schemas.base import Model, differing_fields
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.retriever import ASKED_BY, RetrieverConfig
+from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import PresetListing
 
 MANIFEST_FILE = "training.json"
@@ -327,11 +327,6 @@ class TrainingManifest(Model):
 
     def _identity(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", exclude={"workers", "step", "trainable", "adapter", "slots", "versions"})
-        # How indexes are searched changes nothing here.
-        for field in ASKED_BY:
-            values["retriever"].pop(field, None)
-        # The same weights may lie elsewhere now: their digest is what counts.
-        for place in ("source", "revision", "attention"):
-            values["retriever"].get("backbone", {}).pop(place, None)
+        values["retriever"] = self.retriever.identity()
         values["start"] = None if self.start is None else self.start.digest
         return values
