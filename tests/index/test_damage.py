@@ -215,12 +215,6 @@ def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: st
         assert problems(tmp_path / "index") == []
 
 
-def test_a_restore_leaves_newer_versions_that_can_be_read(tmp_path: Path) -> None:
-    index = fill(str(tmp_path / "index"), 3, 2)
-    assert len(PassageIndex.restore(index.uri, 2)) == 3
-    assert len(PassageIndex.open(index.uri, 3)) == 5
-
-
 def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 3, 2)
     for file in (tmp_path / "index" / TABLE / "_versions").iterdir():
@@ -256,23 +250,3 @@ def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     CandidateIndex.build(index, open_segments(index)[0])
     assert problems(tmp_path / "index") == []
     assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
-
-
-def test_another_name_of_the_column_of_checksums_is_found(tmp_path: Path) -> None:
-    """No row of it can be checked."""
-    index = fill(str(tmp_path / "index"), 5)
-    file = newest_manifest(index)
-    file.write_bytes(file.read_bytes().replace(b"row_checksum", b"row_checksuo"))
-    (problem,) = problems(tmp_path / "index")
-    assert "a column is not as the manifest wants it: ['row_checksum']" in problem
-
-
-def test_a_changed_bit_of_a_manifest_is_found_or_changes_nothing_that_is_searched(tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-    index = fill(str(folder), 37)
-    right, file = [answers(index.uri)], newest_manifest(index)
-    data = file.read_bytes()
-    for place in np.random.default_rng(0).integers(0, len(data), 60).tolist():
-        file.write_bytes(flipped(data, place))
-        if not problems(folder):
-            assert_right(folder, right, "emptied")

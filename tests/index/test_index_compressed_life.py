@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.codecs import load_codec
-from diffretriever.index.history import column_bytes, history
+from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.index.writer import Committer, write_block
@@ -23,9 +23,7 @@ from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.compressed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from diffretriever.studies import planning as storage
 from tests.index.compressed_cases import (
-    HIDDEN,
     MOST_VECTORS,
     add,
     assert_sound,
@@ -106,12 +104,6 @@ def test_kept_vectors_stay_what_is_searched(index: PassageIndex) -> None:
     assert found(dropped, 10) == streamed(dropped, 10)
 
 
-def test_the_codec_is_no_part_of_the_fingerprint(index: PassageIndex) -> None:
-    made = compressed(index, "product2")
-    assert made.manifest.fingerprint == index.manifest.fingerprint
-    assert made.manifest.differences(index.manifest) == []
-
-
 def test_damage_is_found(index: PassageIndex, tmp_path: Path) -> None:
     made = compressed(index, "residual2")
     table = block(["bad", "good"], seed=1)
@@ -143,15 +135,6 @@ def test_damage_is_found(index: PassageIndex, tmp_path: Path) -> None:
     assert [p.kind for p in verification.problems] == ["the file of the codec cannot be read"]
 
 
-@pytest.mark.parametrize(("codec", "layout"), [("residual2", "2-bit residuals"), ("residual1", "1-bit residuals")])
-def test_the_planner_says_what_codes_take(codec: str, layout: str, tmp_path: Path) -> None:
-    index = fill(str(tmp_path / "index"), 3000)
-    n_vectors = len(stored_vectors(index))
-    sizes = column_bytes(compressed(index, codec))
-    shape = storage.Shape(len(index), HIDDEN, n_vectors / len(index), 0, 0)
-    assert sizes["codes"] == pytest.approx(storage.vector_layouts(shape)[layout], rel=0.05)
-
-
 def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     build_codes(index)
     made = compressed(index, "product2")
@@ -175,12 +158,6 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     report = inspect(made, check=False).codes
     assert report is not None
     assert (report.coded_fragments, report.uncoded_fragments, report.uncoded_rows) == (1, 1, 2)
-
-
-def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> None:
-    made = compressed(index, "product2")
-    with pytest.raises(ValueError, match="would undo the compression"):
-        accelerate(AccelerateJob(index=made.uri, candidates=True))
 
 
 @pytest.mark.parametrize(
