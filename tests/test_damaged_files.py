@@ -1,6 +1,6 @@
 """Files of every kind that jobs read, damaged in every way: what a user sees is a sentence that names the file.
 
-A new kind is a line of `KINDS`. tests/index and tests/artefacts damage the table of an index and its derived files.
+A new kind is a line of `KINDS`. tests/index damages the table of an index and its derived files.
 """
 
 from __future__ import annotations

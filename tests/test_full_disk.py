@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from diffretriever import progress
-from diffretriever.artefacts.artefact import Artefact, unless_damaged
-from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
 from diffretriever.files import whole_folder
 from diffretriever.full_disk import full_disk
+from diffretriever.index.derived import DerivedFolder, unless_damaged
+from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.search import SearchJob
-from diffretriever.search.bm25 import Bm25Search, bm25_artefact
+from diffretriever.search.bm25 import Bm25Search, bm25_folder
 from diffretriever.search.sparse.segment import PostingsSegment
 from tests.index.compressed_cases import block, fill
 
@@ -56,7 +56,7 @@ def _a_folder(folder: Path) -> Callable[[], object]:
 
 def _an_artefact(folder: Path) -> Callable[[], object]:
     def write() -> None:
-        with Artefact(str(folder), "codes/key").build() as made:
+        with DerivedFolder(str(folder), "codes/key").build() as made:
             np.save(made / "numbers.npy", np.arange(1000))
 
     return write
@@ -169,7 +169,7 @@ def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
     Bm25Search(other).search(["text"], 3)
     with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*too large"):
         found = Bm25Search(index).search(["text"], 3)
-    assert bm25_artefact(index).size() is None
+    assert bm25_folder(index).size() is None
     assert len(found[0]) == 3
 
 

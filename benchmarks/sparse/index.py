@@ -14,7 +14,7 @@ import pyarrow as pa
 from benchmarks.measuring import peak_mb, serve_child, watched
 from benchmarks.sparse.figures import Alone, Built, Latencies
 from benchmarks.sparse.segments import BATCH, MadeUpImpacts, mapped_bytes, measure, resident_bytes
-from diffretriever.artefacts.artefact import bytes_in
+from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, write_block
 from diffretriever.representations import Representations
@@ -83,7 +83,7 @@ def search(uri: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
 
 
 def _opened(index: PassageIndex) -> list[PostingsSegment]:
-    folders = [POSTINGS.artefact(index, fragment).path for fragment in index.fragments()]
+    folders = [POSTINGS.folder_of(index, fragment).path for fragment in index.fragments()]
     return [FragmentPostings.open(folder).segment for folder in folders]
 
 

@@ -108,7 +108,10 @@ def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> No
         fetch(place, target)
         write_text(f"{model}/config.json", "changed")
 
-    with patch("diffretriever.files.fetch_file", change), pytest.raises(ValueError, match="changed while it was fetched"):
+    with (
+        patch("diffretriever.files.fetch_file", change),
+        pytest.raises(ValueError, match="changed while it was fetched"),
+    ):
         resolve_source(model)
     assert resolve_source(model).is_dir()
 

@@ -171,7 +171,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
 def test_damage_beside_the_table_is_found(name: str, kind: str, index: PassageIndex) -> None:
     made = compressed(index, "product2")
     accelerate(AccelerateJob(index=made.uri))
-    folder = PACKED.artefact(made, made.fragments()[0]).path
+    folder = PACKED.folder_of(made, made.fragments()[0]).path
     file = folder / f"{name}.bin"
     data = bytearray(file.read_bytes())
     # The last byte of the last number.

@@ -135,7 +135,7 @@ def test_codes_of_other_vectors(name: str, dtype: type, position: int, value: fl
     """Sound files, checksums included, that say something else than the table."""
     index = fill(tmp_path, [good_row("a")])
     build_codes(index)
-    folder = CODES.artefact(index, index.fragments()[0]).path
+    folder = CODES.folder_of(index, index.fragments()[0]).path
     file = folder / f"{name}.bin"
     array: np.ndarray = np.fromfile(file, dtype)
     assert array[position] != value

@@ -27,7 +27,7 @@ def index(tmp_path: Path) -> PassageIndex:
 
 
 def folder(index: PassageIndex) -> Path:
-    return POSTINGS.artefact(index, index.fragments()[0]).path
+    return POSTINGS.folder_of(index, index.fragments()[0]).path
 
 
 def problems_of(index: PassageIndex) -> list[Problem]:

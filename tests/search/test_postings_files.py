@@ -36,7 +36,7 @@ def test_batches_make_no_difference(tmp_path: Path) -> None:
     sizes = [1, 0, BLOCK_ROWS - 2, 300, 401]
     PostingsSegment.build(tmp_path / "many", slices(passages, sizes), 100)
     names = sorted(file.name for file in (tmp_path / "one").iterdir())
-    assert names == sorted(["artefact.json", *(f"{name}.bin" for name in DTYPES)])
+    assert names == sorted(["listing.json", *(f"{name}.bin" for name in DTYPES)])
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
 
@@ -81,7 +81,7 @@ def test_impacts_that_are_refused(
 
 
 def test_segments_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"artefact.json cannot be read"):
+    with pytest.raises(ValueError, match=r"listing.json cannot be read"):
         PostingsSegment.open(tmp_path)
     folder = tmp_path / "s"
     segment = PostingsSegment.build(folder, [impacts(TEXTS)], 10)

@@ -40,7 +40,7 @@ def by_means(index: PassageIndex) -> np.ndarray:
 
 
 def kept_of(index: PassageIndex) -> list[MeanSketches]:
-    held = [segment.artefact.open_added("sketch") for segment in open_segments(index)[0]]
+    held = [segment.folder.below("sketch").open() for segment in open_segments(index)[0]]
     return [MeanSketches.read(each.folder) for each in held if each is not None]
 
 

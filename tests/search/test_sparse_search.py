@@ -141,7 +141,7 @@ def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("file", ["fragment_rows.bin", "rows.bin", "weights.bin"])
 def test_damaged_files_are_named_and_searched_around(file: str, life: Life, caplog: pytest.LogCaptureFixture) -> None:
     build_postings(life.index)
-    folder = POSTINGS.artefact(life.index, life.index.fragments()[0]).path
+    folder = POSTINGS.folder_of(life.index, life.index.fragments()[0]).path
     path = folder / file
     path.write_bytes(path.read_bytes()[:-4])
     check(life, as_it_is)

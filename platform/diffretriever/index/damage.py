@@ -1,6 +1,6 @@
 """Integrity of an index: damage to its table is named, and rows and files of deleted rows have checksums.
 
-Derived files have checksums of their own (`artefacts.artefact`). Commits are durable (`index.commits`), and one job
+Derived files have checksums of their own (`index.derived`). Commits are durable (`index.commits`), and one job
 at a time writes to an index (`index.writer.WriterLock`). Lance has no checksums, so the index adds them:
 
 - Rows: a column has the CRC-32 of each row's other columns; the column `digest` covers title and text. `--verify`

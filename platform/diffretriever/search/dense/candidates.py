@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.encoders.base import Encoder
 from diffretriever.files import filesystem_of, json_digest, write_text
+from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, refuse_queries
 from diffretriever.schemas.accelerate import CandidateSettings
@@ -125,8 +125,8 @@ def complete_candidates(index: PassageIndex) -> None:
             "`python jobs/accelerate_index.py --index %s --candidates` to calibrate them anew",
             *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
-    artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    if all(unless_damaged(artefact.below(SKETCHES).size) is not None for artefact in artefacts):
+    folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
+    if all(unless_damaged(folder.below(SKETCHES).size) is not None for folder in folders):
         # To open codes that lie on an object store would fetch them.
         return
     CandidateIndex.build(index, open_segments(index)[0])

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import Artefact, read_arrays, read_header, write_arrays, write_header
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.mapped_files import FileKind, lacking, with_files
+from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
@@ -46,7 +46,7 @@ class Segment:
     index: PassageIndex
     """Whose fragment it is: a version that nothing changes."""
     fragment: Any
-    artefact: Artefact
+    folder: DerivedFolder
     """Where its files lie."""
     codes: FragmentCodes
     numbers_P: np.ndarray
@@ -76,7 +76,7 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
 
 def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
     numbers_P = index.order.numbers_in(fragment, codes.rows_P)
-    return Segment(index, fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
+    return Segment(index, fragment, CODES.folder_of(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
 
 
 def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
@@ -110,7 +110,7 @@ def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "v
     """
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
-    with CODES.artefact(index, fragment).build() as folder:
+    with CODES.folder_of(index, fragment).build() as folder:
         FragmentCodes.write(folder, batches, index.manifest.hidden_size, beside)
 
 
@@ -204,7 +204,7 @@ def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:
 
 
 CODES = FileKind("codes", FragmentCodes.open)
-"""The codes of a fragment, as an artefact of the index."""
+"""The codes of a fragment, as derived files of the index."""
 
 
 def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:

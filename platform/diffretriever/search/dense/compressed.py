@@ -21,8 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import read_arrays, read_header, write_arrays, write_header
-from diffretriever.index.mapped_files import FileKind, with_files
+from diffretriever.index.derived import read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.representations import Representations, offsets_of, refuse_queries, rows_of
@@ -81,7 +81,7 @@ def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
 
 
 PACKED = FileKind("packed", FragmentPacked.open)
-"""The packed vectors of a fragment, as an artefact of the index."""
+"""The packed vectors of a fragment, as derived files of the index."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
     """Make the packed vectors of one fragment."""
     assert index.manifest.codec is not None, "the index is compressed"
     batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
-    with PACKED.artefact(index, fragment).build() as folder:
+    with PACKED.folder_of(index, fragment).build() as folder:
         FragmentPacked.write(folder, batches, index.manifest.codec.width)
 
 

@@ -187,7 +187,7 @@ class _Piece:
         """Return what a piece of equal codes, on this device, has alike."""
         # Files made after a deletion leave rows out that others of the same fragment have.
         rows = hash(self.segment.codes.rows_P.tobytes())
-        return self.segment.artefact.place, rows, self.passages.start, self.passages.stop, device
+        return self.segment.folder.place, rows, self.passages.start, self.passages.stop, device
 
     def copy(self, device: torch.device) -> DeviceCodes:
         """Return its codes, copied to a device."""

@@ -20,9 +20,9 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import (
-    Artefact,
+from diffretriever.index.derived import (
     DamagedError,
+    DerivedFolder,
     for_all,
     read_array,
     read_header,
@@ -30,7 +30,7 @@ from diffretriever.artefacts.artefact import (
     write_arrays,
     write_header,
 )
-from diffretriever.artefacts.cache import HeldFolder
+from diffretriever.index.local_cache import LocalFolder
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
 from diffretriever.representations import Representations
@@ -149,11 +149,11 @@ class CandidateIndex:
         for segment, kept in track(
             pairs, f"sketches → {index.uri}", "passages", total, lambda pair: len(pair[0].codes)
         ):
-            if kept is not None and _is_whole(segment.artefact):
+            if kept is not None and _is_whole(segment.folder):
                 there.append(kept)
                 continue
             there.append(MeanSketches.of(segment.codes.means, there))
-            with segment.artefact.below(SKETCHES).build() as folder:
+            with segment.folder.below(SKETCHES).build() as folder:
                 there[-1].write(folder)
 
     @classmethod
@@ -164,14 +164,14 @@ class CandidateIndex:
         return cls([segment for segment, _ in found], [kept for _, kept in found])
 
     @staticmethod
-    def check(artefact: Artefact) -> None:
+    def check(folder: DerivedFolder) -> None:
         """Read the sketches in a fragment's codes, if there are some, and compare them with what was written.
 
         Raises:
             DamagedError: they are not what was written.
         """
-        artefact.below(SKETCHES).check()
-        held = artefact.below(SKETCHES).open()
+        folder.below(SKETCHES).check()
+        held = folder.below(SKETCHES).open()
         if held is not None:
             _read(held)
 
@@ -240,29 +240,29 @@ def _opened(segments: Sequence[Segment]) -> list[MeanSketches | None]:
     """Return the sketches of each segment; None for one that has none, or damaged ones."""
     if not segments:
         return []
-    sketches = [segment.artefact.below(SKETCHES) for segment in segments]
-    folders = for_all(segments[0].index.uri, sketches, Artefact.open)
+    sketches = [segment.folder.below(SKETCHES) for segment in segments]
+    folders = for_all(segments[0].index.uri, sketches, DerivedFolder.open)
     pairs = zip(segments, folders, strict=True)
     return [None if held is None else unless_damaged(partial(_fitting, segment, held)) for segment, held in pairs]
 
 
-def _fitting(segment: Segment, held: HeldFolder) -> MeanSketches:
+def _fitting(segment: Segment, held: LocalFolder) -> MeanSketches:
     kept = _read(held)
     if not kept.fits(segment):
         raise DamagedError(f"{held.folder / SKETCHES} does not fit the codes beside it")
     return kept
 
 
-def _read(held: HeldFolder) -> MeanSketches:
+def _read(held: LocalFolder) -> MeanSketches:
     try:
         return MeanSketches.read(held.folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{held.folder / SKETCHES} cannot be read ({error})") from error
 
 
-def _is_whole(artefact: Artefact) -> bool:
+def _is_whole(folder: DerivedFolder) -> bool:
     try:
-        artefact.below(SKETCHES).check()
+        folder.below(SKETCHES).check()
     except DamagedError:
         return False
     return True

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import read_arrays, write_arrays
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.mapped_files import FileKind, lacking, with_files
+from diffretriever.index.derived import read_arrays, write_arrays
+from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
 from diffretriever.representations import Representations, read_impacts, refuse_queries
@@ -118,7 +118,7 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
     columns = ["id", "impact_ids", "impact_weights"]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
     try:
-        with POSTINGS.artefact(index, fragment).build() as folder:
+        with POSTINGS.folder_of(index, fragment).build() as folder:
             FragmentPostings.write(folder, batches, index.manifest.vocab_size)
     except ValueError as error:
         raise ValueError(
@@ -174,4 +174,4 @@ class FragmentPostings:
 
 
 POSTINGS = FileKind("postings", FragmentPostings.open)
-"""The postings of a fragment, as an artefact of the index."""
+"""The postings of a fragment, as derived files of the index."""

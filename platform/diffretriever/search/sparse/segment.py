@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import new_array, read_arrays, read_header, sealed_folder, write_header
+from diffretriever.index.derived import new_array, read_arrays, read_header, sealed_folder, write_header
 from diffretriever.representations import offsets_of
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place
 

@@ -4,7 +4,7 @@ The folder's listing contains the size and SHA-256 of each file, and is written 
 fetching it from an object store, or verifying the index, compares contents. On a disk the folder appears by a rename.
 Several writers can put files to a store at once, so there the files are below a name made of their content.
 
-    codes/KEY/artefact.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
+    codes/KEY/listing.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
     codes/KEY/codes.bin              on a disk
     codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
 """
@@ -31,7 +31,6 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
-from diffretriever.artefacts.cache import HeldFolder, shared_cache
 from diffretriever.files import (
     exists,
     fetch_file,
@@ -47,12 +46,13 @@ from diffretriever.files import (
     write_bytes,
 )
 from diffretriever.full_disk import full_disk
+from diffretriever.index.local_cache import LocalFolder, shared_cache
 from diffretriever.schemas.base import Model
 
 T = TypeVar("T")
 Asked = TypeVar("Asked")
 
-LISTING = "artefact.json"
+LISTING = "listing.json"
 _HEADER = "header.json"
 """Written by the builder of a folder; becomes a part of the listing."""
 _MOST_READ = 1 << 16
@@ -152,7 +152,7 @@ class Listing(Model):
 
 
 @dataclass(frozen=True)
-class Artefact:
+class DerivedFolder:
     """A folder of derived files, which need not be there.
 
     Attributes:
@@ -179,9 +179,9 @@ class Artefact:
         assert self.is_local, "a folder on an object store has no path"
         return Path(self.place)
 
-    def below(self, name: str) -> Artefact:
+    def below(self, name: str) -> DerivedFolder:
         """Return a folder below this one, with a listing of its own; it is removed with this one."""
-        return Artefact(self.uri, f"{self.name}/{name}")
+        return DerivedFolder(self.uri, f"{self.name}/{name}")
 
     def size(self) -> int | None:
         """Return the bytes of all files; None if the folder is not there."""
@@ -195,7 +195,7 @@ class Artefact:
         listing = self._listing()
         return None if listing is None else listing.header
 
-    def open(self) -> HeldFolder | None:
+    def open(self) -> LocalFolder | None:
         """Return the folder on this machine, fetched if need be; None if it is not there.
 
         Raises:
@@ -207,7 +207,7 @@ class Artefact:
             return None
         if self.is_local:
             listing.check_sizes(self.path)
-            return HeldFolder(self.path)
+            return LocalFolder(self.path)
         try:
             return self._fetched(listing)
         except FileNotFoundError as error:
@@ -272,7 +272,7 @@ class Artefact:
                 return None
         return _listing_in(self.path) if self.path.is_dir() else None
 
-    def _fetched(self, listing: Listing) -> HeldFolder:
+    def _fetched(self, listing: Listing) -> LocalFolder:
         def fetch(folder: Path) -> None:
             for name in listing.files:
                 fetch_file(f"{self.place}/{listing.digest}/{name}", folder / name)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
+from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 
 ROOT = Path(__file__).resolve().parents[2]
 KB = 1000
 HOLDING = """
 import sys
 from pathlib import Path
-from diffretriever.artefacts.cache import FolderCache
+from diffretriever.index.local_cache import FolderCache
 
 held = FolderCache(Path(sys.argv[1])).get("a", 1000, lambda folder: None)
 print("held", flush=True)

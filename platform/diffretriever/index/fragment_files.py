@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import Artefact, DamagedError, NoMoreMapsError, for_all
+from diffretriever.index.derived import DamagedError, DerivedFolder, NoMoreMapsError, for_all
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 
 _LOG = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ class FileKind(Generic[Files]):
     name: str
     open: Callable[[Path], Files]
 
-    def artefact(self, index: PassageIndex, fragment: Any) -> Artefact:
+    def folder_of(self, index: PassageIndex, fragment: Any) -> DerivedFolder:
         """Return the folder of a fragment's files."""
-        return Artefact(index.uri, f"{self.name}/{fragment_key(fragment)}")
+        return DerivedFolder(index.uri, f"{self.name}/{fragment_key(fragment)}")
 
     def open_of(self, index: PassageIndex, fragment: Any) -> Files | None:
         """Map a fragment's files, fetched if need be; None if there are none; raises DamagedError."""
-        folder = self.artefact(index, fragment).open()
+        folder = self.folder_of(index, fragment).open()
         if folder is None:
             return None
         try:
@@ -65,21 +65,21 @@ class FileKind(Generic[Files]):
 
     def checked(self, index: PassageIndex, fragment: Any) -> Files | None:
         """Do as `open_of`, after reading all files; None also for files without some of the fragment's passages."""
-        self.artefact(index, fragment).check()
+        self.folder_of(index, fragment).check()
         files = self.open_of(index, fragment)
         return files if files is not None and _has_all(files, fragment) else None
 
     def remove_damaged(self, index: PassageIndex) -> None:
         """Read the files of all fragments, and remove damaged ones; a line in the log names them."""
         for fragment in index.fragments():
-            artefact = self.artefact(index, fragment)
+            folder = self.folder_of(index, fragment)
             try:
-                artefact.check()
-                if artefact.is_local:
+                folder.check()
+                if folder.is_local:
                     self.open_of(index, fragment)
             except DamagedError as error:
                 _LOG.warning("%s: it is removed", error)
-                artefact.remove()
+                folder.remove()
 
 
 def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[Any, Files]], list[Any]]:
@@ -112,9 +112,9 @@ def _has_all(files: FragmentFiles, fragment: Any) -> bool:
 
 def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:
     """Return the fragments of an index version without files; on an object store, no file is fetched."""
-    if Artefact(index.uri, kind.name).is_local:
+    if DerivedFolder(index.uri, kind.name).is_local:
         return with_files(index, kind)[1]
     fragments = index.fragments()
-    headers = for_all(index.uri, [kind.artefact(index, fragment) for fragment in fragments], Artefact.header)
+    headers = for_all(index.uri, [kind.folder_of(index, fragment) for fragment in fragments], DerivedFolder.header)
     pairs = zip(fragments, headers, strict=True)
     return [fragment for fragment, header in pairs if header is None or header["passages"] < fragment.count_rows()]

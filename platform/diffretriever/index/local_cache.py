@@ -32,7 +32,7 @@ _ABANDONED_SECONDS = 24 * 3600
 """Age from which a temporary folder belongs to no running process."""
 
 
-class HeldFolder:
+class LocalFolder:
     """A folder of files that stays where it is for as long as this object lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class FolderCache:
         self._fetching: dict[str, int] = {}
         """Sizes of the entries that this process is adding."""
 
-    def get(self, key: str, size: int, fill: Callable[[Path], None]) -> HeldFolder:
+    def get(self, key: str, size: int, fill: Callable[[Path], None]) -> LocalFolder:
         """Return the folder of a key, made by `fill` if it is not there.
 
         Args:
@@ -79,7 +79,7 @@ class FolderCache:
                     self._fetching.pop(target.name)
         return held
 
-    def held(self, key: str, size: int) -> HeldFolder | None:
+    def held(self, key: str, size: int) -> LocalFolder | None:
         """Return the folder of a key as `get` does; None if it is not there."""
         target = self._entry(key, size)
         return self._hold(target) if target.is_dir() else None
@@ -87,19 +87,19 @@ class FolderCache:
     def _entry(self, key: str, size: int) -> Path:
         return self.root / f"{key}-{size}"
 
-    def discard(self, held: HeldFolder) -> None:
+    def discard(self, held: LocalFolder) -> None:
         """Remove a damaged folder; processes that have it mapped keep its content."""
         with locked(self.root / "lock"):
             if held.folder.is_dir():
                 _remove(held.folder)
 
-    def _hold(self, target: Path) -> HeldFolder:
+    def _hold(self, target: Path) -> LocalFolder:
         holder = _holder(self.root)
         with locked(self.root / "lock"):
             holder.hold(target.name)
             if target.is_dir():
                 os.utime(target)
-        held = HeldFolder(target)
+        held = LocalFolder(target)
         weakref.finalize(held, holder.release, target.name).atexit = False
         return held
 
@@ -145,7 +145,7 @@ class FolderCache:
 
 def shared_cache() -> FolderCache:
     """Return the cache of this machine, in `$DIFFRETRIEVER_CACHE` or else `~/.cache/diffretriever`."""
-    return _cache_in(cache_dir() / "artefacts")
+    return _cache_in(cache_dir() / "derived")
 
 
 @lru_cache(maxsize=8)

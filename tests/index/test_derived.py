@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.artefacts.artefact import (
+from diffretriever.files import files_in, read_bytes, remove, write_bytes
+from diffretriever.index.derived import (
     LISTING,
-    Artefact,
     DamagedError,
+    DerivedFolder,
     folders_in,
     for_all,
     new_array,
@@ -21,124 +22,125 @@ from diffretriever.artefacts.artefact import (
     write_arrays,
     write_header,
 )
-from diffretriever.files import files_in, read_bytes, remove, write_bytes
 from tests.cluster.s3 import S3
 
 
 @pytest.fixture(params=["disk", "store"])
-def artefact(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Artefact]:
+def folder_of(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DerivedFolder]:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
     if request.param == "disk":
-        yield Artefact(str(tmp_path / "index"), "codes/key")
+        yield DerivedFolder(str(tmp_path / "index"), "codes/key")
         return
     s3: S3 = request.getfixturevalue("s3")
     with s3.reached():
-        yield Artefact(s3.make_bucket(), "codes/key")
+        yield DerivedFolder(s3.make_bucket(), "codes/key")
 
 
-def build(artefact: Artefact, content: bytes = b"codes") -> None:
-    with artefact.build() as folder:
+def build(derived: DerivedFolder, content: bytes = b"codes") -> None:
+    with derived.build() as folder:
         (folder / "codes.bin").write_bytes(content)
         write_header(folder, passages=2)
 
 
-def content(artefact: Artefact) -> bytes | None:
-    folder = artefact.open()
+def content(derived: DerivedFolder) -> bytes | None:
+    folder = derived.open()
     return None if folder is None else (folder.folder / "codes.bin").read_bytes()
 
 
-def stored(artefact: Artefact) -> str:
+def stored(derived: DerivedFolder) -> str:
     """The place of the file of codes."""
-    (info,) = [info for info in files_in(artefact.place, deep=True) if info.base_name == "codes.bin"]
-    return info.path if artefact.is_local else f"s3://{info.path}"
+    (info,) = [info for info in files_in(derived.place, deep=True) if info.base_name == "codes.bin"]
+    return info.path if derived.is_local else f"s3://{info.path}"
 
 
-def test_files_come_back_until_they_are_removed(artefact: Artefact) -> None:
-    assert (artefact.open(), artefact.size(), artefact.header()) == (None, None, None)
-    build(artefact)
-    assert (content(artefact), artefact.header()) == (b"codes", {"passages": 2})
-    assert artefact.size() == sum(info.size for info in files_in(artefact.place, deep=True))
-    build(artefact, b"newer")
-    assert content(artefact) == b"newer"
-    other = Artefact(artefact.uri, "codes/other")
-    assert [each is None for each in for_all(artefact.uri, [artefact, other], Artefact.open)] == [False, True]
-    with artefact.below("sketch").build() as folder:
+def test_files_come_back_until_they_are_removed(derived: DerivedFolder) -> None:
+    assert (derived.open(), derived.size(), derived.header()) == (None, None, None)
+    build(derived)
+    assert (content(derived), derived.header()) == (b"codes", {"passages": 2})
+    assert derived.size() == sum(info.size for info in files_in(derived.place, deep=True))
+    build(derived, b"newer")
+    assert content(derived) == b"newer"
+    other = DerivedFolder(derived.uri, "codes/other")
+    assert [each is None for each in for_all(derived.uri, [derived, other], DerivedFolder.open)] == [False, True]
+    with derived.below("sketch").build() as folder:
         (folder / "lists").write_bytes(b"lists")
-    assert artefact.below("sketch").open() is not None
-    assert folders_in(artefact.uri, "codes") == ["key"]
-    artefact.remove()
-    artefact.remove()
-    assert (artefact.open(), artefact.below("sketch").open()) == (None, None)
+    assert derived.below("sketch").open() is not None
+    assert folders_in(derived.uri, "codes") == ["key"]
+    derived.remove()
+    derived.remove()
+    assert (derived.open(), derived.below("sketch").open()) == (None, None)
 
 
-def test_a_failed_build_changes_nothing(artefact: Artefact) -> None:
-    build(artefact)
+def test_a_failed_build_changes_nothing(derived: DerivedFolder) -> None:
+    build(derived)
 
     def fails() -> None:
-        with artefact.build() as folder:
+        with derived.build() as folder:
             (folder / "codes.bin").write_bytes(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fails()
-    assert content(artefact) == b"codes"
+    assert content(derived) == b"codes"
 
 
 @pytest.mark.parametrize("damage", [b"coded", b"cod", None])
-def test_damage_is_named(damage: bytes | None, artefact: Artefact) -> None:
-    build(artefact)
-    place = stored(artefact)
+def test_damage_is_named(damage: bytes | None, derived: DerivedFolder) -> None:
+    build(derived)
+    place = stored(derived)
     remove(place) if damage is None else write_bytes(place, damage)
     with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
-        artefact.check()
-    if not (artefact.is_local and damage == b"coded"):
+        derived.check()
+    if not (derived.is_local and damage == b"coded"):
         with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
-            artefact.open()
+            derived.open()
     write_bytes(place, b"codes")
-    assert content(artefact) == b"codes", "no damaged copy is in the cache"
+    assert content(derived) == b"codes", "no damaged copy is in the cache"
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd"])
-def test_a_listing_cannot_write_elsewhere(name: str, artefact: Artefact) -> None:
+def test_a_listing_cannot_write_elsewhere(name: str, derived: DerivedFolder) -> None:
     listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "header": {}, "digest": "00"}
-    write_bytes(f"{artefact.place}/{LISTING}", json.dumps(listing).encode())
-    with pytest.raises(DamagedError, match=r"artefact.json is damaged"):
-        artefact.open()
+    write_bytes(f"{derived.place}/{LISTING}", json.dumps(listing).encode())
+    with pytest.raises(DamagedError, match=r"listing.json is damaged"):
+        derived.open()
 
 
 def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
-        artefact = Artefact(bucket, "codes/key")
-        build(artefact)
-        held = artefact.open()
+        derived = DerivedFolder(bucket, "codes/key")
+        build(derived)
+        held = derived.open()
         assert held is not None
-        place = stored(artefact)
+        place = stored(derived)
         remove(place)
-        assert content(artefact) == b"codes"
+        assert content(derived) == b"codes"
         write_bytes(place, b"codes")
         (held.folder / "codes.bin").write_bytes(b"cod")
-        assert content(artefact) == b"codes"
+        assert content(derived) == b"codes"
         (held.folder / "codes.bin").write_bytes(b"coded")
         with pytest.raises(DamagedError, match=r"codes.bin is damaged"):
-            artefact.check()
-        artefact.check()
+            derived.check()
+        derived.check()
 
 
 def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
-    artefact = Artefact(bucket, "codes/key")
-    build(artefact, b"one")
-    listing = read_bytes(f"{artefact.place}/{LISTING}")
-    build(artefact, b"another")
-    write_bytes(f"{artefact.place}/{LISTING}", listing)
-    artefact.check()
+    derived = DerivedFolder(bucket, "codes/key")
+    build(derived, b"one")
+    listing = read_bytes(f"{derived.place}/{LISTING}")
+    build(derived, b"another")
+    write_bytes(f"{derived.place}/{LISTING}", listing)
+    derived.check()
 
 
 @pytest.mark.parametrize("count", [3, 20_000])
 def test_arrays(count: int, tmp_path: Path) -> None:
     dtypes = {"a": np.float32, "b": np.uint16}
     rows_N = np.arange(count)
-    with Artefact(str(tmp_path), "codes/key").build() as folder:
+    with DerivedFolder(str(tmp_path), "codes/key").build() as folder:
         assert write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}]) == {"a": 2 * count, "b": 1}
         new_array(folder / "c.bin", np.int32, (2, count))[:] = rows_N
         new_array(folder / "d.bin", np.int32, (0, 7))
