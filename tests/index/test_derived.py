@@ -26,9 +26,7 @@ from tests.cluster.s3 import S3
 
 
 @pytest.fixture(params=["disk", "store"])
-def folder_of(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DerivedFolder]:
+def derived(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DerivedFolder]:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
     if request.param == "disk":
         yield DerivedFolder(str(tmp_path / "index"), "codes/key")
