@@ -16,7 +16,7 @@ from pydantic import Field
 from diffretriever.schemas.base import Model, differing_fields
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.metadata import Columns, ColumnType
-from diffretriever.schemas.retriever import ASKED_BY, RetrieverConfig
+from diffretriever.schemas.retriever import RetrieverConfig
 
 MANIFEST_FORMAT = 1
 
@@ -78,19 +78,7 @@ class IndexManifest(Model):
         return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
-        config = self.retriever.model_dump(mode="json", exclude={*ASKED_BY})
-        if self.retriever.has_weights:
-            for place in (
-                "source",
-                "revision",
-                "attention",
-                "adapter",
-                "adapter_revision",
-                "merge_adapter",
-                "accepted_fields",
-            ):
-                config["backbone"].pop(place)
-        identity = {"format": self.format, "weights": self.weights, "retriever": config}
+        identity = {"format": self.format, "weights": self.weights, "retriever": self.retriever.identity()}
         return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}
 
 

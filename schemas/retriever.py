@@ -126,7 +126,11 @@ class OnCollection(Model):
 
 
 ASKED_BY = frozenset({"default_mode", "default_selector"})
-"""Fields that say how an index is asked where nobody says otherwise; nothing that it holds depends on them."""
+"""Query-time fields: defaults of a search, which change no stored vector."""
+_WEIGHTS_FROM = frozenset(
+    ("source", "revision", "attention", "adapter", "adapter_revision", "merge_adapter", "accepted_fields")
+)
+"""Fields of a backbone that locate or run its weights; a digest identifies the weights themselves."""
 
 
 class RetrieverBase(Model):
@@ -158,6 +162,15 @@ class RetrieverBase(Model):
                 f"{suggest(self.default_mode, self.offered_modes)}"
             )
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that stored vectors depend on, as JSON values; the digest of the weights completes them."""
+        values = self.model_dump(mode="json", exclude={*ASKED_BY})
+        if self.has_weights:
+            values["backbone"] = {
+                name: value for name, value in values["backbone"].items() if name not in _WEIGHTS_FROM
+            }
+        return values
 
     @property
     @abstractmethod

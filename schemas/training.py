@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.retriever import ASKED_BY, RetrieverConfig
+from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import PresetListing
 
 MANIFEST_FILE = "training.json"
@@ -240,11 +240,6 @@ class TrainingManifest(Model):
     def identity(self) -> dict[str, Any]:
         """The fields that tell one training from another, as JSON values: not its progress, nor paths of weights."""
         values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "slots", "versions"})
-        # How indexes are searched changes nothing here.
-        for field in ASKED_BY:
-            values["retriever"].pop(field, None)
-        # The same weights may have another path now: their digest is what counts.
-        for field in ("source", "revision", "attention"):
-            values["retriever"].get("backbone", {}).pop(field, None)
+        values["retriever"] = self.retriever.identity()
         values["start"] = None if self.start is None else self.start.digest
         return values

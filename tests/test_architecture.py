@@ -26,7 +26,6 @@ LEVELS = {
     "presets": 1,
     "backbones": 1,
     "client": 1,
-    "artefacts": 2,
     "ledger": 2,
     "testing": 2,
     "codecs": 2,

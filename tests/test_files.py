@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
-import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -29,7 +28,6 @@ from diffretriever.files import (
     read_text,
     remove,
     whole_file,
-    whole_folder,
     write_bytes,
     write_text,
 )
@@ -212,22 +210,3 @@ def test_no_bucket_and_no_store(bucket: str, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match="object stores of this kind are not known"):
         read_bytes("nonsense://bucket/x")
     assert not is_local("nonsense://bucket/x")
-
-
-def test_a_folder_that_another_built_and_removed_meanwhile_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an older version's files are, once a newer one is searched."""
-    rename = Path.rename
-
-    def late(self: Path, target: Path) -> Path:
-        (target / "file").mkdir(parents=True)
-        try:
-            return rename(self, target)
-        finally:
-            shutil.rmtree(target)
-
-    monkeypatch.setattr(Path, "rename", late)
-    with whole_folder(tmp_path / "version-1") as folder:
-        (folder / "file").write_text("as good")
-    assert not list(tmp_path.iterdir())

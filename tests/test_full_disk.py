@@ -9,7 +9,6 @@ import errno
 import os
 import resource
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,21 +19,15 @@ import numpy as np
 import pytest
 
 from diffretriever import progress
-from diffretriever.artefacts.artefact import Artefact, unless_damaged
-from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
-from diffretriever.collections.beir import unpack
-from diffretriever.files import whole_folder, write_text
+from diffretriever.files import whole_folder
 from diffretriever.full_disk import full_disk
-from diffretriever.index.compaction import execute, plan
-from diffretriever.index.rewrite import parts_of, write_part
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.derived import DerivedFolder, unless_damaged
+from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.ledger import Ledger
 from diffretriever.schemas.search import SearchJob
-from diffretriever.search.accelerate import make_missing, missing_files
-from diffretriever.search.bm25 import Bm25Search, bm25_artefact
-from diffretriever.search.sparse.segment import write_segment
-from tests.index.compressed_cases import block, fill, manifest
+from diffretriever.search.bm25 import Bm25Search, bm25_folder
+from diffretriever.search.sparse.segment import PostingsSegment
+from tests.index.compressed_cases import block, fill
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -53,10 +46,6 @@ def small_files(most: int) -> Iterator[None]:
         sys.dont_write_bytecode = keeps_none
 
 
-def _a_file(folder: Path) -> Callable[[], object]:
-    return lambda: write_text(folder / "file", "x" * 1000)
-
-
 def _a_folder(folder: Path) -> Callable[[], object]:
     def write() -> None:
         with whole_folder(folder / "made") as made:
@@ -65,20 +54,12 @@ def _a_folder(folder: Path) -> Callable[[], object]:
     return write
 
 
-def _an_entry(folder: Path) -> Callable[[], object]:
-    return lambda: Ledger(folder / "ledger").put("piece", bytes(1000))
-
-
 def _an_artefact(folder: Path) -> Callable[[], object]:
     def write() -> None:
-        with Artefact(str(folder), "codes/key").build() as made:
+        with DerivedFolder(str(folder), "codes/key").build() as made:
             np.save(made / "numbers.npy", np.arange(1000))
 
     return write
-
-
-def _a_new_index(folder: Path) -> Callable[[], object]:
-    return lambda: PassageIndex.create(str(folder / "index"), manifest())
 
 
 def _a_block(folder: Path) -> Callable[[], object]:
@@ -97,38 +78,12 @@ def _a_deletion(folder: Path) -> Callable[[], object]:
     return lambda: index.delete([index.batches(["id"], 4).__next__().column("id")[0].as_py()])
 
 
-def _a_compaction(folder: Path) -> Callable[[], object]:
-    index = fill(str(folder / "index"), 20, 20)
-    return lambda: execute(table_uri(index.uri), plan(index.dataset)[0].text)
-
-
-def _codes_anew(folder: Path) -> Callable[[], object]:
-    index = fill(str(folder / "index"), 20)
-    return lambda: write_part(index.uri, index.version, parts_of(index)[0], index.manifest)
-
-
-def _codes_and_postings(folder: Path) -> Callable[[], object]:
-    index, other = fill(str(folder / "index"), 20), fill(str(folder / "other"), 20)
-    # What is compiled is kept in files, too.
-    make_missing(other, missing_files(other))
-    return lambda: make_missing(index, missing_files(index))
-
-
 def _a_segment(folder: Path) -> Callable[[], object]:
     impacts = (np.arange(500), np.ones(500, np.float32), np.array([0, 500]))
-    return lambda: write_segment(folder / "segment", [impacts], 1000)
+    return lambda: PostingsSegment.build(folder / "segment", [impacts], 1000)
 
 
-def _a_zip(folder: Path) -> Callable[[], object]:
-    with zipfile.ZipFile(folder / "c.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("corpus.jsonl", "x" * 1000)
-    return lambda: unpack(folder / "c.zip")
-
-
-WRITERS = [
-    *(_a_file, _a_folder, _an_entry, _an_artefact, _a_new_index, _a_block, _a_commit, _a_deletion, _a_compaction),
-    *(_codes_anew, _codes_and_postings, _a_segment, _a_zip),
-]
+WRITERS = [_a_folder, _an_artefact, _a_block, _a_commit, _a_deletion, _a_segment]
 
 
 @pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
@@ -186,12 +141,6 @@ def test_other_errors_are_none(error: Exception) -> None:
     assert full_disk(error) is None
 
 
-def test_what_a_full_disk_led_to_is_one() -> None:
-    error = ValueError("cannot download")
-    error.__cause__ = FULL
-    assert full_disk(error) is not None
-
-
 @pytest.fixture
 def entry(jobs_path: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """What every job begins with."""
@@ -220,7 +169,7 @@ def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
     Bm25Search(other).search(["text"], 3)
     with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*too large"):
         found = Bm25Search(index).search(["text"], 3)
-    assert bm25_artefact(index).size() is None
+    assert bm25_folder(index).size() is None
     assert len(found[0]) == 3
 
 
@@ -237,11 +186,3 @@ def test_a_cache_on_a_disk_that_is_too_full_is_done_without(
 
     with small_files(0), pytest.raises(OSError, match="too large"):
         cache.get("key", 5, fetch)
-
-
-def test_a_search_goes_on_without_what_cannot_be_fetched(caplog: pytest.LogCaptureFixture) -> None:
-    def fetch() -> int:
-        raise FULL
-
-    assert unless_damaged(fetch) is None
-    assert "is searched without it" in caplog.text

@@ -1,7 +1,10 @@
-"""Reading and writing at a place, local or on an object store, so that nobody sees half a file or half a folder.
+"""Read and write files at local paths and object-store URIs; a reader never sees half a file or half a folder.
 
-Object stores are spoken to by pyarrow, tables on them by Lance. Both take endpoint, region and credentials from the
-same variables of the environment: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on.
+Functions here raise FileNotFoundError for a missing file. An error of an object store is a ValueError that names the
+URI and the setting to check.
+
+pyarrow reads and writes objects, Lance tables. Both take endpoint, region and credentials from the same environment
+variables: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ AnyPlace: TypeAlias = str | Path | StorePath
 """A path or an object-store URI, also as text."""
 
 _READ_BYTES = 8 << 20
-"""Of an object, fetched at once."""
+"""Bytes of an object that are fetched at once."""
 _REASON_CHARACTERS = 300
-_UNKNOWN = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ANSWER_SECONDS, _CONNECT_SECONDS = 60, 10
 _TRUE = ("1", "true", "yes", "on", "y")
@@ -51,7 +54,7 @@ _ADVICE = {
     "NO_SUCH_BUCKET": "there is no such bucket: check its name, AWS_REGION and AWS_ENDPOINT_URL",
     "NETWORK_CONNECTION": "nothing answers there: check AWS_ENDPOINT_URL, AWS_REGION and the network",
 }
-"""What AWS calls an error → what it means to a user."""
+"""Name of an AWS error → problem and fix."""
 
 
 def cache_dir() -> Path:
@@ -61,22 +64,22 @@ def cache_dir() -> Path:
 
 
 def is_local(place: AnyPlace) -> bool:
-    """Return whether this is a path or a `file:` URI, and no object-store URI."""
+    """Return whether this is a path or a `file:` URI, not an object-store URI."""
     return "://" not in plain_place(str(place))
 
 
 def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
-    """Return the filesystem of a local path or an object-store URI, and its path in there.
+    """Return pyarrow's filesystem of a local path or an object-store URI, and the path in it.
 
     Raises:
-        ValueError: nothing here speaks with object stores of this kind, or the environment lacks a setting.
+        ValueError: object stores of this kind are unknown, or the environment lacks a setting.
     """
     import pyarrow as pa
     from pyarrow import fs
 
     text = plain_place(str(place))
     if is_local(text):
-        # Paths may hold what would have another meaning in a URI.
+        # Some characters of a path have another meaning in a URI.
         return fs.LocalFileSystem(), str(Path(text).absolute())
     scheme, _, path = str(StorePath(text)).partition("://")
     if scheme.lower() == "s3":
@@ -85,42 +88,34 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
             raise ValueError(f"{text}: Lance refuses the endpoint {endpoint}, which is http: set AWS_ALLOW_HTTP=true")
         return _s3(endpoint, region, path.partition("/")[0]), unquote(path)
     try:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
+        filesystem_and_path: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(text)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{text}: object stores of this kind are not known here ({error}): use s3://") from error
-    return found
+    return filesystem_and_path
 
 
 @lru_cache(maxsize=8)
 def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
-    """Return the connection to a bucket.
-
-    pyarrow itself looks for an endpoint in the environment in some of its ways to a filesystem, and not in others.
-    """
+    # Not all constructors of pyarrow's filesystems read the endpoint from the environment.
     from pyarrow import fs
 
     if not endpoint and not region:
-        with _told(f"s3://{bucket}"):
+        with _named(f"s3://{bucket}"):
             region = fs.resolve_s3_region(bucket)
     return fs.S3FileSystem(
         endpoint_override=endpoint or None,
         region=region or "us-east-1",
-        # A small object is one request then, and errors come when the stream is closed.
+        # A small object is one request, and errors come when the stream is closed.
         allow_delayed_open=True,
-        # Of its own it gives up after 3 seconds, which a busy store may well take.
+        # The default of 3 seconds is too short for a busy store.
         request_timeout=_ANSWER_SECONDS,
         connect_timeout=_CONNECT_SECONDS,
     )
 
 
 @contextmanager
-def _told(place: AnyPlace) -> Iterator[None]:
-    """Turn errors of an object store into ones that name the place.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: anything else; the message says what to check.
-    """
+def _named(place: AnyPlace) -> Iterator[None]:
+    """Turn errors of an object store into those that the module describes."""
     import pyarrow as pa
 
     try:
@@ -128,19 +123,15 @@ def _told(place: AnyPlace) -> Iterator[None]:
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place)) from None
     except (OSError, pa.ArrowException) as error:
-        said = str(error)
-        advice = next((text for name, text in _ADVICE.items() if name in said), "it cannot be read or written now")
-        raise ValueError(f"{place}: {advice} ({said})") from error
+        advice = next(
+            (text for name, text in _ADVICE.items() if name in str(error)), "it cannot be read or written now"
+        )
+        raise ValueError(f"{place}: {advice} ({error})") from error
 
 
 @contextmanager
 def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes; it can be sought in. Of an object, what is not read is not fetched.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: the object store refuses it, or does not answer.
-    """
+    """Open a file for reading bytes, with `seek`; of an object, only the parts that are read are fetched."""
     if is_local(place):
         with _path(place).open("rb") as file:
             yield file
@@ -150,13 +141,13 @@ def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
 
 
 class _Object(io.RawIOBase):
-    """An object of a store, open for reading; errors of the store name the place."""
+    """An object of a store, open for reading; its errors name the URI, and those of a caller's code stay."""
 
     def __init__(self, place: AnyPlace) -> None:
         super().__init__()
         self._place = place
         filesystem, path = filesystem_of(place)
-        with _told(place):
+        with _named(place):
             self._source = filesystem.open_input_file(path)
 
     def readable(self) -> bool:
@@ -166,12 +157,12 @@ class _Object(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer) -> int:
-        with _told(self._place):
+        with _named(self._place):
             return int(self._source.readinto(buffer))
 
     def readall(self) -> bytes:
-        # Without this, Python asks the store for 8 KiB at a time.
-        with _told(self._place):
+        # Without this, Python requests 8 KiB at a time.
+        with _named(self._place):
             return bytes(self._source.read())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -187,33 +178,33 @@ class _Object(io.RawIOBase):
 
 
 def read_bytes(place: AnyPlace) -> bytes:
-    """Return what a file holds; raises as `open_input` does."""
+    """Return the content of a file."""
     with open_input(place) as stream:
         return stream.read()
 
 
 def read_text(place: AnyPlace) -> str:
-    """Return the UTF-8 text that a file holds; raises as `open_input` does."""
+    """Return the content of a UTF-8 file."""
     return read_bytes(place).decode()
 
 
 def read_model(place: AnyPlace, kind: type[M], fix: str) -> M:
-    """Return the value of a model that a file of JSON holds; raises as `understood` does."""
+    """Return the model in a JSON file; raises as `understood` does."""
     with understood(place, fix):
         return kind.model_validate_json(read_bytes(place))
 
 
 @contextmanager
 def understood(place: AnyPlace, fix: str) -> Iterator[None]:
-    """Run what reads a file and makes sense of it, whatever its parsers raise for damaged bytes.
+    """Run code that reads and parses a file, and explain any error of its parsers.
 
     Args:
         place: the file.
-        fix: what a user is to do about one that cannot be used.
+        fix: tells the user what to do about a damaged file.
 
     Raises:
-        OSError: it cannot be read; `filename` names it.
-        ValueError: it is damaged, or of another kind; the message names it, and says what is wrong and what to do.
+        OSError: the file cannot be read; `filename` names it.
+        ValueError: the file is damaged or of another kind; the message names file, problem and fix.
     """
     try:
         yield
@@ -235,87 +226,79 @@ def _reason(error: Exception) -> str:
 
 
 def write_text(place: AnyPlace, text: str) -> None:
-    """Write `text` as UTF-8 to a local path or an object-store URI, whole or not at all."""
+    """Write a UTF-8 file, whole or not at all."""
     write_bytes(place, text.encode())
 
 
 def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
-    """Write `data` to a local path or an object-store URI, whole or not at all.
-
-    Raises:
-        ValueError: the object store refuses it, or does not answer.
-    """
+    """Write a file, whole or not at all."""
     if is_local(place):
         with whole_file(place) as stream:
             stream.write(data)
         return
     filesystem, path = filesystem_of(place)
-    # One call, which no interrupt divides: when a stream is closed, its object is put in place, half of it too. And by
-    # itself pyarrow compresses what is named `.gz`.
-    with _told(place), filesystem.open_output_stream(path, compression=None) as stream:
+    # One call, which no interrupt can split: closing a stream creates its object, even half of it. Without the option,
+    # pyarrow compresses names in `.gz`.
+    with _named(place), filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)
 
 
 def exists(place: AnyPlace) -> bool:
-    """Return whether a file or folder is there; a folder of an object store is there if anything is in it."""
+    """Return whether there is a file, or a folder; a folder of an object store needs a file in it."""
     return _path(place).exists() if is_local(place) else _kind(place) != "NotFound"
 
 
 def is_file(place: AnyPlace) -> bool:
-    """Return whether a file is there; raises `ValueError` where an object store does not say."""
+    """Return whether there is a file."""
     return _path(place).is_file() if is_local(place) else _kind(place) == "File"
 
 
 def is_folder(place: AnyPlace) -> bool:
-    """Return whether a folder is there; raises `ValueError` where an object store does not say."""
+    """Return whether there is a folder."""
     return _path(place).is_dir() if is_local(place) else _kind(place) == "Directory"
 
 
-def _kind(place: AnyPlace) -> str:
+def _info(place: AnyPlace) -> fs.FileInfo:
     filesystem, path = filesystem_of(place)
-    with _told(place):
-        return str(filesystem.get_file_info(path).type.name)
+    with _named(place):
+        return filesystem.get_file_info(path)
+
+
+def _kind(place: AnyPlace) -> str:
+    return str(_info(place).type.name)
 
 
 def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
-    """Return what pyarrow says of each file right in a folder, or also below it, by path; none where there is none."""
+    """Return pyarrow's description of each file in a folder, also below it if `deep`, by path."""
     from pyarrow import fs
 
     filesystem, path = filesystem_of(folder)
-    with _told(folder):
-        found = filesystem.get_file_info(fs.FileSelector(path, recursive=deep, allow_not_found=True))
-    return sorted((info for info in found if info.type == fs.FileType.File), key=lambda info: str(info.path))
+    with _named(folder):
+        infos = filesystem.get_file_info(fs.FileSelector(path, recursive=deep, allow_not_found=True))
+    return sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
 
 
 def file_size(place: AnyPlace) -> int:
     """Return the bytes of a file, which must be there."""
-    filesystem, path = filesystem_of(place)
-    with _told(place):
-        return int(filesystem.get_file_info(path).size)
+    return int(_info(place).size)
 
 
 def file_state(place: AnyPlace) -> str:
-    """Return a text that changes when a file does: its size and the time of its last change.
-
-    Raises:
-        FileNotFoundError: it is not there.
-    """
+    """Return the size and the modification time of a file, as a text to compare."""
     if is_local(place):
         status = _path(place).stat()
         return f"{status.st_size}:{status.st_mtime_ns}"
-    filesystem, path = filesystem_of(place)
-    with _told(place):
-        info = filesystem.get_file_info(path)
+    info = _info(place)
     if not info.is_file:
         raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place))
     return f"{info.size}:{info.mtime_ns}"
 
 
 def remove(place: AnyPlace) -> None:
-    """Delete a file, or a folder with all that is in it; there may be nothing."""
+    """Delete a file, or a folder with its content, if it is there."""
     filesystem, path = filesystem_of(place)
-    with _told(place):
-        kind = filesystem.get_file_info(path).type.name
+    kind = _kind(place)
+    with _named(place):
         if kind == "Directory":
             filesystem.delete_dir(path)
         elif kind == "File":
@@ -323,15 +306,15 @@ def remove(place: AnyPlace) -> None:
 
 
 def _path(place: AnyPlace) -> Path:
-    found = as_place(place)
-    assert isinstance(found, Path), "the caller has checked this"
-    return found
+    path = as_place(place)
+    assert isinstance(path, Path), "the caller has checked this"
+    return path
 
 
-def file_digest(file: Path) -> str:
-    """Return the SHA-256 of a local file, in hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def file_digest(place: AnyPlace) -> str:
+    """Return the SHA-256 of a file, in hex."""
+    with open_input(place) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type] # it is buffered
 
 
 def json_digest(value: object) -> str:
@@ -343,15 +326,17 @@ def json_digest(value: object) -> str:
 def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `target` only if the block succeeds."""
     if not is_local(target):
-        with _whole_object(target) as stream:
-            yield stream
+        with tempfile.NamedTemporaryFile() as spool:
+            yield spool
+            spool.flush()
+            put_file(Path(spool.name), target)
         return
     path = _path(target)
-    temporary = _temporary_beside(path)
+    temporary = _temporary_for(path)
     try:
         with temporary.open("wb") as stream:
             yield stream
-        # Without, a loss of power may leave the new name with an empty file.
+        # Otherwise, a loss of power may leave the new name with an empty file.
         sync_path(temporary)
         temporary.replace(path)
     finally:
@@ -360,21 +345,9 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _whole_object(target: AnyPlace) -> Iterator[IO[bytes]]:
-    """Collect an object in a temporary file of this machine, and put it when the block succeeds."""
-    with tempfile.TemporaryFile() as spool:
-        yield spool
-        spool.flush()
-        if not os.fstat(spool.fileno()).st_size:
-            write_bytes(target, b"")
-            return
-        write_bytes(target, memoryview(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ)))
-
-
-@contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a folder to fill that appears at `target` only if the block succeeds."""
-    temporary = _temporary_beside(target)
+    temporary = _temporary_for(target)
     temporary.mkdir()
     try:
         yield temporary
@@ -386,26 +359,26 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has all that is in a local folder, and the folder."""
+    """Wait until a local folder and its content are on the disk."""
     for path in (*folder.rglob("*"), folder):
         sync_path(path)
 
 
 def sync_path(path: Path) -> None:
-    """Wait until the disk has what a local file holds, or the entries of a local folder."""
+    """Wait until the content of a local file, or the entries of a local folder, are on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError as error:
-        # Some file systems of a network know it of files only.
-        if not (path.is_dir() and error.errno in _UNKNOWN):
+        # Some network file systems sync files only.
+        if not (path.is_dir() and error.errno in _NO_FSYNC):
             raise
     finally:
         os.close(number)
 
 
 def put_file(file: Path, target: AnyPlace) -> None:
-    """Copy a local file to a place, whole or not at all."""
+    """Copy a local file to a path or URI, whole or not at all."""
     if not file.stat().st_size:
         write_bytes(target, b"")
         return
@@ -414,13 +387,13 @@ def put_file(file: Path, target: AnyPlace) -> None:
 
 
 def put_folder(folder: Path, target: AnyPlace, last: str) -> None:
-    """Copy the files right in a local folder to a place, `last` after all others: it says that they are there."""
+    """Copy the files of a local folder to a path or URI, `last` after all others: it marks a whole folder."""
     for file in sorted(folder.iterdir(), key=lambda file: (file.name == last, file.name)):
         put_file(file, as_place(target) / file.name)
 
 
-def _temporary_beside(target: Path) -> Path:
-    # mkstemp would make it readable by its owner only, and renaming keeps that.
+def _temporary_for(target: Path) -> Path:
+    # A file of mkstemp is readable by its owner only, also after it is renamed.
     target.parent.mkdir(parents=True, exist_ok=True)
     return target.parent / f".{uuid.uuid4().hex}.tmp"
 
@@ -429,14 +402,14 @@ def _move_unless_there(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError as error:
-        # Another process built the same folder first: its content is as good as ours, though it may be gone by now.
+        # Another process built the same folder first.
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Wait until no other process of this machine is in such a block. The file stays: a new one is another lock."""
+    """Wait until no other process of this machine is in such a block; the file stays."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -444,17 +417,14 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
-    """Return a local copy of a folder on an object store, whole; a machine fetches it once.
-
-    Processes that want it meanwhile wait. When a file there changes its size or its time, what is fetched next is
-    another copy; that of before stays for whoever reads it.
+    """Return a local copy of a folder on an object store; a machine fetches it once, until one of its files changes.
 
     Args:
         place: the folder.
-        wanted: patterns of names, with `*`, and of paths below the folder; `*` does not reach into deeper folders.
+        wanted: patterns of the files to fetch, as paths below the folder; `*` does not match `/`.
 
     Raises:
-        ValueError: no such file is there, one changed meanwhile, or the store refuses it or does not answer.
+        ValueError: no such file is there, or one changed meanwhile.
     """
     files = _wanted_files(place, wanted)
     if not files:
@@ -466,7 +436,8 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
         if not copy.is_dir():
             with whole_folder(copy) as folder:
                 for name, _, _ in files:
-                    _fetch(place / name, folder / name)
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    fetch_file(place / name, folder / name)
                 if _wanted_files(place, wanted) != files:
                     raise ValueError(f"{place} changed while it was fetched: start again")
     return copy
@@ -475,18 +446,18 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
 def _wanted_files(place: StorePath, wanted: Sequence[str]) -> list[tuple[str, int, int]]:
     """Return path below the folder, size and time of the files that any pattern matches."""
     _, root = filesystem_of(place)
-    found = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
-    return [file for file in found if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]
+    files = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
+    return [file for file in files if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]
 
 
 def _matches(path: PurePosixPath, pattern: str) -> bool:
     return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
 
 
-def _fetch(place: StorePath, target: Path) -> None:
+def fetch_file(place: AnyPlace, target: Path) -> None:
+    """Copy a file of an object store to a local path."""
     from pyarrow import fs
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     filesystem, path = filesystem_of(place)
-    with _told(place):
+    with _named(place):
         fs.copy_files(path, str(target), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())

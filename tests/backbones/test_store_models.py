@@ -54,7 +54,7 @@ def test_an_adapter(model: str, bucket: str, tmp_path: Path) -> None:
 def test_it_is_fetched_once_and_again_when_it_changes(model: str, cache: Path) -> None:
     folder = resolve_source(model)
     assert folder.parent == cache
-    with patch("diffretriever.files._fetch", side_effect=AssertionError("it is here")):
+    with patch("diffretriever.files.fetch_file", side_effect=AssertionError("it is here")):
         assert resolve_source(f"{model}/") == folder
     write_text(f"{model}/config.json", "{ }")
     newer = resolve_source(model)
@@ -93,14 +93,14 @@ def test_processes_and_threads_wait_for_one_another(model: str, cache: Path) -> 
 def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> None:
     from diffretriever import files
 
-    fetch = files._fetch
+    fetch = files.fetch_file
 
     def cut(place: StorePath, target: Path) -> None:
         fetch(place, target)
         if target.suffix == ".safetensors":
             raise ValueError("the store is gone")
 
-    with patch("diffretriever.files._fetch", cut), pytest.raises(ValueError, match="the store is gone"):
+    with patch("diffretriever.files.fetch_file", cut), pytest.raises(ValueError, match="the store is gone"):
         resolve_source(model)
     assert [path for path in cache.iterdir() if not path.name.endswith(".lock")] == []
 
@@ -108,7 +108,10 @@ def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> No
         fetch(place, target)
         write_text(f"{model}/config.json", "changed")
 
-    with patch("diffretriever.files._fetch", change), pytest.raises(ValueError, match="changed while it was fetched"):
+    with (
+        patch("diffretriever.files.fetch_file", change),
+        pytest.raises(ValueError, match="changed while it was fetched"),
+    ):
         resolve_source(model)
     assert resolve_source(model).is_dir()
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import HEADER, LISTING, Listing
 from diffretriever.collections import Passage
+from diffretriever.index.derived import LISTING, Listing, read_header, write_header
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
@@ -42,9 +41,9 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
     return index
 
 
-def resealed(artefact: Path) -> None:
-    """List the files of an artefact's folder again, so that all that was done to them counts as written."""
-    header = json.loads((artefact / LISTING).read_text())["header"]
-    (artefact / LISTING).unlink()
-    (artefact / HEADER).write_text(json.dumps(header))
-    Listing.seal(artefact)
+def resealed(folder: Path) -> None:
+    """List the files of an folder's folder again, so that all that was done to them counts as written."""
+    header = read_header(folder)
+    (folder / LISTING).unlink()
+    write_header(folder, **header)
+    Listing.seal(folder)

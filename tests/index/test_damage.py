@@ -10,9 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -217,35 +215,8 @@ def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: st
         assert problems(tmp_path / "index") == []
 
 
-def test_a_restore_leaves_newer_versions_that_can_be_read(tmp_path: Path) -> None:
-    index = fill(str(tmp_path / "index"), 3, 2)
-    assert len(PassageIndex.restore(index.uri, 2)) == 3
-    assert len(PassageIndex.open(index.uri, 3)) == 5
-
-
-def test_an_index_that_is_made_while_one_looks_is_not_damaged(tmp_path: Path) -> None:
-    """Lance has found nothing, and then another process makes it."""
-    index = fill(str(tmp_path / "index"), 5)
-    opened, calls = lance.dataset, []
-
-    def late(*given: object, **named: object) -> object:
-        calls.append(given)
-        if len(calls) == 1:
-            raise ValueError(f"Dataset at path {given[0]} was not found")
-        return opened(*given, **named)
-
-    for look in (PassageIndex.exists, PassageIndex.open):
-        calls.clear()
-        with patch("lance.dataset", late):
-            assert look(index.uri)
-
-
 def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 3, 2)
-    with damaged(newest_manifest(index), "missing"):
-        (told,) = problems(tmp_path / "index")
-        assert f"version {index.version} was committed, and the last manifest there is of {index.version - 1}" in told
-    assert problems(tmp_path / "index") == []
     for file in (tmp_path / "index" / TABLE / "_versions").iterdir():
         file.unlink()
     with pytest.raises(ValueError, match=r"holds passages, and .*_versions no manifest"):
@@ -266,21 +237,9 @@ def test_a_changed_bit_of_a_data_file_is_found_where_it_changes_a_row(tmp_path: 
     assert found > 10
 
 
-def test_zeros_in_the_names_of_encodings_are_a_sentence(tmp_path: Path) -> None:
-    """Of which Lance's error would end the process, were it told by a stream of rows."""
-    index = fill(str(tmp_path / "index"), 5)
-    (file,) = (tmp_path / "index" / TABLE / "data").iterdir()
-    name = b"encodings.ColumnEncoding"
-    assert name in file.read_bytes()
-    file.write_bytes(file.read_bytes().replace(name, b"encodings.C\0\0\0\0\0Encoding"))
-    for read in (lambda: index.passages(["p1"]), lambda: len(list(index.batches(["id"], 9))), index.keys):
-        with pytest.raises(ValueError, match=r"the table of .* is damaged: .*Restore"):
-            read()
-
-
 @pytest.mark.parametrize(
     "name",
-    ["codes/*/scales.bin", "postings/*/segment/rows.npy", "codes/*/sketch/factors.bin"],
+    ["codes/*/scales.bin", "postings/*/rows.bin", "codes/*/sketch/factors.bin"],
 )
 def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     index = neural(tmp_path / "index")
@@ -291,23 +250,3 @@ def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
     CandidateIndex.build(index, open_segments(index)[0])
     assert problems(tmp_path / "index") == []
     assert sorted((tmp_path / "index").glob(name))[0].read_bytes() == sound
-
-
-def test_another_name_of_the_column_of_checksums_is_found(tmp_path: Path) -> None:
-    """No row of it can be checked."""
-    index = fill(str(tmp_path / "index"), 5)
-    file = newest_manifest(index)
-    file.write_bytes(file.read_bytes().replace(b"row_checksum", b"row_checksuo"))
-    (problem,) = problems(tmp_path / "index")
-    assert "a column is not as the manifest wants it: ['row_checksum']" in problem
-
-
-def test_a_changed_bit_of_a_manifest_is_found_or_changes_nothing_that_is_searched(tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-    index = fill(str(folder), 37)
-    right, file = [answers(index.uri)], newest_manifest(index)
-    data = file.read_bytes()
-    for place in np.random.default_rng(0).integers(0, len(data), 60).tolist():
-        file.write_bytes(flipped(data, place))
-        if not problems(folder):
-            assert_right(folder, right, "emptied")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from diffretriever.files import write_text
-from diffretriever.index import damage
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.inspect import Verification
 from diffretriever.search.inspection import inspect
@@ -92,32 +91,12 @@ def test_a_checksum_that_is_gone_or_another(folder: Path) -> None:
     assert all("cannot be used" in each for each in found(folder))
 
 
-def test_checksums_are_joined_and_go_with_their_files(folder: Path) -> None:
+def test_records_are_removed_with_their_files(folder: Path) -> None:
     index = PassageIndex.open(str(folder))
-    index.forget_versions()
+    index.forget_versions(timedelta(0))
     assert len(records(folder)) == 1
-    assert verified(folder).without_checksums == 0
-    write_text(folder / "deletions" / "damaged.json", "{")
     index.delete(["p32"])
-    index.forget_versions()
-    assert len(records(folder)) == 2
-    (folder / "deletions" / "damaged.json").unlink()
-    assert verified(folder).without_checksums == 0
-    index.compact()
-    index.delete([f"p{number}" for number in range(20)])
-    index.compact()
+    index.compact(timedelta(0))
+    assert (records(folder), verified(folder).problems) == ([], [])
     index.delete(["p33"])
-    assert verified(folder).without_checksums == 0
-    assert verified(folder).problems == []
-
-
-def test_processes_join_checksums_at_the_same_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One has listed the files when another joins them."""
-    listed = damage._records(str(folder))
-    PassageIndex.open(str(folder)).forget_versions()
-    (joined,) = records(folder)
-    monkeypatch.setattr(damage, "_records", lambda _: listed)
-    PassageIndex.open(str(folder)).forget_versions()
-    monkeypatch.undo()
-    assert joined in records(folder)
     assert (verified(folder).problems, verified(folder).without_checksums) == ([], 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from tests.index.compressed_cases import (
@@ -71,31 +69,6 @@ def test_search_by_codes_gives_the_same_bits_as_the_stream(codec: str, k: int, i
     assert found(made, k) == streamed(made, k)
     search = CompressedScan(made, narrow, *open_packed(made))
     assert search.search(QUERIES, k) == streamed(made, k)
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_scores_are_the_mean_of_each_query_vectors_best(codec: str, index: PassageIndex) -> None:
-    """By plain numpy over what the codec decodes (paper Eq. 2)."""
-    made = compressed(index, codec)
-    table = made.dataset.to_table(columns=["id", "codes"])
-    codes, offsets = read_packed(table)
-    assert made.manifest.codec is not None
-    vectors = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
-    for query, hits in enumerate(found(made, 1000)):
-        own = QUERIES.vectors_MH[QUERIES.offsets[query] : QUERIES.offsets[query + 1]].astype(np.float64)
-        products = own @ vectors.astype(np.float64).T
-        bests = [products[:, a:b].max(axis=1).mean() for a, b in pairwise(offsets)]
-        expected = dict(zip(table.column("id").to_pylist(), bests, strict=True))
-        assert dict(hits) == pytest.approx(expected, abs=1e-5)
-        assert [score for _, score in hits] == sorted(dict(hits).values(), reverse=True)
-
-
-def test_only_what_can_be_among_the_best_is_decoded(index: PassageIndex) -> None:
-    made = compressed(index, "product2")
-    search = open_dense(made, SearchOptions(index=made.uri), CPU)
-    assert isinstance(search, CompressedScan)
-    search.search(QUERIES.take(np.array([0])), 2)
-    assert 2 <= search.rescored < 20
 
 
 def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from diffretriever.codecs.product import load_codec
-from diffretriever.index.history import column_bytes, history
+from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.representations import read_vectors
@@ -21,9 +21,7 @@ from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.compressed import PACKED
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from diffretriever.studies import planning as storage
 from tests.index.compressed_cases import (
-    HIDDEN,
     MOST_VECTORS,
     add,
     assert_sound,
@@ -109,15 +107,6 @@ def test_the_codec_is_no_part_of_the_fingerprint(index: PassageIndex) -> None:
     assert made.manifest.differences(index.manifest) == []
 
 
-@pytest.mark.parametrize(("codec", "layout"), [("product2", "2-bit products"), ("product1", "1-bit products")])
-def test_the_planner_says_what_codes_take(codec: str, layout: str, tmp_path: Path) -> None:
-    index = fill(str(tmp_path / "index"), 3000)
-    n_vectors = len(stored_vectors(index))
-    sizes = column_bytes(compressed(index, codec))
-    shape = storage.Shape(len(index), HIDDEN, n_vectors / len(index), 0, 0)
-    assert sizes["codes"] == pytest.approx(storage.vector_layouts(shape)[layout], rel=0.05)
-
-
 def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     build_codes(index)
     made = compressed(index, "product2")
@@ -143,17 +132,10 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     assert (report.coded_fragments, report.uncoded_fragments, report.uncoded_rows) == (1, 1, 2)
 
 
-def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> None:
-    made = compressed(index, "product2")
-    with pytest.raises(ValueError, match="would undo the compression"):
-        accelerate(AccelerateJob(index=made.uri, candidates=True))
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("packed", "packed vectors beside the table differ"),
-        ("ids", "packed vectors beside the table differ"),
         ("rows", "packed vectors of a fragment are damaged"),
         ("counts", "packed vectors of a fragment are damaged"),
     ],
@@ -161,7 +143,7 @@ def test_candidates_of_a_compressed_index_are_refused(index: PassageIndex) -> No
 def test_damage_beside_the_table_is_found(name: str, kind: str, index: PassageIndex) -> None:
     made = compressed(index, "product2")
     accelerate(AccelerateJob(index=made.uri))
-    folder = PACKED.artefact(made, made.fragments()[0]).path
+    folder = PACKED.folder_of(made, made.fragments()[0]).path
     file = folder / f"{name}.bin"
     data = bytearray(file.read_bytes())
     # The last byte of the last number.

@@ -9,8 +9,6 @@ import pytest
 
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.codes import CODES, build_codes
-from diffretriever.search.inspection import inspect
 from tests.index.test_index import add, manifest
 
 
@@ -52,15 +50,3 @@ def test_columns_make_up_the_data_files(index: PassageIndex) -> None:
     assert list(sizes) == index.dataset.schema.names
     assert vector_bytes <= sizes["reps"] < 1.2 * vector_bytes
     assert 0.9 * index.contents().bytes < sum(sizes.values()) <= index.contents().bytes
-
-
-def test_fragments_with_and_without_codes(index: PassageIndex) -> None:
-    add(index, ["a", "b"])
-    build_codes(index)
-    add(index, ["c", "d", "e"])
-    index.delete(["d"])
-    codes = inspect(index, check=False).codes
-    assert codes is not None
-    assert (codes.coded_fragments, codes.uncoded_fragments, codes.uncoded_rows) == (1, 1, 2)
-    coded = CODES.artefact(index, index.fragments()[0]).path
-    assert codes.bytes == sum(file.stat().st_size for file in coded.iterdir())

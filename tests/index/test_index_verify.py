@@ -18,7 +18,6 @@ from diffretriever.schemas.inspect import Problem
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from diffretriever.search.dense.codes import CODES, build_codes
 from diffretriever.search.inspection import inspect
-from diffretriever.search.verify import verify
 from tests.index.damaged_cases import resealed
 
 HIDDEN, VOCAB = 8, 50
@@ -120,14 +119,6 @@ def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
     assert problem == Problem(kind="an id is there more than once", total=1, first=["a"])
 
 
-def test_models_without_normalisation_may_have_vectors_of_any_length(tmp_path: Path) -> None:
-    long = good_row("a") | scaled(good_row("a"), 3)
-    long |= {"reps": long["reps"][:1], "slot_tokens": [-1]}  # type: ignore[index]
-    for similarity, n_problems in (("dot", 0), ("cosine", 1)):
-        retriever = LibraryRetriever.model_validate({"backbone": BACKBONE, "similarity": similarity})
-        assert len(problems_of(fill(tmp_path / similarity, [long], retriever))) == n_problems
-
-
 @pytest.mark.parametrize(
     ("name", "dtype", "position", "value", "kind"),
     [
@@ -144,7 +135,7 @@ def test_codes_of_other_vectors(name: str, dtype: type, position: int, value: fl
     """Sound files, checksums included, that say something else than the table."""
     index = fill(tmp_path, [good_row("a")])
     build_codes(index)
-    folder = CODES.artefact(index, index.fragments()[0]).path
+    folder = CODES.folder_of(index, index.fragments()[0]).path
     file = folder / f"{name}.bin"
     array: np.ndarray = np.fromfile(file, dtype)
     assert array[position] != value
@@ -155,16 +146,6 @@ def test_codes_of_other_vectors(name: str, dtype: type, position: int, value: fl
     assert kind in problem.kind
 
 
-def test_codes_cut_short(tmp_path: Path) -> None:
-    index = fill(tmp_path, [good_row("a")])
-    build_codes(index)
-    file = CODES.artefact(index, index.fragments()[0]).path / "codes.bin"
-    file.write_bytes(file.read_bytes()[:-1])
-    (problem,) = problems_of(index)
-    assert problem.kind == "the codes of a fragment are damaged"
-    assert "codes.bin has 15 bytes, and 16 were written" in problem.first[0]
-
-
 def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a"), good_row("bb") | {"digest": b"0" * 16}])
     build_codes(index)
@@ -172,14 +153,3 @@ def test_deleted_passages_are_neither_checked_nor_missed(tmp_path: Path) -> None
     report = inspect(index, check=True)
     assert report.verification is not None
     assert (report.verification.rows, report.verification.problems) == (1, [])
-
-
-def test_counts_and_columns_that_are_not_the_tables_own(tmp_path: Path) -> None:
-    index = fill(tmp_path, [good_row("a")])
-    found = verify(index, index.contents().model_copy(update={"rows": 2}), lambda _: None, lambda _: None).problems
-    assert [(p.kind, p.first) for p in found] == [
-        ("counts differ", ["1 read, 2 counted, 1 by collection, 1 recorded by Lance"])
-    ]
-    index.manifest = index.manifest.model_copy(update={"hidden_size": HIDDEN + 1})
-    (problem,) = verify(index, index.contents(), lambda _: None, lambda _: None).problems
-    assert (problem.kind, problem.first) == ("a column is not as the manifest wants it", ["reps"])

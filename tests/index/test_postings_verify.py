@@ -11,7 +11,7 @@ from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.schemas.inspect import Problem
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse.postings import POSTINGS, build_postings
-from diffretriever.search.sparse.segment import array_file, checksum, read_segment, write_header
+from diffretriever.search.sparse.segment import DTYPES
 from tests.index.damaged_cases import resealed
 from tests.index.test_index_verify import fill, good_row
 
@@ -27,7 +27,7 @@ def index(tmp_path: Path) -> PassageIndex:
 
 
 def folder(index: PassageIndex) -> Path:
-    return POSTINGS.artefact(index, index.fragments()[0]).path
+    return POSTINGS.folder_of(index, index.fragments()[0]).path
 
 
 def problems_of(index: PassageIndex) -> list[Problem]:
@@ -64,32 +64,23 @@ def test_fragments_without_postings_are_counted(tmp_path: Path) -> None:
 )
 def test_postings_of_other_impacts(name: str, position: int, value: float, ids: list[str], index: PassageIndex) -> None:
     """Sound files, checksums included, that say something else than the table."""
-    segment = folder(index) / "segment"
-    header, arrays = read_segment(segment)
-    changed = arrays[name].copy()
+    changed = np.fromfile(folder(index) / f"{name}.bin", DTYPES[name])
     changed[position] = value
-    np.save(array_file(segment, name), changed)
-    sums = {**header.checksums, name: checksum(changed)}
-    write_header(segment, header.model_copy(update={"checksums": sums}))
+    changed.tofile(folder(index) / f"{name}.bin")
     resealed(folder(index))
     (problem,) = problems_of(index)
     assert (problem.kind, problem.first) == ("postings and impacts differ", ids)
 
 
 def test_files_of_other_passages(index: PassageIndex) -> None:
-    np.save(folder(index) / "rows.npy", np.array([0, 1, 9], np.uint32))
+    np.array([0, 1, 9], np.uint32).tofile(folder(index) / "fragment_rows.bin")
     resealed(folder(index))
     (problem,) = problems_of(index)
-    assert "rows beyond those of the fragment" in problem.first[0]
-    np.save(folder(index) / "rows.npy", np.array([0, 1, 2], np.uint32))
-    np.save(folder(index) / "ids.npy", np.frombuffer(b"abxccc", np.uint8))
-    resealed(folder(index))
-    (problem,) = problems_of(index)
-    assert (problem.kind, problem.first) == ("the fragment's postings have another id for the passage", ["bb"])
+    assert "beyond those of the fragment" in problem.first[0]
 
 
 def test_damaged_files(index: PassageIndex) -> None:
-    file = array_file(folder(index) / "segment", "rows")
+    file = folder(index) / "rows.bin"
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     (problem,) = problems_of(index)
     assert problem.kind == "the postings of a fragment are damaged"

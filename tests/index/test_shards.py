@@ -59,11 +59,6 @@ def test_what_is_appended_moves_nothing(shards: int) -> None:
     assert {number: after[number] for number in before} == before
 
 
-def test_the_order_of_the_table_does_not_count() -> None:
-    fragments = made(random_rows(60))
-    assert owners(fragments[::-1], 3) == owners(fragments, 3)
-
-
 def test_what_is_taken_away_moves_little() -> None:
     """A hundred fragments compacted into one."""
     fragments = made(random_rows(500))

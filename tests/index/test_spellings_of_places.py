@@ -6,27 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones.source import resolve_source
-from diffretriever.codecs.product import load_codec
-from diffretriever.collections import open_collection
-from diffretriever.files import is_local, write_bytes
+from diffretriever.files import is_local
 from diffretriever.front.index import Index
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, WriterLock, write_block
-from diffretriever.ledger import Ledger
-from diffretriever.presets import absolute_source
-from diffretriever.schemas.accelerate import AccelerateJob
-from diffretriever.schemas.encode import EncodeJob
-from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.inspect import InspectJob, MaintainJob
+from diffretriever.schemas.inspect import InspectJob
 from diffretriever.schemas.places import plain_place
-from diffretriever.schemas.search import SearchJob
-from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.search.accelerate import accelerate, missing_files
-from diffretriever.studies.reproduction.config import ReproduceJob
-from tests.index.compressed_cases import compressed, fill
-from tests.index.test_index import add, block, manifest
+from tests.index.test_index import block, manifest
 
 NAME = "an index ü%41?#"
 
@@ -99,78 +85,3 @@ def test_the_lock_is_one_under_every_spelling(place: Path) -> None:
             for other in (*uris(place), str(place)):
                 with pytest.raises(ValueError, match=r"another job .* is writing"), WriterLock(other):
                     pass
-
-
-def test_codes_can_be_made(place: Path) -> None:
-    index = PassageIndex.create(place.as_uri(), manifest())
-    add(index, ["a", "b"])
-    assert missing_files(index)
-    accelerate(AccelerateJob(index=place.as_uri()))
-    assert missing_files(PassageIndex.open(str(place))) == []
-
-
-def test_a_codec_is_found(place: Path) -> None:
-    made = compressed(fill(place.as_uri(), 20, 20), "product4")
-    assert made.manifest.codec is not None
-    digest = made.manifest.codec.digest
-    assert load_codec(codec_place(place.as_uri(), digest)).digest == digest
-    assert (place / "codecs" / f"{digest}.safetensors").is_file()
-
-
-def test_files_are_written_there(place: Path) -> None:
-    write_bytes(f"{place.as_uri()}/deep/file", b"1")
-    assert (place / "deep" / "file").read_bytes() == b"1"
-    work = Ledger(f"{place.as_uri()}/work")
-    work.put("name", b"2")
-    assert work.get("name") == b"2" == (place / "work" / "name").read_bytes()
-    work.clear()
-    assert not (place / "work").exists()
-
-
-def test_a_collection_is_found(place: Path) -> None:
-    place.mkdir()
-    (place / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
-    for uri in uris(place):
-        assert open_collection(uri).place() == str(place / "corpus.jsonl")
-
-
-def test_a_model_is_found(place: Path) -> None:
-    place.mkdir()
-    for uri in uris(place):
-        assert absolute_source(uri) == str(place)
-        assert resolve_source(uri) == place
-
-
-def test_configs_hold_the_path(place: Path) -> None:
-    for uri in uris(place):
-        for job in (InspectJob, MaintainJob, AccelerateJob):
-            assert job(index=uri).index == str(place)
-        assert MaintainJob(index=uri, delete_from=f"{uri}/ids").delete_from == place / "ids"
-        assert EvaluateJob(runs=(uri,), qrels=uri, output=uri).qrels == place
-        assert SearchJob(index=uri, query=uri).index == str(place)
-        assert SearchJob(index=uri, query=uri).query == uri
-        assert ServeConfig(index=uri).index == str(place)
-        told = ["--collection", "pydoc", "--index", uri, "--on-bad-input", "quarantine", "--quarantine", f"{uri}/bad"]
-        encode = EncodeJob.from_command_line(told)
-        assert (encode.index, encode.quarantine) == (str(place), place / "bad")
-        assert EvaluateJob(index=uri, collection="pydoc", output=uri).output == place
-
-
-def test_a_job_file_is_found(place: Path) -> None:
-    place.write_text("index: elsewhere")
-    for uri in uris(place):
-        assert InspectJob.from_command_line(["--config", uri]).index == "elsewhere"
-
-
-def test_folders_by_name_hold_the_path(place: Path) -> None:
-    place.mkdir()
-    for uri in uris(place):
-        assert ReproduceJob(output=uri, backbones={"minilm": uri}).backbones == {"minilm": place}
-
-
-def test_jobs_take_it_for_a_path(place: Path, jobs_path: None) -> None:
-    from _entry import absolute_place
-
-    for uri in uris(place):
-        assert absolute_place(uri, "--index") == str(place)
-    assert absolute_place("s3://bucket/folder", "--index") == "s3://bucket/folder"

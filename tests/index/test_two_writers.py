@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from tests.index.test_index import add, block, manifest
 
-ROOT = Path(__file__).resolve().parents[2]
 CHANGED = r"another process changed .*nothing of it is lost: run the same command again"
 Change = Callable[[PassageIndex], None]
 """What a writer does to the index that it has opened."""
@@ -114,41 +110,12 @@ def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: s
         assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("mine", COMMITS)
-def test_a_commit_that_comes_first_stays(index: PassageIndex, mine: str, other: str) -> None:
-    """The other writer has opened the version before; it is refused, or its change comes on top."""
-    expected = after(index.uri, CHANGES[mine])
-    stale = PassageIndex.open(index.uri)
-    index.refresh()
-    CHANGES[mine](index)
-    refused = ""
-    try:
-        OTHERS[other](stale)
-    except ValueError as error:
-        refused = str(error)
-    if not refused:
-        assert other in {"delete", "compact"}
-        gone = {"c"} if other == "delete" else set()
-        expected = [pair for pair in expected if pair[0] not in gone]
-    assert not refused or "another process changed" in refused
-    assert texts(index.uri) == expected
-
-
 def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageIndex) -> None:
     stale = PassageIndex.open(index.uri)
     replace("a", "b")(index)
     assert stale.delete(["a", "nothing"]) == 1
     assert ("b", "new") in texts(index.uri)
     assert "a" not in dict(texts(index.uri))
-
-
-def test_compaction_of_changed_fragments_is_refused(index: PassageIndex) -> None:
-    stale = PassageIndex.open(index.uri)
-    replace("a")(index)
-    with pytest.raises(ValueError, match=CHANGED):
-        stale.compact()
-    assert dict(texts(index.uri)) == {"a": "new", "b": "some text", "c": "some text", "e": "some text"}
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -197,64 +164,3 @@ def test_first_passages_of_two_writers(tmp_path: Path, emptied: bool) -> None:
     assert mine.manifest == PassageIndex.open(mine.uri).manifest
     last = history(mine)[-1]
     assert (last.change, last.rows, last.added, last.removed) == ("appended", 2, 2, 0)
-
-
-def test_other_failures_of_a_commit_are_told_as_they_are(index: PassageIndex) -> None:
-    with (
-        patch.object(lance.LanceDataset, "commit", side_effect=OSError("the store is on fire")),
-        pytest.raises(OSError, match="on fire"),
-    ):
-        append("x")(index)
-
-
-def test_two_processes(tmp_path: Path) -> None:
-    assert race(tmp_path, rounds=8) == 0
-
-
-def race(folder: Path, rounds: int) -> int:
-    """Let two processes commit the same passages at once, `rounds` times; return how often rows were there twice."""
-    code = f"from tests.index.test_two_writers import racer; racer({str(folder)!r})"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-c", code]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-    with (
-        subprocess.Popen(command, env=environment, **pipes) as one,
-        subprocess.Popen(command, env=environment, **pipes) as two,
-    ):
-        doubled = sum(_round(folder / str(number), [one, two]) for number in range(rounds))
-        for process in (one, two):
-            assert process.stdin is not None
-            process.stdin.close()
-    assert (one.returncode, two.returncode) == (0, 0)
-    return doubled
-
-
-def racer(folder: str) -> None:
-    """Prepare a commit to each index named on standard input, say so, and make it when told to."""
-    while name := sys.stdin.readline().strip():
-        index = PassageIndex.open(f"{folder}/{name}")
-        receipt = write_block(index.uri, block(["x", "y"]))
-        print("ready", flush=True)
-        sys.stdin.readline()
-        try:
-            Committer(index).commit({"key": receipt}, [])
-            print("committed", flush=True)
-        except ValueError as error:
-            print(error, flush=True)
-
-
-def _round(place: Path, processes: list[Any]) -> bool:
-    made = PassageIndex.create(str(place), manifest())
-    if int(place.name) % 2:
-        add(made, ["a"])
-    for say, wanted in ((place.name, "ready"), ("go", None)):
-        for process in processes:
-            process.stdin.write(f"{say}\n")
-        said = [process.stdout.readline().strip() for process in processes]
-        assert wanted is None or said == [wanted, wanted]
-    ids = [passage_id for passage_id, _ in texts(str(place))]
-    assert {"x", "y"} <= set(ids), "the winner's passages are there"
-    if len(ids) == len(set(ids)):
-        assert sorted("another process changed" in answer for answer in said) == [False, True], said
-    return len(ids) > len(set(ids))

@@ -21,7 +21,7 @@ KINDS = (FILE_KINDS["codes"], FILE_KINDS["postings"])
 
 
 def files(index: PassageIndex) -> dict[str, bytes]:
-    folders = [kind.artefact(index, f).path for kind in KINDS for f in index.fragments()]
+    folders = [kind.folder_of(index, f).path for kind in KINDS for f in index.fragments()]
     return {str(file.relative_to(f.parent.parent)): file.read_bytes() for f in folders for file in f.rglob("*.*")}
 
 
@@ -35,7 +35,7 @@ def test_files_made_by_ray(tmp_path: Path) -> None:
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
     for fragment in index.fragments():
         for kind in KINDS:
-            folder = kind.artefact(index, fragment).path
+            folder = kind.folder_of(index, fragment).path
             for file in sorted(folder.rglob("*.*")):
                 file.unlink()
             folder.rename(tmp_path / f"{kind.name}-{fragment.fragment_id}")

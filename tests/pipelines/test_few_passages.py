@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from diffretriever.artefacts.artefact import folders_in
 from diffretriever.collections import read_run
+from diffretriever.index.derived import folders_in
 from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import accelerate, executor, ray_executor, sweep
@@ -27,7 +27,7 @@ from diffretriever.schemas.training_data import MineNegativesJob
 from diffretriever.search import accelerate as files
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
-from diffretriever.search.bm25 import bm25_artefact
+from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
@@ -219,10 +219,10 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
     encode_collection(job.model_copy(update={"accelerate": False}))
     assert missing_files(PassageIndex.open(job.index))
-    assert bm25_artefact(PassageIndex.open(job.index)).size() is None
+    assert bm25_folder(PassageIndex.open(job.index)).size() is None
     encode_collection(job)
     assert not missing_files(PassageIndex.open(job.index))
-    assert bm25_artefact(PassageIndex.open(job.index)).size()
+    assert bm25_folder(PassageIndex.open(job.index)).size()
     monkeypatch.undo()
     monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
     more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.artefacts.artefact import folders_in
 from diffretriever.files import cache_dir
+from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.accelerate import make_on_ray
 from diffretriever.pipelines.batch_search import search_batch
@@ -28,7 +28,7 @@ def runs(job: BatchSearchJob) -> dict[str, str]:
 
 def fetched() -> set[Path]:
     """Return what lies in the cache of the workers."""
-    return set((cache_dir() / "artefacts").glob("*-*/"))
+    return set((cache_dir() / "derived").glob("*-*/"))
 
 
 def test_a_batch_search_by_files_that_tasks_made(bucket: str, checkpoint: Path, tmp_path: Path) -> None:

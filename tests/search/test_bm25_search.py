@@ -25,7 +25,7 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_artefact
+from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_folder
 from diffretriever.search.bm25_kernels import best_passages
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, decoded
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
@@ -182,7 +182,7 @@ def test_where_nothing_may_be_written_it_is_made_for_this_search(bm25_index: Pas
 
 def test_first_searches_of_a_version_at_the_same_time_are_one(bm25_index: PassageIndex) -> None:
     """All of them build it, and one keeps it; the others' folders find it there."""
-    bm25_artefact(bm25_index).remove()
+    bm25_folder(bm25_index).remove()
     start = threading.Barrier(4)
 
     def first(_: int) -> list[list[Hit]]:
@@ -192,4 +192,4 @@ def test_first_searches_of_a_version_at_the_same_time_are_one(bm25_index: Passag
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(first, range(4)))
     assert all(each == found[0] for each in found)
-    assert bm25_artefact(bm25_index).size() is not None
+    assert bm25_folder(bm25_index).size() is not None

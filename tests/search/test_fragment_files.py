@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.artefacts.artefact import bytes_in
 from diffretriever.collections import Passage
+from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
@@ -99,6 +99,6 @@ def test_small_files_are_read_and_a_system_that_maps_no_more_says_so(
     accelerate(AccelerateJob(index=index.uri))
     monkeypatch.setattr("numpy.memmap", no_more)
     assert len(open_segments(index)[0]) == 2
-    monkeypatch.setattr("diffretriever.index.mapped_files.MOST_READ", 0)
+    monkeypatch.setattr("diffretriever.index.derived._MOST_READ", 0)
     with pytest.raises(ValueError, match=r"max_map_count.*--compact"):
         open_segments(index)

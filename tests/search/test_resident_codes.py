@@ -147,7 +147,7 @@ def test_ragged_passages_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
         codes = coded(vectors, counts)
         slots = slots_of(codes)
         segment: Any = SimpleNamespace(
-            codes=codes, slots=slots, live_P=live, artefact=SimpleNamespace(place=f"made up {hidden}")
+            codes=codes, slots=slots, live_P=live, folder=SimpleNamespace(place=f"made up {hidden}")
         )
         asked_MH = rng.standard_normal((9, hidden)).astype(np.float16)
         queries = Representations.of_vectors(asked_MH, [1, 5, 3], [1, 1, 1])

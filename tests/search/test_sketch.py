@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -39,7 +37,7 @@ def by_means(index: PassageIndex) -> np.ndarray:
 
 
 def kept_of(index: PassageIndex) -> list[MeanSketches]:
-    held = [segment.artefact.open_added("sketch") for segment in open_segments(index)[0]]
+    held = [segment.folder.below("sketch").open() for segment in open_segments(index)[0]]
     return [MeanSketches.read(each.folder) for each in held if each is not None]
 
 
@@ -69,10 +67,3 @@ def test_what_a_filter_leaves_out_is_not_named(made: PassageIndex) -> None:
     for numbers in candidate_index.propose(MADE.queries(5), 10):
         assert len(numbers) == 10
         assert (numbers % 40 == 0).all()
-
-
-def test_files_of_another_format_are_refused(made: PassageIndex, tmp_path: Path) -> None:
-    kept_of(made)[0].write(tmp_path)
-    (tmp_path / "header.json").write_text('{"format": 0, "passages": 500}')
-    with pytest.raises(ValueError, match="another format"):
-        MeanSketches.read(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from diffretriever.artefacts.artefact import LISTING, Listing
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
@@ -140,22 +138,10 @@ def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.Monkey
     check(life, as_it_is)
 
 
-def test_postings_of_another_format_are_made_anew(life: Life) -> None:
-    build_postings(life.index)
-    folder = POSTINGS.artefact(life.index, life.index.fragments()[0]).path
-    listing = json.loads((folder / LISTING).read_text())
-    listing["header"]["format"] = 0
-    del listing["digest"]
-    (folder / LISTING).write_bytes(Listing.model_validate(listing).to_bytes())
-    assert len(open_inverted(life.index)[1]) == 1
-    check(life, as_it_is)
-    assert build_postings(life.index) == 1
-
-
-@pytest.mark.parametrize("file", ["rows.npy", "ids.npy", "id_lengths.npy", "segment/weights.npy"])
+@pytest.mark.parametrize("file", ["fragment_rows.bin", "rows.bin", "weights.bin"])
 def test_damaged_files_are_named_and_searched_around(file: str, life: Life, caplog: pytest.LogCaptureFixture) -> None:
     build_postings(life.index)
-    folder = POSTINGS.artefact(life.index, life.index.fragments()[0]).path
+    folder = POSTINGS.folder_of(life.index, life.index.fragments()[0]).path
     path = folder / file
     path.write_bytes(path.read_bytes()[:-4])
     check(life, as_it_is)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.artefacts.artefact import Artefact, folders_in
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.mapped_files import _opened
+from diffretriever.index.derived import folders_in
 from diffretriever.index.parts import shard_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
@@ -44,7 +42,7 @@ def _endpoint(s3: S3) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "artefacts"
+    return tmp_path / "cache" / "derived"
 
 
 @pytest.fixture
@@ -86,13 +84,13 @@ def test_the_same_hits_by_files_fetched_once(
         assert all(files.bytes > 0 for files in done.values())
     assert not list(cache.iterdir()), "who makes files need not fetch them"
     assert missing_files(stored) == []
-    with patch.object(Artefact, "_fetch", fail):
+    with patch("diffretriever.index.derived.fetch_file", fail):
         assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].made == 0, "to see what is there is enough"
     hits = found(stored, queries)
     assert list(hits) == ["dense codes", "sparse postings"]
     assert list(hits.values()) == list(streams.values())
     assert hits == found(local, queries), "bit for bit"
-    with patch.object(Artefact, "_fetch", fail):
+    with patch("diffretriever.index.derived.fetch_file", fail):
         assert found(stored, queries) == hits
     shutil.rmtree(cache)
     assert found(stored, queries) == hits, "the cache may go at any time"
@@ -200,10 +198,7 @@ def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
     assert fetched() == 2 * owned() < 6
     fill(encoder, stored.uri, prefix="n")
     accelerate(AccelerateJob(index=stored.uri))
-    gc.collect()
-    before = dict(_opened)
     state = snapshots.get(Version.of(PassageIndex.open(stored.uri))).state
     assert state.fragments == owned()
     assert fetched() == 2 * owned()
     assert state.mapped_bytes == sum(int(path.name.rpartition("-")[2]) for path in cache.glob("*-*/"))
-    assert all(_opened[folder] is files for folder, files in before.items()), "versions share what they have in common"

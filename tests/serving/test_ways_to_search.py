@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from diffretriever.artefacts.artefact import bytes_in
+from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse.postings import build_postings

@@ -58,14 +58,14 @@ def test_a_real_index_is_as_large_as_predicted(
     shape = storage.Shape(len(passages), hidden_size, n_vectors, n_impacts, text_bytes)
     assert storage.table_bytes(shape) == pytest.approx(index.contents().bytes, rel=0.1)
     build_codes(index)
-    files = [f for fragment in index.fragments() for f in CODES.artefact(index, fragment).path.glob("*.bin")]
+    files = [f for fragment in index.fragments() for f in CODES.folder_of(index, fragment).path.glob("*.bin")]
     sizes = {file.name: file.stat().st_size for file in files}
     means = sum(sizes[name] for name in ("rows.bin", "mean_codes.bin", "mean_scales.bin"))
     assert storage.codes_bytes(shape) == sum(sizes.values())
     assert storage.codes_bytes(shape, "means") == means
     CandidateIndex.build(index, open_segments(index)[0])
     (fragment,) = index.fragments()
-    kept = list(CODES.artefact(index, fragment).path.glob("sketch/*.bin"))
+    kept = list(CODES.folder_of(index, fragment).path.glob("sketch/*.bin"))
     directions = hidden_size * DIRECTIONS * 4
     rounded_up = sum(file.stat().st_size for file in kept) - directions - storage.sketches_bytes(shape)
     assert 0 <= rounded_up < 64 * SKETCH_BYTES

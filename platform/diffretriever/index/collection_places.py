@@ -1,4 +1,4 @@
-"""Which places the collections of an index came from: passages know their collection by its name alone."""
+"""The paths and URIs of the collections of an index, in which passages name their collection only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ _FILE = "collections.json"
 
 
 def refuse_other_places(uri: str, collection: Collection) -> None:
-    """Check that a sync of the index at `uri` with this collection deletes only passages that came from its place.
-
-    Raises:
-        ValueError: passages under the collection's name came from another place; the message names both places.
-    """
+    """Raise ValueError if a sync with this collection would delete passages of another collection of the same name."""
     place = collection.place()
     others = [other for other in _noted(uri).get(collection.name, ()) if other != place]
     if others and _is_somewhere(collection):
@@ -26,7 +22,7 @@ def refuse_other_places(uri: str, collection: Collection) -> None:
 
 
 def note_place(uri: str, collection: Collection) -> None:
-    """Record that passages of the index at `uri` come from this collection's place; documents in memory have none."""
+    """Record the path or URI of a collection in the index at `uri`; documents in memory have none."""
     noted = _noted(uri)
     places = {*noted.get(collection.name, ()), collection.place()}
     if _is_somewhere(collection) and len(places) > len(noted.get(collection.name, ())):

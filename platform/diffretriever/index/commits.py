@@ -1,10 +1,8 @@
-"""The one way to commit to an index: refused where another process committed first, durable when it is done.
+"""Commits to an index: refused if another process committed first, durable when they return.
 
-A version of an index in a folder survives a loss of power once its commit has returned. The files that it names are on
-the disk before Lance writes its manifest. Lance writes transaction and manifest in one call, which waits for no disk:
-they are synced right after it. A loss of power within the commit leaves the version before, the new one, or a manifest
-without its bytes, past which `PassageIndex.restore` goes back. In a folder on NFS, the same calls reach the server.
-Objects of a store are durable once they are put.
+In a folder, the files that a version names are synced to the disk before Lance writes its manifest, and Lance's own
+files right after it. A loss of power within a commit leaves the version before, the new one, or an empty manifest,
+which `PassageIndex.restore` sets aside. Objects of a store are durable once they are put.
 """
 
 from __future__ import annotations
@@ -18,12 +16,13 @@ from typing import Any
 from lance.commit import CommitConflictError
 
 from diffretriever.files import is_local, sync_path
-from diffretriever.index.damage import HINT
 
+_HINT = "latest_version_hint.json"
+"""File in `_versions` with the number of the newest version."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
-"""In the plain OSError that compaction raises for conflicts that other operations raise CommitConflictError for."""
+"""In the OSError of a conflict in compaction; other operations raise CommitConflictError."""
 _OWN, _ENDS = ("_transactions", "_versions"), (".txn", ".manifest")
-"""Folders of a table that Lance writes to within a commit, and how the names of whole files end."""
+"""Folders of a table that Lance writes to within a commit, and the suffixes of complete files."""
 
 
 class ChangedError(ValueError):
@@ -31,7 +30,7 @@ class ChangedError(ValueError):
 
 
 def changed_by_another(uri: str) -> ChangedError:
-    """Return the error of a job that lost to another writer."""
+    """Return the error of a commit that comes second."""
     return ChangedError(
         f"another process changed {uri} while this job was writing; nothing of it is lost: "
         "run the same command again to go on"
@@ -40,16 +39,16 @@ def changed_by_another(uri: str) -> ChangedError:
 
 @contextmanager
 def commit_to(uri: str, table: str, files: Iterable[str] = ()) -> Iterator[None]:
-    """Run one commit to an index; the module says what is on the disk before and after it.
+    """Run one commit to an index.
 
     Args:
         uri: of the index.
         table: path or URI of its Lance table.
-        files: paths within the table of those that were written for it.
+        files: paths within the table of the files that the commit names.
 
     Raises:
-        OSError: there is no room for it.
-        ChangedError: Lance refused this commit, of which nothing is visible then.
+        OSError: the disk is full.
+        ChangedError: Lance refused the commit.
     """
     try:
         with _on_disk(table, files):
@@ -76,14 +75,14 @@ def _on_disk(table: str, files: Iterable[str]) -> Iterator[None]:
         _sync([*written, *{path.parent for path in written}, folder])
     before = _own_files(folder)
     yield
-    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{HINT}"}}
+    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{_HINT}"}}
     for path in new:
-        # Another process that lost takes its own away.
+        # Another process may remove the files of its refused commit.
         with suppress(FileNotFoundError):
             sync_path(path)
     _sync([*{path.parent for path in new}, folder])
     if not before:
-        # A new index is an entry of its folder, and that one of the folder above, which may be closed to us.
+        # A new index is a new entry of its folder, and of the folder above, which may not be readable.
         sync_path(folder.parent)
         with suppress(PermissionError):
             sync_path(folder.absolute().parents[1])
@@ -93,7 +92,7 @@ def _own_files(folder: Path) -> set[str]:
     """Return the paths, within the table, of the files that Lance writes within a commit."""
     found: set[str] = set()
     for name in _OWN:
-        # There may be many thousands, of which `Path` would make objects.
+        # `Path` would be slow for thousands of files.
         with suppress(FileNotFoundError), os.scandir(folder / name) as entries:
             found.update(f"{name}/{entry.name}" for entry in entries if entry.name.endswith(_ENDS))
     return found

@@ -1,12 +1,10 @@
-"""Compaction: small fragments of a table joined, and deleted rows dropped.
+"""Compaction: join small fragments of a table, and drop deleted rows.
 
-It is planned once, for one version. Tasks of the plan touch no fragment in common, so that any process can execute any
-of them; what they write is seen when the results are committed. Plan, tasks and results are JSON of Lance's own, but
-which fragments go together is decided here: Lance joins neighbours only, and would leave those for good that were
-committed one by one between joined ones.
+A plan is of one version. Its tasks have no fragment in common, so that any process can execute any task; a commit of
+the results makes them visible. Tasks and results are Lance's own JSON, but this module chooses the fragments: Lance
+joins neighbours only, and would never join small fragments that an encode job commits between joined ones.
 
-Rows keep their order within a task. A joined fragment comes last in the table: Lance numbers fragments as they are
-committed, and numbers are the order of the table.
+Rows keep their order within a task. A joined fragment comes last in the table, which is ordered by fragment number.
 """
 
 from __future__ import annotations
@@ -21,40 +19,38 @@ from lance.optimize import Compaction, RewriteResult
 from lance.optimize import CompactionTask as LanceTask
 
 _FRAGMENT_BYTES = 4 << 30
-"""What compaction makes fragments as large as."""
+"""Target size of a fragment."""
 _FEWEST_ROWS = 1024
-"""A fragment is no smaller, however large its rows are."""
-# A fragment of half the size stays as it is: sizes in rows follow from what rows take at the time, and a table that
-# has grown a little would be written anew otherwise.
+"""Smallest target in rows."""
+# Fragments above half the target stay: the target in rows changes a little with the mean size of a row.
 _LARGE_ENOUGH = 0.5
 _DELETED_SHARE = 0.1
-"""A fragment of which more rows are deleted is written anew whatever its size."""
-# What is read at a time.
+"""Above this share of deleted rows, a fragment of any size is rewritten."""
 _BATCH_BYTES = 16 << 20
 _MOST_ROWS = 1 << 62
-"""With fragments of so many rows Lance plans to join them all."""
+"""Target with which Lance plans to join all fragments."""
 
 
 class CompactionTask(NamedTuple):
-    """Fragments to be joined, or one that has many deleted rows."""
+    """Fragments to join, or one fragment with many deleted rows."""
 
     text: str
     """Lance's description."""
     fragments: tuple[int, ...]
     """Their numbers."""
     rows: int
-    """Of theirs that are not deleted."""
+    """Rows that are not deleted."""
     is_full: bool
-    """Whether the joined fragment will be as large as fragments are meant to be."""
+    """Whether the joined fragment reaches the target size."""
 
 
 def plan(dataset: Any, but: Collection[int] = (), *, worn: bool = True) -> list[CompactionTask]:
-    """Return what there is to do for a version of a table, in table order.
+    """Return the tasks for a version of a table, in table order.
 
     Args:
         dataset: Lance's, of the version.
         but: numbers of fragments to leave as they are.
-        worn: whether to write large fragments anew, too, if many of their rows are deleted.
+        worn: whether to rewrite large fragments with many deleted rows, too.
     """
     limits = {"target_rows_per_fragment": _MOST_ROWS, "materialize_deletions_threshold": _DELETED_SHARE}
     planned = [json.loads(task.json()) for task in Compaction.plan(dataset, limits).tasks]
@@ -68,7 +64,7 @@ def plan(dataset: Any, but: Collection[int] = (), *, worn: bool = True) -> list[
     own = {"target_rows_per_fragment": full_rows, "batch_size": max(1, _BATCH_BYTES // row_bytes)}
     return [
         _task({**each, "options": {**each["options"], **own}}, group, full_rows)
-        # There are several only where a vector index of Lance's own has some fragments: it keeps those apart.
+        # Lance plans several tasks if an index of its own covers some fragments only.
         for each in planned
         for group in _groups([part for part in each["task"]["fragments"] if part["id"] in wanted], full_rows)
         if len(group) > 1 or _is_worn(group[0])
@@ -107,21 +103,13 @@ def _task(like: dict[str, Any], parts: Sequence[dict[str, Any]], full_rows: int)
 
 
 def execute(table: str, task: str) -> str:
-    """Write the joined fragments of a task as files that no version owns; return the result.
-
-    Args:
-        table: URI of the Lance table.
-        task: the `text` of a `CompactionTask`.
-
-    Raises:
-        OSError: there is no room for them.
-    """
+    """Write the joined fragments of a task, the `text` of a `CompactionTask`, uncommitted; return the result."""
     planned = LanceTask.from_json(task)
     return planned.execute(lance.dataset(table, version=planned.read_version)).json()
 
 
 def is_current(dataset: Any, result: str) -> bool:
-    """Return whether the fragments that a result was made of are in this version as they were read."""
+    """Return whether the source fragments of a result are unchanged in this version."""
     parts = _fragments(result, "original_fragments")
     found = [dataset.get_fragment(part.id) for part in parts]
     return all(
@@ -130,7 +118,7 @@ def is_current(dataset: Any, result: str) -> bool:
 
 
 def joined(results: Sequence[str]) -> list[FragmentMetadata]:
-    """Return the metadata of the fragments that results of `execute` are."""
+    """Return the metadata of the joined fragments in results of `execute`."""
     return [part for result in results for part in _fragments(result, "new_fragments")]
 
 
@@ -139,16 +127,16 @@ def _fragments(result: str, which: str) -> list[FragmentMetadata]:
 
 
 def commit(dataset: Any, results: Sequence[str]) -> None:
-    """Put joined fragments in the place of those that they were made of, all in one step; `dataset` moves on to it.
+    """Replace fragments by the joined ones in one commit; `dataset` moves to the new version.
 
     Args:
         dataset: Lance's, of the latest version.
         results: of `execute`; each `is_current` in that version.
 
     Raises:
-        OSError: another process committed a change to these fragments meanwhile; nothing of the results is visible.
+        OSError: another process has changed these fragments.
     """
-    # Lance would refuse a result that was read before any commit that names its fragments, as each of the `Committer`
-    # does, though it leaves them as they are.
+    # Lance would refuse results from before a commit that names their fragments, as commits of the `Committer` do even
+    # for unchanged fragments.
     moved = [json.dumps(json.loads(result) | {"read_version": dataset.version}) for result in results]
     Compaction.commit(dataset, [RewriteResult.from_json(text) for text in moved])

@@ -1,16 +1,14 @@
-"""Damage to an index: files of its table, rows and deletions that are not what was written, numbers that are none.
+"""Integrity of an index: damage to its table is named, and rows and files of deleted rows have checksums.
 
-A version of a table is a manifest in `_versions`, named by its number or by what is left of 2^64 - 1 above it. Lance
-opens the newest that is there; beside them it notes the number of the newest it has written. What is wrong with a table
-that it does not open, or opens at a version before the last, is told from the files.
+Derived files have checksums of their own (`index.derived`). Commits are durable (`index.commits`), and one job
+at a time writes to an index (`index.writer.WriterLock`). Lance has no checksums, so the index adds them:
 
-A row's checksum is written with it, and a changed bit in a data file is found by it. It covers all columns but title
-and text, which the column `digest` covers; a compressed row's is of what is stored.
+- Rows: a column has the CRC-32 of each row's other columns; the column `digest` covers title and text. `--verify`
+  compares them.
+- Files of deleted rows: a damaged one hides a passage or brings one back. Before a commit names such files, their
+  SHA-256 are written to a record in the folder `deletions`. Opening an index on this machine compares them.
 
-A changed bit in a file of deleted rows hides a passage and brings another back, and nothing else would tell. A commit
-that deletes rows is preceded by a file of checksums beside the table.
-
-Rows with NaN or infinity are refused before they are written, and wherever they are met in an index that has them.
+Writers reject NaN and infinity, and readers of vectors and weights name passages that have some nevertheless.
 
 Legend: P rows, C columns.
 """
@@ -18,20 +16,19 @@ Legend: P rows, C columns.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance.file import LanceFileReader
 
 from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
 from diffretriever.representations import offsets_of, rows_not_finite
@@ -43,45 +40,30 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 _LOG = logging.getLogger(__name__)
 
 NOT_FOUND = "was not found"
-"""In the error of Lance where there is no table, which has no class of its own for it."""
+"""In Lance's error if there is no table; the error has no class of its own."""
 _MOST = 2**64 - 1
 _NAMED = 5
 """Passages that a message names."""
-_OPENED: set[tuple[str, str]] = set()
-"""Data files that this process has opened: place and state."""
-HINT = "latest_version_hint.json"
-"""File beside the manifests."""
 _SUFFIX = ".manifest"
-_LEFT_OUT = ("title", "text", ROW_CHECKSUM)
+_NOT_IN_CHECKSUM = ("title", "text", ROW_CHECKSUM)
 _FOLDER = "deletions"
-_SEEN: set[tuple[str, str, str]] = set()
-"""Files of deleted rows that this process has found to be as they were written: place, digest, state."""
-_FIX = "make sure by `inspect_index.py --verify` that nothing else is damaged, then remove it"
+_FIX = "check by `inspect_index.py --verify` that nothing else is damaged, then remove it"
 
 
 def manifests_of(table: str) -> dict[int, str]:
     """Return version → file name of each manifest of the Lance table at a path or URI."""
-    found: dict[int, str] = {}
+    manifests: dict[int, str] = {}
     for file in files_in(f"{table}/_versions"):
         name = PurePosixPath(file.path)
         if name.suffix == _SUFFIX and name.stem.isdigit():
+            # Newer tables name a manifest by 2^64 - 1 minus its version.
             number = int(name.stem)
-            found[_MOST - number if number > _MOST // 2 else number] = name.name
-    return found
-
-
-def lost_version(table: str, newest: int) -> int | None:
-    """Return the last version that was committed where that is above `newest`, the last that can be opened."""
-    try:
-        noted = int(json.loads(read_bytes(f"{table}/_versions/{HINT}"))["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        # The loss of the note loses nothing.
-        return None
-    return noted if noted > newest else None
+            manifests[_MOST - number if number > _MOST // 2 else number] = name.name
+    return manifests
 
 
 def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
-    """Return which data files of a table's fragments are missing, or of another size than was written, and how."""
+    """Return a description of each data file of some fragments that is missing or has another size than was written."""
     sizes = {PurePosixPath(file.path).name: file.size for file in files_in(f"{table}/data")}
     wrong: list[str] = []
     for file in (file for fragment in fragments for file in fragment.data_files()):
@@ -93,35 +75,9 @@ def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
     return wrong
 
 
-def open_data_files(uri: str, table: str, fragments: Iterable[Any]) -> None:
-    """Have Lance open each data file of a table on this machine by itself, once in a process.
-
-    Where a stream of rows is the first to meet some damaged bytes, the error ends the process: its text has a zero in
-    it, which Arrow's C interface cannot carry.
-
-    Args:
-        uri: of the index.
-        table: path of its Lance table.
-        fragments: those that are to be read.
-
-    Raises:
-        OSError: Lance cannot open one.
-    """
-    if not is_local(uri):
-        return
-    for file in (file for fragment in fragments for file in fragment.data_files()):
-        place = f"{table}/data/{file.path}"
-        # That one is missing is for Lance to say: a clone's files lie elsewhere.
-        with suppress(FileNotFoundError):
-            state = place, file_state(place)
-            if state not in _OPENED:
-                LanceFileReader(place).metadata()
-                _OPENED.add(state)
-
-
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Raise OSError where Lance panics, as it does over some damaged bytes: its own error is no `Exception`."""
+    """Raise OSError if Lance panics, as it does over some damaged bytes: its own error is not an `Exception`."""
     try:
         yield
     except BaseException as error:
@@ -132,14 +88,14 @@ def without_panics() -> Iterator[None]:
 
 @contextmanager
 def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
-    """Run what reads a table on this machine; raises ValueError, with what is damaged, where Lance cannot.
+    """Run code that reads a table; raise ValueError, which names damaged files, if Lance cannot read it.
 
-    What reads from an object store may fail for other reasons, which are told as they are.
+    Errors of an object store have other causes, and are raised as they are.
 
     Args:
         uri: of the index.
         table: path or URI of its Lance table.
-        fragments: gives those that are read.
+        fragments: returns the fragments that are read.
     """
     try:
         with without_panics():
@@ -147,53 +103,48 @@ def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> It
     except (OSError, RuntimeError, KeyError, pa.ArrowException) as error:
         if not is_local(uri):
             raise
-        wrong = "; ".join(wrong_data_files(table, fragments())) or reason_of(error)
+        wrong = "; ".join(wrong_data_files(table, fragments())) or _reason_of(error)
         raise ValueError(
             f"the table of {uri} is damaged: {wrong}. Restore {table} from a copy, or make the index again"
         ) from error
 
 
 def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
-    """Return what to tell where Lance opens no table: it is damaged, or out of reach; None if there is none.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        error: Lance's.
-    """
+    """Return the error to raise if Lance cannot open a table; None if there is no table."""
     is_absent = NOT_FOUND in str(error)
+    damaged = None
     if is_absent or is_local(uri):
-        try:
-            damaged = _damaged_table(uri, table, reason_of(error))
-        except (ValueError, OSError):
-            damaged = None
-        if damaged is not None:
-            return damaged
-    return None if is_absent else unreachable(uri, error)
+        with suppress(ValueError, OSError):
+            damaged = _damaged_table(uri, table, _reason_of(error))
+    return damaged or (None if is_absent else unreachable(uri, error))
 
 
 def unreachable(uri: str, error: Exception) -> ValueError:
-    """Return the error of a place that Lance can neither read nor write, with Lance's reason."""
-    return ValueError(f"cannot reach the index at {uri}: {reason_of(error)}")
+    """Return the error of a path or URI that Lance can neither read nor write, with Lance's reason."""
+    return ValueError(f"cannot reach the index at {uri}: {_reason_of(error)}")
 
 
-def reason_of(error: Exception) -> str:
-    """Return what Lance says."""
-    # What follows the last comma is a line of Lance's own source.
+def _reason_of(error: Exception) -> str:
+    # Lance adds a line of its own source after the last comma.
     return str(error).rsplit(", /", 1)[0]
 
 
 def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
-    """Return the error of a table of which there are files; None where there are none."""
+    """Return the error of a table that has files but cannot be opened; None if it has none."""
     versions = manifests_of(table)
-    if not versions and not files_in(f"{table}/data"):
-        return None
     if not versions:
-        return ValueError(
-            f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest that says "
-            "what they are: restore that folder from a copy, or remove the index and make it again"
+        return (
+            ValueError(
+                f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest: "
+                "restore that folder from a copy, or remove the index and make it again"
+            )
+            if files_in(f"{table}/data")
+            else None
         )
     newest, *older = sorted(versions, reverse=True)
+    if _opens(table, newest):
+        # Another process has made it since.
+        return None
     last = next((version for version in older if _opens(table, version)), None)
     back = (
         "remove the index and make it again"
@@ -207,10 +158,10 @@ def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
 
 
 def set_aside_unreadable(table: str) -> None:
-    """Rename, in a folder, the newest manifests that Lance cannot open, so that it goes on from the one before them.
+    """Rename, in a folder, the newest manifests that Lance cannot open, so that an older version is the newest.
 
     Raises:
-        OSError: one cannot be read at all, whatever it holds, or not be renamed.
+        OSError: a manifest cannot be read from the disk, or not be renamed.
     """
     if not is_local(table):
         return
@@ -241,8 +192,8 @@ def as_stored(rows: T, schema: pa.Schema) -> T:
 
 
 def row_checksums(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> np.ndarray:
-    """Return uint32 [P]: CRC-32 of each row's values, and how many bytes each has, in the columns `names`."""
-    columns = [_bytes_of(rows.column(name)) for name in sorted(set(names) - set(_LEFT_OUT))]
+    """Return uint32 [P]: CRC-32 of the sizes in bytes and the values of each row in the columns `names`."""
+    columns = [_bytes_of(rows.column(name)) for name in sorted(set(names) - set(_NOT_IN_CHECKSUM))]
     lengths_PC = np.ascontiguousarray(np.stack([np.diff(offsets) for _, offsets in columns], axis=1))
     sums = [zlib.crc32(row) for row in lengths_PC.view(np.uint8)]
     for data, offsets in columns:
@@ -252,7 +203,7 @@ def row_checksums(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> np.n
 
 
 def _bytes_of(column: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarray]:
-    """Return the bytes of a column's values, and where those of each row begin, int64 [P + 1]."""
+    """Return the bytes of a column's values, and the start of each row, int64 [P + 1]."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_string(column.type) or pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.large_binary())
@@ -275,12 +226,12 @@ def _bytes_of(column: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarra
 
 
 def deletion_files(fragments: Iterable[Any]) -> set[str]:
-    """Return the paths, within the table, of the files that say what is deleted of fragments, by their metadata."""
+    """Return the paths, within the table, of the files of deleted rows of fragments, by their metadata."""
     return {part.deletion_file.path(part.id) for part in fragments if part.deletion_file is not None}
 
 
 def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
-    """Keep the checksums of files that a commit will name.
+    """Write a record of the checksums of files of deleted rows, before a commit names them.
 
     Args:
         uri: of the index.
@@ -289,29 +240,25 @@ def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
     """
     sums = {name: _digest(f"{table}/{name}") for name in sorted(files)}
     if sums:
-        _write(uri, sums)
+        record = f"{uri.rstrip('/')}/{_FOLDER}/{json_digest(sums)}.json"
+        write_text(record, DeletionChecksums(files=sums).model_dump_json())
 
 
 def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> None:
-    """Look at the files of deleted rows of an index on this machine before Lance reads them.
-
-    They are small, and a damaged one does more harm than any other file: rows vanish or come back, or Lance asks for so
-    much memory that the process dies.
-
-    Args:
-        uri: of the index.
-        table: path of its Lance table.
-        fragments: gives the metadata of those to look at.
+    """Compare the files of deleted rows of an index on this machine with their checksums, before Lance reads them.
 
     Raises:
-        ValueError: one is not as it was written; the message names it.
+        ValueError: a file has changed; the message names it.
     """
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
-    # What is wrong with a record is for `--verify` to say.
-    sums = _noted(uri).sums
-    known = [f"{table}/{name}" for name in sorted(deletion_files(fragments()) & sums.keys())]
-    wrong = [place for place in known if not _is_as_written(place, sums[place.removeprefix(f"{table}/")])]
+    # `--verify` reports wrong records.
+    sums, _ = _records(uri)
+    wrong = [
+        f"{table}/{name}"
+        for name in sorted(deletion_files(fragments()) & sums.keys())
+        if _digest(f"{table}/{name}") != sums[name]
+    ]
     if wrong:
         raise ValueError(
             f"the table of {uri} is damaged: {', '.join(wrong)} is not what was written, so that deleted passages "
@@ -319,27 +266,9 @@ def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterabl
         )
 
 
-def _is_as_written(place: str, digest: str) -> bool:
-    try:
-        state = place, digest, file_state(place)
-        if state not in _SEEN:
-            if _digest(place) != digest:
-                return False
-            _SEEN.add(state)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[list[str], int]:
-    """Return which files of deleted rows are not as they were written, and how many have no checksum.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        fragments: metadata of those to look at.
-    """
-    sums, _, wrong = _noted(uri)
+    """Return which files of deleted rows, and which records, have changed, and the number of files without checksum."""
+    sums, wrong = _records(uri)
     files = sorted(deletion_files(fragments))
     known = [name for name in files if name in sums]
     wrong += [f"{name} is not what was written" for name in known if _digest(f"{table}/{name}") != sums[name]]
@@ -347,67 +276,53 @@ def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[lis
 
 
 def forget_deletions(uri: str, table: str) -> None:
-    """Join the files of checksums; leave out those of files that are gone. A damaged one stays as it is."""
-    sums, read, _ = _noted(uri)
+    """Remove the records of files that are gone."""
     there = {f"_deletions/{file.base_name}" for file in files_in(f"{table}/_deletions")}
-    kept = {name: sums[name] for name in sorted(sums.keys() & there)}
-    if len(read) < 2 and kept == sums:
-        return
-    joined = _write(uri, kept) if kept else None
-    for record in read:
-        if record != joined:
-            remove(record)
+    for record in _record_files(uri):
+        with suppress(ValueError, FileNotFoundError):
+            if not there & _read_record(record).keys():
+                remove(record)
 
 
-class _Noted(NamedTuple):
-    """What the files of checksums of an index say."""
-
-    sums: dict[str, str]
-    read: list[str]
-    """Files that can be used."""
-    wrong: list[str]
-    """What is wrong with the others."""
-
-
-def _noted(uri: str) -> _Noted:
-    noted = _Noted({}, [], [])
-    for record in _records(uri):
+def _records(uri: str) -> tuple[dict[str, str], list[str]]:
+    """Return the checksums of all records, by path of the file, and the errors of damaged records."""
+    sums: dict[str, str] = {}
+    wrong: list[str] = []
+    for record in _record_files(uri):
         try:
-            noted.sums.update(_read(record))
-            noted.read.append(record)
+            sums.update(_read_record(record))
+        except FileNotFoundError:
+            # Another process has removed it since.
+            continue
         except ValueError as error:
-            noted.wrong.append(str(error))
-    return noted
+            wrong.append(str(error))
+    return sums, wrong
 
 
-def _records(uri: str) -> list[str]:
+def _record_files(uri: str) -> list[str]:
     folder = f"{uri.rstrip('/')}/{_FOLDER}"
     return [f"{folder}/{file.base_name}" for file in files_in(folder) if file.extension == "json"]
 
 
-def _read(record: str) -> dict[str, str]:
-    try:
-        files = read_model(record, DeletionChecksums, _FIX).files
-    except FileNotFoundError:
-        # Another process has joined it with others since.
-        return {}
+def _read_record(record: str) -> dict[str, str]:
+    files = read_model(record, DeletionChecksums, _FIX).files
     if f"{json_digest(files)}.json" != PurePosixPath(record).name:
         raise ValueError(f"{record} cannot be used: it is not what was written: {_FIX}")
     return files
 
 
-def _write(uri: str, sums: dict[str, str]) -> str:
-    place = f"{uri.rstrip('/')}/{_FOLDER}/{json_digest(sums)}.json"
-    write_text(place, DeletionChecksums(files=sums).model_dump_json())
-    return place
+def _digest(place: str) -> str | None:
+    """Return the SHA-256 of a file in hex; None if there is no file."""
+    try:
+        return _digest_of(place, file_state(place))
+    except FileNotFoundError:
+        return None
 
 
-def _digest(place: str) -> str:
+@lru_cache(maxsize=1 << 14)
+def _digest_of(place: str, state: str) -> str:
+    """Return the digest of a file in a state: see `file_state`."""
     return hashlib.sha256(read_bytes(place)).hexdigest()
-
-
-class NotFiniteError(ValueError):
-    """Passages of an index hold NaN or infinity; the message names them."""
 
 
 def refuse_to_write(table: pa.Table) -> None:
@@ -422,30 +337,25 @@ def refuse_to_write(table: pa.Table) -> None:
 
 
 def refuse_rows(uri: str, rows: pa.Table | pa.RecordBatch) -> None:
-    """Raise NotFiniteError if rows that are stored at `uri` (with `id`) have vectors or weights that are not finite."""
+    """Raise ValueError if rows that are stored at `uri` (with `id`) have vectors or weights that are not finite."""
     wrong = rows_not_finite(rows)
     if len(wrong):
-        raise stored_not_finite(uri, rows.column("id").take(pa.array(wrong)).to_pylist())
+        raise ValueError(
+            f"{uri} holds NaN or infinity for {named(rows.column('id').take(pa.array(wrong)).to_pylist())}, and every "
+            f"ranking would be wrong: `python jobs/inspect_index.py --index {uri} --verify` names all such passages; "
+            "delete them with jobs/maintain_index.py, and encode the collection again to add them"
+        )
 
 
 def finite_rows(uri: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass on what is read of the index at `uri`; raises as `refuse_rows`."""
+    """Pass on rows that are read of the index at `uri`; raises as `refuse_rows`."""
     for batch in batches:
         refuse_rows(uri, batch)
         yield batch
 
 
-def stored_not_finite(uri: str, ids: Sequence[str]) -> NotFiniteError:
-    """Return the error of whoever meets such passages in an index."""
-    return NotFiniteError(
-        f"{uri} holds NaN or infinity for {named(ids)}, and every ranking would be wrong: "
-        f"`python jobs/inspect_index.py --index {uri} --verify` names all such passages; delete them with "
-        "jobs/maintain_index.py, and encode the collection again to add them"
-    )
-
-
 def named(ids: Sequence[str]) -> str:
-    """Return the first few passages in words, and how many more there are."""
+    """Return the first few ids, and the number of others, for a message."""
     first = ", ".join(f"'{shortened(passage_id)}'" for passage_id in ids[:_NAMED])
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return f"{'passage' if len(ids) == 1 else 'passages'} {first}{more}"

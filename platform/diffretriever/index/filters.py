@@ -1,13 +1,13 @@
-"""Filters: conditions on the metadata of passages, as people write them, into SQL that Lance runs.
+"""Filters: parse conditions on the metadata of passages, and write them as SQL for Lance.
 
     condition:   comparison | NOT condition | condition AND condition | condition OR condition | (condition)
     comparison:  column = value, and with <>, !=, <, <=, >, >= | column IN (value, …) | column BETWEEN value AND value
                  | column LIKE 'begin%' | column IS NULL | column
 
 IN, BETWEEN, LIKE and NULL may follow a NOT. NOT binds before AND, and AND before OR. Columns are those of the metadata,
-`id` and `collection`; one that is bool may stand alone. Texts and times stand in single quotes, in which '' is a quote.
-A passage without a value is admitted by IS NULL alone, as in SQL. Nothing reaches Lance but what was understood here:
-there are no functions.
+`id` and `collection`; a bool column is a condition by itself. Texts and times are in single quotes; '' is a quote in a
+text. As in SQL, only IS NULL admits a passage without a value. There are no functions, and Lance gets parsed conditions
+only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INT64 = range(1 - (1 << 63), 1 << 63)
 
 
 class FilterError(ValueError):
-    """A filter that cannot be understood; the message is one sentence."""
+    """An invalid filter; the message is one sentence."""
 
 
 class _Token(NamedTuple):
@@ -60,14 +60,10 @@ class _Token(NamedTuple):
 
 
 def condition_of(text: str, metadata: Columns) -> str:
-    """Return a filter as a condition in Lance's SQL; the same for filters that differ in spaces and case alone.
-
-    Args:
-        text: the filter.
-        metadata: columns of the index.
+    """Return a filter, over the columns `metadata` of an index, as a condition in Lance's SQL.
 
     Raises:
-        FilterError: it cannot be understood, names a column that is not there, or compares one with another type.
+        FilterError: the filter is invalid, names an unknown column, or compares a column with another type.
     """
     if len(text) > MAX_CHARS:
         raise FilterError(f"filter: it has {len(text):,} characters, of {MAX_CHARS:,} at most")
@@ -123,7 +119,7 @@ class _Parser:
         return token
 
     def _took(self, word: str) -> bool:
-        """Take the next token if that is what it says."""
+        """Take the next token if it is `word`; return whether it was."""
         is_it = self._next.says(word)
         self._at += is_it
         return is_it

@@ -1,4 +1,4 @@
-"""What Lance knows of a table beside its rows: which versions are kept, what made each, how large the columns are."""
+"""The versions of an index, with the change that made each, and the sizes of its columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MESSAGE_KEY = "__lance_commit_message"
 
 
 def history(index: PassageIndex) -> list[VersionChange]:
-    """Return every version that is kept, oldest first, with what Lance's record of its transaction says."""
+    """Return every kept version, oldest first, with its change by Lance's record of the transaction."""
     changes: list[VersionChange] = []
     for version in index.dataset.versions():
         number, counts = version["version"], version["metadata"]
@@ -48,13 +48,13 @@ def history(index: PassageIndex) -> list[VersionChange]:
 
 
 def column_bytes(index: PassageIndex) -> dict[str, int]:
-    """Return the bytes that each column takes in the data files of the index's version, deleted rows included."""
+    """Return the bytes of each column in the data files of the index's version, deleted rows included."""
     sizes = {field.id: field.bytes_on_disk for field in index.dataset.stats.data_stats().fields}
     return {field.name(): _with_children(field, sizes) for field in index.dataset.lance_schema.fields()}
 
 
 def _transaction(index: PassageIndex, number: int) -> Any | None:
-    """Return Lance's record of what made a version; None where there is none that can be read."""
+    """Return Lance's record of the transaction of a version; None if it cannot be read."""
     try:
         return index.dataset.read_transaction(number)
     except TypeError:

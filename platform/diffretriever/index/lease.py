@@ -1,10 +1,9 @@
-"""One writer at a time on an object store, where no operating system keeps locks.
+"""A lease on an object store: one writer at a time, without conditional requests.
 
-A writer raises a flag, an object of its own in the folder `.writer.lease`, and then looks for the flags of others. Of
-two that come at the same time, the one that looks last sees the other's, for a store lists at once what is put: never
-do both go on, though both may step back and try again. No request has to be conditional. A writer at work renews its
-flag; that of one that died expires. An age is the difference of two times that the store itself gives, so that no two
-clocks have to agree. What is committed does not depend on any of this; see `index.writer.Committer`.
+A writer puts an object of its own, its flag, into the folder `.writer.lease`, and then lists the flags of others. A
+store lists an object as soon as it is put, so that of two writers at least one sees the other and steps back. A running
+writer renews its flag; the flag of a killed one expires. Ages are differences of the store's own times, so that clocks
+need not agree. Commits are safe without the lease; see `index.writer.Committer`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 
 
 class Lease:
-    """The right to write below a place on an object store, held from `acquire` to `release`."""
+    """The lease of a URI on an object store, from `acquire` to `release`."""
 
     def __init__(self, place: StorePath) -> None:
         self._place = place
@@ -41,14 +40,14 @@ class Lease:
         self._renewal: threading.Thread | None = None
 
     def acquire(self, *, patient: bool) -> None:
-        """Take the lease, or find that another has it.
+        """Take the lease.
 
         Args:
-            patient: look at a flag until it is lowered, renewed or expired, as one that a killed job left is after 30
-                seconds. Otherwise any flag is that of a writer at work.
+            patient: wait until the flag of another writer is removed, renewed, or expires after 30 seconds; otherwise,
+                any flag counts as that of a running writer.
 
         Raises:
-            ValueError: another writer has it; the message says which one.
+            ValueError: another writer has the lease; the message names it.
         """
         seen: dict[str, int] = {}
         while others := self._raise_flag():
@@ -63,27 +62,27 @@ class Lease:
                 owners = ", ".join(map(self._owner, others))
                 sys.stderr.write(f"{self._place} was being written to ({owners}): looking whether it still is\n")
             seen |= others
-            # Of two that step back at once, one has to be the first to come again.
+            # Two writers that step back at once must not retry at once.
             time.sleep(_LOOK_AGAIN_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
         self._ended.clear()
         self._renewal = threading.Thread(target=self._renew, name=f"lease of {self._place}", daemon=True)
         self._renewal.start()
 
     def release(self) -> None:
-        """Give the lease back; others need not wait for its end."""
+        """Give the lease back."""
         self._ended.set()
         if self._renewal is not None:
             self._renewal.join()
         self._lower_flag()
 
     def _raise_flag(self) -> dict[str, int]:
-        """Put a flag of a new name; return the flags of others that have not expired, by name, with their times."""
+        """Put a flag; return name → time of the unexpired flags of others."""
         self._flag = self._place / _FOLDER / uuid.uuid4().hex
         self._put()
         times = {info.base_name: info.mtime_ns for info in files_in(self._place / _FOLDER)}
         mine = times.pop(self._flag.name, None)
         if mine is None:
-            raise ValueError(f"{self._flag} was put there and is not listed: nobody can tell who else writes there")
+            raise ValueError(f"{self._flag} was written and is not listed: check the rights to list the bucket")
         expired = [name for name, changed in times.items() if mine - changed > _EXPIRE_SECONDS * 1e9]
         for name in expired:
             remove(self._place / _FOLDER / name)
@@ -94,13 +93,13 @@ class Lease:
         write_text(self._flag, json.dumps(self._about) + "\n")
 
     def _lower_flag(self) -> None:
-        # One that stays up expires.
+        # A flag that stays expires.
         with suppress(OSError, ValueError):
             remove(self._flag)
 
     def _renew(self) -> None:
         while not self._ended.wait(_RENEW_SECONDS):
-            # It is tried again; nothing is written twice if another takes over meanwhile.
+            # The next renewal may succeed.
             with suppress(ValueError):
                 self._put()
 
@@ -109,4 +108,4 @@ class Lease:
             about = json.loads(read_bytes(self._place / _FOLDER / name))
             return f"process {about['process']} on {about['host']} since {about['since']}"
         except (OSError, ValueError, LookupError):
-            return "one that has just ended"
+            return "a process that has just ended"

@@ -1,4 +1,4 @@
-"""What an index says of itself: the manifest, which its Lance table carries."""
+"""The manifest of an index, in the schema metadata of its Lance table."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LIBRARIES = ("tokenizers", "torch", "transformers")
-"""What token ids and vectors also depend on; noted, not compared."""
+"""Libraries that token ids and vectors also depend on; their versions are stored, not compared."""
 _MOST_DIFFERENCES = 5
-"""Of two retrievers, in a message."""
+"""Fields that a message names."""
 _KEY = b"diffretriever.manifest"
 _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 
 
 def manifest_of(encoder: Encoder) -> IndexManifest:
-    """Describe a loaded encoder, its `auto` precision replaced by the one that was used."""
+    """Describe a loaded encoder, with the precision that `auto` resolved to."""
     config, facts = encoder.config, encoder.facts
     resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
     return IndexManifest(

@@ -1,7 +1,6 @@
-"""The order of an index version's passages by id: the numbers that searches know passages by.
+"""The order of an index version's passages by id; searches number passages in this order.
 
-It is made when a version is opened to be searched: one pass over the ids, and one sort of them. It keeps 20 bytes of
-memory for each passage besides its id (12 for where it lies, 8 for where its id begins).
+Opening a version for search reads and sorts its ids. The order takes 20 bytes of memory a passage, besides its id.
 
 Legend: P passages, W rows as they were written, deleted ones included, C given addresses, G fragments.
 """
@@ -24,7 +23,7 @@ _MOST_ROWS = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class PassageOrder:
-    """What is known of the passages of some fragments of an index version.
+    """The numbers of the passages of some fragments of an index version.
 
     Attributes:
         passages: their ids and rows by number.
@@ -40,15 +39,15 @@ class PassageOrder:
 
     @classmethod
     def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
-        """Put passages in order.
+        """Number passages by id.
 
         Args:
             whole: all of Lance's fragments of the version, in table order.
-            fragments: those whose passages are meant, in table order.
+            fragments: the fragments of the passages, in table order.
             batches: all their rows, with `id` and `_rowaddr`.
 
         Raises:
-            ValueError: there are more rows than numbers.
+            ValueError: there are more than 2^31 rows.
         """
         given = list(fragments)
         numbers_G = np.array([fragment.fragment_id for fragment in given], np.int64)
@@ -79,7 +78,7 @@ class PassageOrder:
         return numbers_P
 
     def renumbered(self, hits: Hits) -> Hits:
-        """Return hits of the same version, whoever numbered them, with the numbers of this order of all passages."""
+        """Return hits of another order of the same version with the numbers of this order of all passages."""
         rows_P = hits.passages.rows_P
         assert rows_P is not None, "the hits come from an index"
         return replace(hits, passages=self.passages, numbers_F=self.by_row[rows_P[hits.numbers_F]])

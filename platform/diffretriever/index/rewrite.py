@@ -1,6 +1,4 @@
-"""Tables written anew: compressed, part by part and in one commit, or pruned into a new index.
-
-A codec is trained on a sample of the vectors, which is drawn in the memory of a few samples.
+"""Rewrite a table: compressed, in parts and one commit, or pruned into a new index.
 
 Legend: m vectors of a block, S vectors of the sample, H hidden size, N vectors of the table, M vectors of a batch.
 """
@@ -27,16 +25,16 @@ from diffretriever.representations import Representations, offsets_of, read_vect
 from diffretriever.schemas.index import IndexManifest
 
 SAMPLE_SIZE = 1 << 17
-"""Vectors that a codec is trained on where nothing else is asked for."""
+"""Default number of vectors that a codec is trained on."""
 
-# What a killed job loses, and what a worker holds in memory.
+# Work that a killed job loses, and memory of a worker.
 _PART_BYTES, _BATCH_BYTES = 256 << 20, 16 << 20
-# Read at a time: rows drawn at random, and rows in their order.
+# Batch sizes of rows drawn at random and of rows in table order.
 _TAKEN_ROWS, _PRUNED_ROWS = 1024, 4096
 
 
 class TablePart(NamedTuple):
-    """A run of live rows of a fragment."""
+    """Consecutive rows of a fragment, deleted ones not counted."""
 
     fragment: int
     first: int
@@ -59,16 +57,13 @@ def parts_of(index: PassageIndex) -> list[TablePart]:
 
 
 def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest) -> str:
-    """Write a part of a version with the codes that `manifest` wants; return the receipt, about 400 bytes of JSON.
+    """Write a part of a version as a new manifest stores it, uncommitted; return the receipt, about 400 bytes of JSON.
 
     Args:
         uri: of the index.
         version: of its table.
         part: rows of that version.
-        manifest: of the index as it will be.
-
-    Raises:
-        ValueError: a passage's vectors or impact weights hold NaN or infinity.
+        manifest: the new one.
     """
     index = PassageIndex.open(uri, version)
     schema = table_schema(manifest)
@@ -95,17 +90,17 @@ def _row_bytes(manifest: IndexManifest) -> int:
 
 
 def still_there(uri: str, receipt: str) -> bool:
-    """Return whether the files of a receipt exist: Lance's clean-up removes what no version owns after seven days."""
+    """Return whether the files of a receipt exist: Lance removes uncommitted files after seven days."""
     filesystem, folder = filesystem_of(f"{table_uri(uri)}/data")
     paths = [f"{folder}/{file['path']}" for item in json.loads(receipt) for file in item["files"]]
     return all(info.is_file for info in filesystem.get_file_info(paths))
 
 
 def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str]) -> None:
-    """Commit the parts of all rows, in table order; `index` moves to the new version. Hold the `WriterLock`.
+    """Commit the parts of all rows, in table order, under the `WriterLock`; `index` moves to the new version.
 
     Raises:
-        ValueError: another process committed to this index in between.
+        ValueError: another process has committed to this index.
     """
     if lance.dataset(table_uri(index.uri)).version != index.version:
         raise changed_by_another(index.uri)
@@ -113,19 +108,13 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
     fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
     operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
     with commit_to(index.uri, table_uri(index.uri), data_files(fragments)):
-        # Without retries Lance overwrites this very version or nothing; with them, what came in between is lost.
+        # With retries, Lance would overwrite commits of other processes.
         lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
     index.refresh()
 
 
 def sample_of(index: PassageIndex, size: int) -> np.ndarray:
-    """Return up to `size` vectors, float16 [., H].
-
-    Vectors come from as many passages, drawn at random: no more of the table is read than that.
-
-    Raises:
-        ValueError: one of them holds NaN or infinity.
-    """
+    """Return up to `size` vectors, float16 [., H], of random passages."""
     n_passages = len(index)
     rows = np.sort(np.random.default_rng(0).choice(n_passages, min(n_passages, size), replace=False))
     starts = range(0, len(rows), _TAKEN_ROWS)
@@ -134,24 +123,16 @@ def sample_of(index: PassageIndex, size: int) -> np.ndarray:
 
 
 def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: int = 0) -> np.ndarray:
-    """Return up to `size` of the vectors of a stream, each as likely as any other.
+    """Return a uniform sample, [S, H] in order, of up to `size` vectors of a stream.
 
-    The same stream gives the same sample however it is cut into blocks.
-
-    Args:
-        blocks: floating [m, H], at least one block.
-        size: S, at least 1.
-        seed: of the draw.
-
-    Returns:
-        [S, H] in the dtype of the blocks and in their order, or all vectors where there are fewer.
+    The sample depends on the seed, not on the sizes of the blocks, floating [m, H] each.
     """
     generator = np.random.default_rng(seed)
     pieces: list[np.ndarray] = []
     draws: list[np.ndarray] = []
     limit = 1.0
     for block_mH in blocks:
-        # Every vector draws a number; those with the smallest numbers are the sample.
+        # The sample are the vectors with the smallest random numbers.
         drawn_m = generator.random(len(block_mH))
         pieces.append(block_mH[drawn_m < limit])
         draws.append(drawn_m[drawn_m < limit])
@@ -171,18 +152,15 @@ def _smallest(pieces: list[np.ndarray], draws: list[np.ndarray], size: int) -> t
 
 
 def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIndex:
-    """Write the passages of `index` with some of their vectors; return the new index. Impacts stay as they are.
-
-    The vectors are stored as they are read, in fp16, whatever codec `index` has. A search finds a passage by what is
-    left of it. Passages that are added later keep all of their slots.
+    """Write the passages of `index` with some of their vectors, in fp16, to a new index; return that.
 
     Args:
-        index: to be left as it is.
+        index: stays as it is.
         kept_N: bool [N], whether each vector is kept, in the order of the table.
         uri: folder or object-store URI of the new index.
 
     Raises:
-        ValueError: an index with passages is there already.
+        ValueError: there is an index with passages.
     """
     manifest = index.manifest.model_copy(update={"codec": None})
     with WriterLock(uri):
@@ -194,7 +172,7 @@ def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIn
 
 
 def _empty(uri: str, manifest: IndexManifest) -> PassageIndex:
-    """Create the index; what an attempt that was killed has left is as good, for all comes in one commit."""
+    """Create the index, or open the empty one of a killed attempt."""
     if not PassageIndex.exists(uri):
         return PassageIndex.create(uri, manifest)
     found = PassageIndex.open(uri)

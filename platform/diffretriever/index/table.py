@@ -1,8 +1,8 @@
-"""A passage index: one Lance table per corpus and encoder, one row per passage, openable by LanceDB.
+"""A passage index: a Lance table with one row per passage, in the folder `passages.lance` of the index.
 
-Layout under the index's folder or URI: `passages.lance` is the table; LanceDB opens it as table `passages` of a
-connection on the folder. A reader holds one version and never sees a half-written state. A column `reps` can be read
-of every index that has vectors: where it stores them packed alone, they are decoded; see `index.vectors`.
+LanceDB opens it as the table `passages` of a connection on the folder of the index. A reader reads one version, which
+no writer changes. The column `reps` can be read of every index with vectors: if it stores codes only, `index.vectors`
+decodes them.
 
 Legend: P passages of a fragment.
 """
@@ -30,10 +30,8 @@ from diffretriever.index.damage import (
     NOT_FOUND,
     deletion_files,
     forget_deletions,
-    manifests_of,
     not_opened,
     note_deletions,
-    open_data_files,
     readable,
     refuse_wrong_deletions,
     set_aside_unreadable,
@@ -54,22 +52,27 @@ _TABLE = "passages.lance"
 _IDS_PER_LOOKUP = 1000
 _SHOWN = ("title", "text", "collection")
 _HELD_BYTES = 32 << 20
-"""Of what answers show of a version's passages: so much stays in memory."""
+"""Texts and metadata of a version that stay in memory."""
 _PAYS = 0.02
-"""Share of the passages: to read so many, one answer at a time, takes as long as to read all at once."""
+"""Above this share of the passages, one full scan is faster than random reads."""
 ROWS_AT_ONCE = 65536
-"""Of columns that take few bytes."""
+"""Batch size for columns of few bytes."""
 _THERE = "already exists"
-"""In an error of Lance, which has no class of its own for it."""
+"""In Lance's error if there is a table; the error has no class of its own."""
 _TRIES = 10
-"""Of a deletion, where other processes change the same fragments meanwhile."""
+"""Of a deletion, while other processes change the same fragments."""
 
 
 class PassageIndex:
-    """One version of an index, for reading and for small changes; bulk writing is `index.writer`.
+    """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
-    `uri` is a folder, also where a `file:` URI was given, or the URI of an object store.
+    `uri` is a folder or the URI of an object store.
     """
+
+    _fragments: list[Any] | None = None
+    """Lance's fragments that are read; None: all."""
+    _condition: str | None = None
+    """Condition, in Lance's SQL, of the passages that are read."""
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
         self.uri = plain_place(uri)
@@ -77,16 +80,10 @@ class PassageIndex:
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
         self._texts: dict[int, _Texts] = {}
-        self._opened: int | None = None
-        """Version whose data files have been opened."""
 
     @classmethod
     def exists(cls, uri: str) -> bool:
-        """True if an index is there, empty or not.
-
-        Raises:
-            ValueError: nobody can say, such as where access is refused; the message says why.
-        """
+        """Return whether there is an index; raises ValueError if it is damaged or access is refused."""
         try:
             _dataset(uri)
         except (ValueError, OSError) as error:
@@ -100,7 +97,7 @@ class PassageIndex:
         """Create an empty index.
 
         Raises:
-            ValueError: one is there, or nothing can be written there; the message says why.
+            ValueError: there is an index, or the folder or store cannot be written to.
         """
         schema = table_schema(manifest)
         try:
@@ -117,8 +114,8 @@ class PassageIndex:
         """Open the latest or a given version.
 
         Raises:
-            ValueError: nothing is there or access is refused, it is damaged, no index of this project, or of a newer
-                layout than this code reads.
+            ValueError: there is no index or access is refused, the index is damaged, or another version of this
+                project made it.
         """
         try:
             dataset = _dataset(uri, version)
@@ -139,11 +136,7 @@ class PassageIndex:
         return opened
 
     def clone(self, uri: str) -> PassageIndex:
-        """Make an index at `uri` of this version, which reads this one's files where they lie until it is written anew.
-
-        Raises:
-            ValueError: nothing can be written there; the message says why.
-        """
+        """Make an index at `uri` of this version, which reads the files of this index; raises ValueError."""
         try:
             with commit_to(uri, table_uri(uri)):
                 self.dataset.shallow_clone(table_uri(uri), self.version)
@@ -173,65 +166,63 @@ class PassageIndex:
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream `columns` of all passages in table order; memory is bounded by a few batches."""
-        stored = self.manifest.stored_columns(columns)
-        with self._readable():
-            for batch in self.dataset.to_batches(columns=stored, batch_size=batch_size):
-                yield self._decoded(batch, columns)
+        yield from self._scan(columns, batch_size, self.dataset.scanner, fragments=self._fragments)
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Stream as `batches` does, with `_rowaddr`: uint64, where in the table each passage lies."""
-        yield from self._scan(columns, batch_size, self.dataset.scanner)
+        """Stream as `batches` does, with `_rowaddr`: uint64, the fragment and the row of each passage."""
+        options = {"fragments": self._fragments, "with_row_address": True}
+        yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
 
     @property
     def order(self) -> PassageOrder:
-        """The order of this version's passages by id, made when it is first asked for."""
+        """The order of this version's passages by id, computed at first use."""
         version = self.version
         found = self._orders.get(version)
         if found is None:
             made = PassageOrder.of(
                 self.dataset.get_fragments(), self.fragments(), self.addressed_batches(["id"], ROWS_AT_ONCE)
             )
-            # Of two threads that have made one, both go on with the same: numbers of different orders do not mix.
+            # Two threads must use the same object: numbers of different orders do not mix.
             found = self._orders.setdefault(version, made)
         return found
 
     def fragments(self) -> list[Any]:
         """Return the Lance fragments in table order."""
-        return list(self.dataset.get_fragments())
+        return list(self.dataset.get_fragments() if self._fragments is None else self._fragments)
 
     def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream columns of one fragment's live rows, with `_rowaddr` (uint64; the low half is the row written)."""
-        yield from self._scan(columns, batch_size, fragment.scanner)
+        yield from self._scan(columns, batch_size, fragment.scanner, with_row_address=True)
 
     def _scan(
         self, columns: Sequence[str], batch_size: int, scanner: Callable[..., Any], **options: Any
     ) -> Iterator[pa.RecordBatch]:
+        # Lance reads all fragments for an empty list.
+        if self._fragments == []:
+            return
         stored = self.manifest.stored_columns(columns)
         with self._readable():
-            for batch in scanner(columns=stored, batch_size=batch_size, with_row_address=True, **options).to_batches():
+            scan = scanner(columns=stored, filter=self._condition, batch_size=batch_size, **options)
+            for batch in scan.to_batches():
                 yield self._decoded(batch, columns)
 
     def _decoded(self, rows: T, columns: Sequence[str]) -> T:
-        """Return stored rows with the columns that were asked for, vectors decoded where only codes are stored."""
+        """Return stored rows with the requested columns; vectors are decoded if only codes are stored."""
         return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         with readable(self.uri, table_uri(self.uri), self.fragments):
-            version = self.version
-            if self._opened != version:
-                open_data_files(self.uri, table_uri(self.uri), self.fragments())
-                self._opened = version
             yield
 
     def pinned(self) -> Self:
-        """Return this version as an object of its own, which no later change of the table reaches."""
+        """Return this version as an object that `refresh` does not change."""
         found = copy(self)
         found.dataset = self.dataset.checkout_version(self.version)
         return found
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the passages in `rows` (int64) of this version, in their order; nothing is looked for."""
+        """Return `columns` of the passages in `rows` (int64) of this version, in their order."""
         with self._readable():
             taken = self.dataset.take(rows.tolist(), columns=self.manifest.stored_columns(columns))
         return self._decoded(taken, columns)
@@ -243,42 +234,35 @@ class PassageIndex:
         return read_vectors(self.take(rows_P[numbers_C], ["reps"]))
 
     def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Return what answers show of the passages in `rows` (int64): `title`, `text`, `collection` and `metadata`.
+        """Return `title`, `text`, `collection` and `metadata` of the passages in `rows` (int64).
 
-        Metadata are the values of all its columns by name, None where a passage has none. Of a small collection, all of
-        it stays in memory after some answers.
+        Metadata are the values of all its columns by name, None if a passage has none. A small collection stays in
+        memory after some calls.
         """
         columns = [*_SHOWN, *self.manifest.metadata]
-        texts = self._texts.get(self.version) or self._texts.setdefault(
-            self.version, _Texts(int(self.dataset.count_rows()))
-        )
-        if texts.held is None:
-            taken = self.take(rows, columns)
-            texts.note(taken)
-            if texts.are_worth_holding:
-                self._hold(texts, columns)
-        else:
-            taken = texts.held.take(rows)
+        texts = self._texts.setdefault(self.version, _Texts())
+        if texts.table is not None:
+            return [self._with_metadata(row) for row in texts.table.take(rows).to_pylist()]
+        taken, passages = self.take(rows, columns), self.dataset.count_rows()
+        texts.rows_read += len(taken)
+        if texts.rows_read > _PAYS * passages and passages * taken.nbytes <= _HELD_BYTES * len(taken):
+            # If a file is damaged, passages of other files are still read one by one.
+            with suppress(ValueError), self._readable():
+                texts.table = self.dataset.to_table(columns).combine_chunks()
         return [self._with_metadata(row) for row in taken.to_pylist()]
-
-    def _hold(self, texts: _Texts, columns: Sequence[str]) -> None:
-        texts.was_tried = True
-        # Where some file is damaged, answers from the others are given as before.
-        with suppress(ValueError), self._readable():
-            texts.held = self.dataset.to_table(columns).combine_chunks()
 
     def _with_metadata(self, row: dict[str, Any]) -> dict[str, Any]:
         metadata = {name: row.pop(name) for name in self.manifest.metadata}
         return {**row, "metadata": metadata}
 
     def representations(self, rows: np.ndarray) -> Representations:
-        """Return what is stored of the passages in `rows` (int64), in their order; the index has an encoder."""
+        """Return the stored representations of the passages in `rows` (int64), in their order."""
         assert self.manifest.hidden_size is not None, "an index with an encoder has vectors"
         columns = [field.name for field in representation_fields(self.manifest.hidden_size)]
         return Representations.from_arrow(self.take(rows, columns))
 
     def digests(self) -> dict[str, bytes]:
-        """Return passage id to digest of all passages: about 200 bytes of memory each; `keys` takes 16."""
+        """Return passage id → digest of all passages: about 200 bytes of memory each; `keys` takes 16."""
         pairs: dict[str, bytes] = {}
         for batch in self.batches(["id", "digest"], ROWS_AT_ONCE):
             pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
@@ -295,7 +279,7 @@ class PassageIndex:
         return KeySet(keys)
 
     def passages(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return id to what `shown` says of the passage; ids that are not there are left out."""
+        """Return id → what `shown` returns of the passage; unknown ids are left out."""
         found: dict[str, dict[str, Any]] = {}
         columns = ["id", *_SHOWN, *self.manifest.metadata]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
@@ -306,9 +290,7 @@ class PassageIndex:
         return found
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete passages by id in one commit and return how many there were.
-
-        A passage that another process replaces meanwhile is deleted in its new form.
+        """Delete passages by id in one commit and return their number.
 
         Raises:
             ValueError: other processes kept changing these passages; nothing was deleted.
@@ -322,7 +304,7 @@ class PassageIndex:
     def _delete(self, ids: Sequence[str]) -> int:
         self.refresh()
         shrunk = self.without(ids)
-        # What is not there makes no version.
+        # Without such passages there is no new version.
         if not shrunk:
             return 0
         rest = [part for part in shrunk.values() if part is not None]
@@ -335,9 +317,9 @@ class PassageIndex:
         return live - sum(part.num_rows for part in rest)
 
     def without(self, ids: Sequence[str]) -> dict[int, FragmentMetadata | None]:
-        """Return the fragments that hold some of these passages, by number, as they are without them; None if empty.
+        """Return the fragments of these passages, by number, as they are without them; None if nothing is left.
 
-        The files of their deleted rows are written, with checksums; nothing is visible until a commit names them.
+        The files of deleted rows are written, with checksums; a commit makes them visible.
         """
         if not ids:
             return {}
@@ -353,24 +335,24 @@ class PassageIndex:
     def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
         """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
 
-        All of it in this process and in one commit; `pipelines.compact` shares a large table among machines.
+        This runs in one process and one commit; `pipelines.compact` uses Ray.
 
         Raises:
-            ValueError: another process changed the index meanwhile; the table is as that process left it.
+            ValueError: another process changed the index meanwhile; this call changes nothing.
         """
         tasks = compaction.plan(self.dataset)
         self.commit_compaction([compaction.execute(table_uri(self.uri), task.text) for task in tasks])
         self.forget_versions(keep_versions_for)
 
     def commit_compaction(self, results: Sequence[str]) -> None:
-        """Put joined fragments in the place of those that they were made of, in one step.
+        """Replace fragments by the joined ones in one commit.
 
         Args:
             results: of `compaction.execute`, from the version that this object reads or an earlier one.
 
         Raises:
-            ValueError: another process changed the index, or the fragments have been changed since they were read;
-                nothing of the results is visible then.
+            ValueError: another process changed the index, or the fragments have changed since they were read; the
+                commit is not made.
         """
         if not results:
             return
@@ -382,11 +364,11 @@ class PassageIndex:
         self.dataset = latest
 
     def forget_versions(self, older_than: timedelta = timedelta(hours=1)) -> None:
-        """Move to the latest version; forget older ones that are older than `older_than`, and files of theirs alone.
+        """Move to the latest version, and forget versions older than `older_than`, with their files.
 
-        The version before the latest stays, unless all are to go at once: where the clock has jumped ahead, it only
-        seems old. Readers of a forgotten version must open the index anew. Files that no version owns, left by killed
-        jobs, go after seven days: a running job's uncommitted files look the same.
+        The version before the latest stays, unless `older_than` is 0: after a jump of the clock it only seems old.
+        Readers of a forgotten version must open the index again. Uncommitted files of killed jobs are removed after
+        seven days.
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
@@ -394,12 +376,12 @@ class PassageIndex:
 
     @classmethod
     def restore(cls, uri: str, version: int) -> PassageIndex:
-        """Make a version that is kept the latest again, by a commit of its own; those after it stay until forgotten.
+        """Commit an older version again as the latest; versions after it stay until they are forgotten.
 
-        In a folder, newest versions whose manifests cannot be read are set aside first: see `index.commits`.
+        In a folder, the newest manifests that cannot be read are renamed first.
 
         Raises:
-            ValueError: it is not kept, or another process changed the index meanwhile; nothing has changed then.
+            ValueError: the version is not kept, or another process changed the index meanwhile.
         """
         older = cls.open(uri, version)
         set_aside_unreadable(table_uri(uri))
@@ -408,21 +390,21 @@ class PassageIndex:
         return cls.open(uri)
 
     def wrong_deletions(self) -> tuple[list[str], int]:
-        """Return which of Lance's files of deleted rows are not as they were written, and how many have no checksum."""
+        """Return which files of deleted rows have changed, and the number of files without a checksum."""
         return wrong_deletions(self.uri, table_uri(self.uri), self._metadata())
 
     def _metadata(self) -> Iterator[Any]:
         return (fragment.metadata for fragment in self.dataset.get_fragments())
 
     def count_collections(self) -> dict[str, int]:
-        """Return how many passages came with each collection, by name; this reads a column of the table."""
+        """Return the number of passages of each collection, by name; this reads a column of the table."""
         counts: Counter[str] = Counter()
         for batch in self.batches(["collection"], ROWS_AT_ONCE):
             counts.update(batch.column("collection").to_pylist())
         return dict(sorted(counts.items()))
 
     def contents(self) -> IndexContents:
-        """Count what this version holds."""
+        """Count passages, fragments and bytes of this version."""
         fragments = self.dataset.get_fragments()
         return IndexContents(
             rows=len(self),
@@ -436,60 +418,34 @@ class PassageIndex:
 
 @dataclass
 class _Texts:
-    """What answers show of a version's passages."""
+    """Texts and metadata of a version's passages."""
 
-    passages: int
-    read: int = 0
-    """Passages, one answer at a time."""
-    bytes: int = 0
-    """Of those."""
-    held: pa.Table | None = None
+    rows_read: int = 0
+    table: pa.Table | None = None
     """Of all passages, in the order of the table."""
-    was_tried: bool = False
-    """Whether they were to be held, which a damaged file can prevent."""
-
-    def note(self, taken: pa.Table) -> None:
-        """Count what was read for an answer."""
-        self.read += len(taken)
-        self.bytes += taken.nbytes
-
-    @property
-    def are_worth_holding(self) -> bool:
-        """Whether all of them together take little memory, and about as long to read as the answers so far."""
-        is_time = self.read > _PAYS * self.passages and not self.was_tried
-        return is_time and self.bytes / self.read * self.passages <= _HELD_BYTES
 
 
 def _dataset(uri: str, version: int | None = None) -> Any:
     with without_panics():
-        try:
-            dataset = lance.dataset(table_uri(uri), version=version)
-        except ValueError as error:
-            if NOT_FOUND not in str(error) or not manifests_of(table_uri(uri)):
-                raise
-            # Another process may have made it in between: what is damaged cannot be opened now either.
-            dataset = lance.dataset(table_uri(uri), version=version)
-        # Here Lance reads what it has kept of the table's schema.
+        dataset = lance.dataset(table_uri(uri), version=version)
+        # Lance parses the schema here.
         _ = dataset.schema
         return dataset
 
 
 def rows_written(addresses: np.ndarray) -> np.ndarray:
-    """Return uint32: each passage's place among the rows that its fragment was written with, from `_rowaddr`."""
+    """Return uint32: each passage's row, among those that its fragment was written with, from `_rowaddr`."""
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
 
 
 def table_uri(uri: str) -> str:
-    """Return where the Lance table of the index at `uri` lies."""
+    """Return the path or URI of the Lance table of the index at `uri`."""
     return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
 
 
 def fragment_key(fragment: Any) -> str:
-    """Return a name for what a fragment holds; deletions and added columns leave it as it is."""
-    name = PurePosixPath(fragment.data_files()[0].path).stem
-    if name in ("", ".", ".."):
-        raise ValueError(f"a fragment's data file is named '{fragment.data_files()[0].path}': no table has such a file")
-    return name
+    """Return a name of a fragment's rows, which deletions and added columns do not change."""
+    return PurePosixPath(fragment.data_files()[0].path).stem
 
 
 def ids_filter(ids: Iterable[str]) -> str:

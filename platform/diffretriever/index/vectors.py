@@ -1,7 +1,7 @@
-"""The vectors of a compressed index: packed by a codec (column `codes`), beside them as they were (`reps`) or alone.
+"""The vectors of a compressed index: codes of a codec in the column `codes`, with or without the vectors (`reps`).
 
-Where they are stored packed alone, the decoded vectors, rounded to fp16 like all others, are the stored vectors. A
-codec decodes each vector by itself, so every reader sees the same bits.
+Without, the decoded vectors, rounded to fp16, are the stored vectors. A codec decodes each vector by itself, so that
+every reader sees the same bits.
 
 Legend: N vectors of a batch, P passages, H hidden size, W bytes of a packed vector.
 """
@@ -26,16 +26,12 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 
 def codec_place(uri: str, digest: str) -> str:
-    """Return where the index at `uri` has the codec of that digest."""
+    """Return the path or URI of the codec of a digest in the index at `uri`."""
     return f"{uri.rstrip('/')}/codecs/{digest}.safetensors"
 
 
 def codec_of(uri: str, manifest: IndexManifest) -> Codec:
-    """Return the codec of a compressed index.
-
-    Raises:
-        ValueError: its file is not there, or is another codec's.
-    """
+    """Return the codec of a compressed index; raises ValueError if its file is missing or of another codec."""
     assert manifest.codec is not None, "the index has a codec"
     return _load(codec_place(uri, manifest.codec.digest), manifest.codec.digest)
 
@@ -44,8 +40,8 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
     """Return rows with the columns `wanted`, `reps` decoded from `codes`, and further ones such as `_rowaddr`.
 
     Args:
-        uri: of the index, beside which the codec lies.
-        manifest: of an index whose vectors are stored packed alone.
+        uri: of the index.
+        manifest: of an index that stores codes only.
         rows: with the columns of `IndexManifest.stored_columns`.
         wanted: names of columns.
     """
@@ -61,7 +57,7 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
 
 
 def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
-    """Return rows that have `reps` with these packed as well, in `codes`, as the index has a codec."""
+    """Return rows with their `reps` encoded in the column `codes` as well."""
     codec = codec_of(uri, manifest)
     vectors_NH, offsets = read_vectors(rows)
     packed = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
@@ -90,7 +86,7 @@ def _load(place: str, digest: str) -> Codec:
 
 
 def read_codec(place: str, digest: str) -> Codec:
-    """Read the codec at a place; raises ValueError, as `codec_of` does, where it is not the one of that digest."""
+    """Read the codec of a digest; raises ValueError if the file is missing or of another codec."""
     from diffretriever.codecs.product import load_codec
 
     try:

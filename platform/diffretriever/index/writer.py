@@ -1,8 +1,8 @@
-"""Exactly-once bulk writing: workers write fragments that nobody sees, one committer makes them visible.
+"""Exactly-once bulk writing: workers write uncommitted fragments, one committer makes them visible.
 
-A worker's `BlockWriter` leaves data files and returns a small receipt. The committer adds receipts to the table in
-single atomic commits: rows of a block appear together with the removal of the rows they replace, or not at all. A
-receipt that never reaches the committer leaves only files that no version owns.
+A `BlockWriter` writes data files and returns a small receipt. The `Committer` adds receipts to the table in atomic
+commits: the rows of a block appear, and the rows that they replace disappear, in one step. A lost receipt leaves
+uncommitted files only.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ from diffretriever.schemas.places import as_place
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 APPENDED, REPLACED = "appended", "replaced"
-"""What a commit's message says it did."""
-# Lance tries once at the least; an overwrite with 0 is tied to the version it was made for.
+"""Messages of commits."""
+# Lance tries at least once; an overwrite with 0 retries applies to its own version only.
 _NO_RETRY, _RETRIES = 0, 20
 
 
 def write_block(uri: str, table: pa.Table) -> str:
-    """Write one block as `BlockWriter` does; whoever writes many makes such a writer once."""
+    """Write one block; for many blocks, use one `BlockWriter`."""
     return BlockWriter(uri).write(table)
 
 
 class BlockWriter:
     """Writes blocks of passages as uncommitted fragments of an index.
 
-    What a block must agree with (columns, their numbers, the data files' format, the codec) is read when the writer is
-    made: writing a block reads nothing of the table, however many fragments that has. Should another job replace the
-    table's columns meanwhile, the commit is refused.
+    It reads the schema and the codec once, when it is created. If another job replaces the columns of the table
+    meanwhile, the commit is refused.
     """
 
     def __init__(self, uri: str) -> None:
@@ -58,17 +57,16 @@ class BlockWriter:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns of a block beside those of its representations."""
+        """The columns of a block without those of its representations."""
         return self._manifest.text_columns
 
     def write(self, table: pa.Table) -> str:
         """Write one block; return the receipt, a JSON text of about 400 bytes.
 
-        The block has `reps`; in a compressed index their codes are written with them or in their place.
+        A compressed index stores the codes of the column `reps`, with it or in its place.
 
         Raises:
-            ValueError: a passage's vectors or impact weights hold NaN or infinity, and nothing is written; or the index
-                cannot be written to, with the reason.
+            ValueError: vectors or impact weights contain NaN or infinity, or the index cannot be written to.
         """
         refuse_to_write(table)
         schema = self._dataset.schema
@@ -81,12 +79,12 @@ class BlockWriter:
 
 
 def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
-    """Return rows as a table stores them: vectors packed where it has a codec, and checksums.
+    """Return rows as a table stores them: with codes and checksums.
 
     Args:
         uri: of the index.
         manifest: of the table.
-        rows: with `reps`, where the index has vectors.
+        rows: with `reps` if the index has vectors.
         schema: of the table.
     """
     return as_stored(rows if manifest.codec is None else with_packed(uri, manifest, rows), schema)
@@ -95,10 +93,7 @@ def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -
 def text_table(
     passages: Sequence[Passage], collection: str | Sequence[str], metadata: Columns | None = None
 ) -> pa.Table:
-    """Return the passages, of one collection or each of its own, with their digests, as `TEXT_SCHEMA`.
-
-    The columns `metadata` follow; None: none.
-    """
+    """Return passages, of one collection or of one each, as `TEXT_SCHEMA`, followed by the columns `metadata`."""
     columns = [
         [p.id for p in passages],
         [collection] * len(passages) if isinstance(collection, str) else collection,
@@ -119,27 +114,26 @@ def beside(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 class WriterLock:
-    """One writing job per index at a time.
+    """A lock for one writing job per index at a time.
 
-    In a folder it is a lock of the operating system, which drops it when the job dies, however it dies. On an object
-    store it is a lease, which a job that died keeps for half a minute; see `index.lease`. There the first commit wins
-    all the same, and others are refused; see `Committer`.
+    In a folder it is a lock of the operating system, which ends with the process. On an object store it is a lease,
+    which expires half a minute after a crash; see `index.lease`. Commits are safe without it; see `Committer`.
     """
 
     def __init__(self, uri: str, *, patient: bool = True) -> None:
-        """Lock nothing yet.
+        """Prepare the lock, without taking it.
 
         Args:
             uri: folder or object-store URI.
-            patient: on an object store, find out whether who took the lease is still at work; otherwise whoever has
-                not given it back is.
+            patient: on an object store, wait until the lease of another job is renewed or expires; otherwise, any lease
+                counts as that of a running job.
         """
         self._place, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
         self._lease: Lease | None = None
 
     def __enter__(self) -> WriterLock:
-        """Take it; raises `ValueError` where another writer has it."""
+        """Take the lock; raises `ValueError` if another job has it."""
         if isinstance(self._place, Path):
             self._file = _locked(self._place)
             return self
@@ -177,17 +171,13 @@ def _locked(folder: Path) -> IO[str]:
 
 
 class Committer:
-    """Makes written blocks visible. Hold the `WriterLock`, or lose the work of a block to another writer.
+    """Makes written blocks visible. Take the `WriterLock` first: a commit that comes second is refused.
 
-    Of commits made to the same version one wins, with or without the lock, and the loser leaves nothing. Lance writes
-    a version's manifest only where there is none, but lets a commit that lost follow the winner's where the two touch
-    no fragment in common, as two appends never do: rows that both wrote would be there twice. So a commit here names
-    every fragment of the version it was made for as updated, those that stay as they are too, and any other commit
-    that replaces, deletes or compacts rows is a conflict that Lance refuses. A table without fragments has none to
-    name; it is overwritten with no retry, which Lance does to that very version or not at all. The decision is the
-    one write of the manifest: unlike a claim made before it or rows taken back after it, it leaves nothing to mend
-    if the process dies. What may come in between is what changes no row that is here: a new vector index, settings,
-    and rows that another program appends with Lance itself, which stay beside these.
+    Of two commits to the same version one wins, also without the lock. Lance alone would rebase the second if the two
+    change no fragment in common, as two appends, and rows that both wrote would be there twice. So a commit names all
+    fragments of its version as updated, unchanged ones included: Lance then refuses it after any other commit that
+    replaces, deletes or compacts rows. A table without fragments is overwritten without retry, which Lance does to
+    that version or not at all. The write of the manifest decides, so that a crash leaves nothing to repair.
     """
 
     def __init__(self, index: PassageIndex) -> None:
@@ -195,12 +185,12 @@ class Committer:
         self._committed: set[str] = set()
 
     def commit(self, receipts: dict[str, str], replaced_ids: list[str]) -> None:
-        """Commit blocks by task key, in one step with the removal of the rows that they replace.
+        """Commit blocks by task key, and remove the rows that they replace, in one step.
 
-        A task key that was committed before is ignored, so a block that Ray delivers twice appears once.
+        A task key is committed once, also if Ray delivers its block twice.
 
         Raises:
-            ValueError: another process committed to this index in between; nothing of these blocks is visible then.
+            ValueError: another process has committed to this index; these blocks are not visible then.
         """
         new = {key: receipt for key, receipt in receipts.items() if key not in self._committed}
         if not new:
@@ -209,7 +199,7 @@ class Committer:
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
         written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
-        # Each look at them takes a good part of a commit where they are many.
+        # Listing many fragments takes a good part of a commit.
         fragments = self._index.fragments()
         shrunk = self._index.without(replaced_ids) if fragments else {}
         rest = [part for part in shrunk.values() if part is not None]

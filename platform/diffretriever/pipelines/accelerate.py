@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import folders_in
 from diffretriever.files import is_local
+from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.schemas.accelerate import Kind

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from diffretriever.artefacts.artefact import Artefact, folders_in, headers_of, sizes_of_all, unless_damaged
 from diffretriever.files import is_local
-from diffretriever.index.mapped_files import FileKind, lacking
+from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
+from diffretriever.index.fragment_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.progress import track
 from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind
@@ -225,17 +225,19 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
 
 def _beside_now(index: PassageIndex) -> Beside:
     """Return the contents of the codes of all versions: means alone where some fragment has these."""
-    codes = [Artefact(index.uri, f"{CODES.name}/{name}") for name in folders_in(index.uri, CODES.name)]
-    there = {FragmentCodes.beside(header) for header in headers_of(codes) if header is not None}
+    names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
+    codes = [DerivedFolder(index.uri, f"{CODES.name}/{name}") for name in names]
+    headers = for_all(index.uri, codes, DerivedFolder.header)
+    there = {FragmentCodes.beside(header) for header in headers if header is not None}
     return "means" if "means" in there else "vectors"
 
 
 def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
     """Remove the codes that hold more than they are to, or less."""
-    artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    for artefact, header in zip(artefacts, headers_of(artefacts), strict=True):
+    folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
+    for folder, header in zip(folders, for_all(index.uri, folders, DerivedFolder.header), strict=True):
         if header is not None and FragmentCodes.beside(header) != beside:
-            artefact.remove()
+            folder.remove()
 
 
 def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
@@ -261,7 +263,8 @@ def missing_files(index: PassageIndex) -> list[Missing]:
 
 def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
     """Return the bytes of each fragment's files of a kind, in table order; None for one that has none."""
-    return sizes_of_all([FILE_KINDS[kind].artefact(index, fragment) for fragment in index.fragments()])
+    folders = [FILE_KINDS[kind].folder_of(index, fragment) for fragment in index.fragments()]
+    return for_all(index.uri, folders, DerivedFolder.size)
 
 
 def remove_old(index: PassageIndex) -> None:
@@ -273,9 +276,9 @@ def remove_old(index: PassageIndex) -> None:
         return
     used = _in_use(index.versions())
     for kind, name in found:
-        artefact = Artefact(index.uri, f"{kind}/{name}")
-        if _is_abandoned(artefact) if name.startswith(".") else name not in used[kind]:
-            artefact.remove()
+        folder = DerivedFolder(index.uri, f"{kind}/{name}")
+        if _is_abandoned(folder) if name.startswith(".") else name not in used[kind]:
+            folder.remove()
 
 
 def _in_use(versions: Iterable[PassageIndex]) -> dict[Kind, set[str]]:
@@ -288,6 +291,6 @@ def _in_use(versions: Iterable[PassageIndex]) -> dict[Kind, set[str]]:
     return names
 
 
-def _is_abandoned(temporary: Artefact) -> bool:
+def _is_abandoned(temporary: DerivedFolder) -> bool:
     # A running job's unfinished files look the same. On an object store there are none.
     return temporary.is_local and time.time() - temporary.path.stat().st_mtime > _ABANDONED_SECONDS

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import Stemmer
 
-from diffretriever.artefacts.artefact import Artefact, DamagedError, folders_in
 from diffretriever.encoders.preparer import join_title
 from diffretriever.full_disk import full_disk
+from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
@@ -133,7 +133,7 @@ class Bm25Search:
 
 def keep_bm25(index: PassageIndex) -> None:
     """Build the BM25 index of a version and keep it, unless it is there."""
-    if bm25_artefact(index).size() is None:
+    if bm25_folder(index).size() is None:
         _built_and_kept(index)
 
 
@@ -147,7 +147,7 @@ def _loaded(index: PassageIndex) -> bm25s.BM25 | None:
         _LOG.warning("%s: the BM25 index is made in memory", error)
     except DamagedError as error:
         _LOG.warning("%s: the BM25 index is made anew", error)
-        bm25_artefact(index).remove()
+        bm25_folder(index).remove()
     return None
 
 
@@ -213,7 +213,7 @@ def _texts(index: PassageIndex, config: Bm25Retriever) -> Iterator[list[str]]:
 
 def _keep(index: PassageIndex, model: bm25s.BM25) -> None:
     try:
-        with bm25_artefact(index).build() as folder:
+        with bm25_folder(index).build() as folder:
             model.save(folder, show_progress=False)
         _remove_older(index)
     except OSError as error:
@@ -232,7 +232,7 @@ def open_bm25(index: PassageIndex) -> bm25s.BM25 | None:
     """
     import bm25s
 
-    held = bm25_artefact(index).open()
+    held = bm25_folder(index).open()
     if held is None:
         return None
     try:
@@ -263,16 +263,16 @@ def _fits(model: bm25s.BM25, passages: int) -> bool:
     )
 
 
-def bm25_artefact(index: PassageIndex) -> Artefact:
+def bm25_folder(index: PassageIndex) -> DerivedFolder:
     """Return where the BM25 index of a version lies."""
-    return Artefact(index.uri, f"{_FOLDER}/version-{index.version}")
+    return DerivedFolder(index.uri, f"{_FOLDER}/version-{index.version}")
 
 
 def _remove_older(index: PassageIndex) -> None:
     for name in folders_in(index.uri, _FOLDER):
         number = name.removeprefix("version-")
         if number.isdigit() and int(number) < index.version:
-            Artefact(index.uri, f"{_FOLDER}/{name}").remove()
+            DerivedFolder(index.uri, f"{_FOLDER}/{name}").remove()
 
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.index.damage import readable
+from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import IndexContents
 from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
 from diffretriever.search.accelerate import kinds_of, sizes_of
-from diffretriever.search.bm25 import bm25_artefact, open_bm25
+from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.compressed import PACKED
@@ -65,13 +65,13 @@ def _other_problems(index: PassageIndex) -> list[Problem]:
     """Return what is wrong with what is kept of an index but for the files of its fragments."""
     problems = Problems()
     checks: list[tuple[str, Callable[[], object]]] = [
-        (_BM25, bm25_artefact(index).check),
+        (_BM25, bm25_folder(index).check),
         (_BM25, partial(open_bm25, index)),
     ]
     if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
         checks += [
-            ("the sketches of a fragment are damaged", partial(CandidateIndex.check, CODES.artefact(index, fragment)))
+            ("the sketches of a fragment are damaged", partial(CandidateIndex.check, CODES.folder_of(index, fragment)))
             for fragment in index.fragments()
         ]
     for kind, check in checks:

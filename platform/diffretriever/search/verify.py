@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.artefacts.artefact import DamagedError
 from diffretriever.collections import Passage
-from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
+from diffretriever.index.damage import row_checksums, wrong_data_files
+from diffretriever.index.derived import DamagedError
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
@@ -92,7 +91,6 @@ def verify(index: PassageIndex, contents: IndexContents, codes_of: CodesOf, pack
             coded += n_vectors if codes or packed else 0
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
-    _check_newest(index, problems)
     _check_counts(index, contents, rows, problems)
     return Verification(
         rows=rows,
@@ -108,14 +106,14 @@ def verify_postings(index: PassageIndex, postings_of: PostingsOf) -> tuple[int, 
     problems = Problems()
     compared = 0
     for fragment in track(index.fragments(), "verifying postings", "passages", len(index), _rows_of):
-        postings = _opened("postings", partial(_whole_postings, postings_of), fragment, problems)
+        postings = _opened("postings", postings_of, fragment, problems)
         if postings is None:
             continue
         digests = postings.segment.passage_digests()
         for batch in index.fragment_batches(fragment, _POSTINGS_COLUMNS, _MOST_ROWS):
             ids = batch.column("id").to_pylist()
             compared += len(batch.column("impact_ids").flatten())
-            for kind, wrong_P in _posting_problems(batch, ids, postings, digests):
+            for kind, wrong_P in _posting_problems(batch, postings, digests):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
     return compared, problems.found()
 
@@ -273,7 +271,7 @@ def packed_problems(batch: pa.RecordBatch) -> tuple[str, np.ndarray]:
 
 
 def _mapped_problems(batch: pa.RecordBatch, packed: FragmentPacked) -> Wrong:
-    """Compare packed vectors and ids in the table with those in the mapped files."""
+    """Compare packed vectors in the table with those in the mapped files."""
     packed_NW, offsets = read_packed(batch)
     places_P, there_P = _places(batch, packed.rows_P)
     yield "the fragment's packed vectors leave the passage out", ~there_P
@@ -282,10 +280,8 @@ def _mapped_problems(batch: pa.RecordBatch, packed: FragmentPacked) -> Wrong:
     kept_C = places_P[known_C]
     own_N, own_offsets = rows_of(offsets, known_C)
     differs_N = (packed_NW[own_N] != packed.packed_NW[rows_of(packed.offsets, kept_C)[0]]).any(axis=1)
-    ids, kept_ids = batch.column("id").take(pa.array(known_C)), packed.ids.take(pa.array(kept_C))
-    has_other_id_C = np.array([a != b for a, b in zip(ids.to_pylist(), kept_ids.to_pylist(), strict=True)], bool)
     differs_P = there_P.copy()
-    differs_P[known_C] = any_of_each(differs_N, own_offsets) | has_other_id_C
+    differs_P[known_C] = any_of_each(differs_N, own_offsets)
     yield "packed vectors beside the table differ from those in it", differs_P
 
 
@@ -341,25 +337,10 @@ def _decode(codes: Codes, rows: slice) -> np.ndarray:
         return codes.codes_NH[rows] * codes.scales_N[rows, None].astype(np.float64)
 
 
-def _whole_postings(postings_of: PostingsOf, fragment: Any) -> FragmentPostings | None:
-    postings = postings_of(fragment)
-    if postings is not None:
-        try:
-            postings.segment.verify()
-        except ValueError as error:
-            raise DamagedError(str(error)) from error
-    return postings
-
-
-def _posting_problems(batch: pa.RecordBatch, ids: list[str], postings: FragmentPostings, digests: np.ndarray) -> Wrong:
+def _posting_problems(batch: pa.RecordBatch, postings: FragmentPostings, digests: np.ndarray) -> Wrong:
     """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
     places_P, known_P = _places(batch, postings.rows_P)
     yield "the fragment's postings leave the passage out", ~known_P
-    kept_ids = postings.ids_of(places_P[known_P])
-    same_P = known_P.copy()
-    same_P[known_P] = [kept == ids[row] for kept, row in zip(kept_ids, np.flatnonzero(known_P), strict=True)]
-    yield "the fragment's postings have another id for the passage", known_P & ~same_P
-
     term_ids, weights, offsets = read_impacts(batch)
     if len(term_ids) != len(weights):
         yield "postings and impacts differ", known_P
@@ -408,17 +389,6 @@ def _check_schema(index: PassageIndex, problems: Problems) -> None:
 def _type_name(field: pa.Field) -> str:
     # Lance does not keep whether the numbers within a vector may be null.
     return str(field.type).replace(" not null", "")
-
-
-def _check_newest(index: PassageIndex, problems: Problems) -> None:
-    newest = PassageIndex.open(index.uri).version
-    lost = lost_version(table_uri(index.uri), newest)
-    if lost is not None:
-        place = (
-            f"version {lost} was committed, and the last manifest there is of {newest}: restore "
-            f"{table_uri(index.uri)}/_versions from a copy, or run the jobs of since then again"
-        )
-        problems.add("the newest versions are gone", [place])
 
 
 def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: Problems) -> None:

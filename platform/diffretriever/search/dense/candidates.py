@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import DamagedError, unless_damaged
 from diffretriever.encoders.base import Encoder
 from diffretriever.files import filesystem_of, json_digest, write_text
+from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, refuse_queries
 from diffretriever.schemas.accelerate import CandidateSettings
@@ -73,7 +73,6 @@ class CandidateSearch(DenseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages among the candidates and the fragments not known to it."""
         refuse_queries(queries)
-        self.candidate_index.passages.refuse_not_finite(self._stream.uri)
         best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)
@@ -125,8 +124,8 @@ def complete_candidates(index: PassageIndex) -> None:
             "`python jobs/accelerate_index.py --index %s --candidates` to calibrate them anew",
             *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
-    artefacts = [CODES.artefact(index, fragment) for fragment in index.fragments()]
-    if all(artefact.has_added(SKETCHES) for artefact in artefacts):
+    folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
+    if all(unless_damaged(folder.below(SKETCHES).size) is not None for folder in folders):
         # To open codes that lie on an object store would fetch them.
         return
     CandidateIndex.build(index, open_segments(index)[0])

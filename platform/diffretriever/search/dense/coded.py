@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from diffretriever.index.damage import stored_not_finite
 from diffretriever.progress import track
 from diffretriever.representations import Representations, offsets_of, refuse_queries
 from diffretriever.schemas.mode import Way
@@ -59,23 +58,18 @@ class CodedScan(DenseSearch):
         self.stream = stream
         """What fragments without codes are scanned by."""
         self._resident = resident
-        self._uri = stream.uri
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
         self.rescored = 0
         """Passages whose stored vectors were read since the search was opened, summed over queries."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        self._check(queries)
+        refuse_queries(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
         # If a device does not keep all codes, each round copies some again.
         at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
         return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
-
-    def _check(self, queries: Representations) -> None:
-        refuse_queries(queries)
-        self._passages.refuse_not_finite(self._uri)
 
     def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
@@ -120,17 +114,9 @@ class CodedPassages:
             if segment.codes.slots is not None:
                 self._errors_P[start:end] = segment.codes.slots.errors_P
                 self._norms_P[start:end] = segment.codes.slots.norms_P
-        # Codes of an older index can be of such vectors. A length is finite where all numbers of a vector are.
-        self._not_finite_C = np.flatnonzero(self.live_P & ~np.isfinite(self._norms_P))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    def refuse_not_finite(self, uri: str) -> None:
-        """Raise NotFiniteError if a passage that is still in the index at `uri` has vectors with NaN or infinity."""
-        if len(self._not_finite_C):
-            pairs = self.split(self._not_finite_C)
-            raise stored_not_finite(uri, [i for segment, rows_C in pairs for i in segment.ids_of(rows_C)])
 
     def scores(self, coded: CodedQueries) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors.

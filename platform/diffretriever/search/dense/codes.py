@@ -18,18 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.artefacts.artefact import Artefact
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.mapped_files import (
-    FileKind,
-    check_rows,
-    lacking,
-    mapped,
-    read_header,
-    with_files,
-    write_arrays,
-    write_header,
-)
+from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
@@ -37,8 +28,6 @@ from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode
 from diffretriever.scoring.maxsim import Codes
 
-FORMAT = 2
-"""Of these files."""
 _MEANS = {"rows": np.uint32, "mean_codes": np.int8, "mean_scales": np.float32}
 _SLOTS = {
     "codes": np.int8,
@@ -62,7 +51,7 @@ class Segment:
     index: PassageIndex
     """Whose fragment it is: a version that nothing changes."""
     fragment: Any
-    artefact: Artefact
+    folder: DerivedFolder
     """Where its files lie."""
     codes: FragmentCodes
     numbers_P: np.ndarray
@@ -92,7 +81,7 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
 
 def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
     numbers_P = index.order.numbers_in(fragment, codes.rows_P)
-    return Segment(index, fragment, CODES.artefact(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
+    return Segment(index, fragment, CODES.folder_of(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
 
 
 def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
@@ -126,7 +115,7 @@ def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "v
     """
     assert index.manifest.hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
-    with CODES.build(index, fragment) as folder:
+    with CODES.folder_of(index, fragment).build() as folder:
         FragmentCodes.write(folder, batches, index.manifest.hidden_size, beside)
 
 
@@ -170,19 +159,12 @@ class FragmentCodes:
         return "vectors" if header["slots"] else "means"
 
     @classmethod
-    def open(cls, folder: Path) -> FragmentCodes | None:
-        """Map the files in `folder`; None where there are none, or of another format.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        header = read_header(folder, FORMAT)
-        if header is None:
-            return None
+    def open(cls, folder: Path) -> FragmentCodes:
+        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        header = read_header(folder)
         hidden_size = header["hidden_size"]
-        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES[cls.beside(header)].items()}
+        arrays = read_arrays(folder, _FILES[cls.beside(header)])
         _check_sizes(arrays, hidden_size)
-        check_rows(arrays["rows"])
         each_its_own = np.arange(len(arrays["rows"]) + 1)
         means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], each_its_own)
         return cls(means, arrays["rows"], _slots_in(arrays, hidden_size))
@@ -200,7 +182,7 @@ class FragmentCodes:
         files = _FILES[beside]
         written = write_arrays(folder, files, (_encode_batch(batch, files) for batch in batches))
         slots = int(beside == "vectors")
-        write_header(folder, FORMAT, hidden_size=hidden_size, passages=written["rows"], slots=slots)
+        write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=slots)
 
 
 def _slots_in(arrays: Mapping[str, np.ndarray], hidden_size: int) -> SlotCodes | None:
@@ -223,8 +205,8 @@ def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:
         raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
 
 
-CODES = FileKind("codes", FORMAT, FragmentCodes.open)
-"""The codes of a fragment, as an artefact of the index."""
+CODES = FileKind("codes", FragmentCodes.open)
+"""The codes of a fragment, as derived files of the index."""
 
 
 def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:

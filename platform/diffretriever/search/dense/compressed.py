@@ -21,17 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.index.mapped_files import (
-    FileKind,
-    check_rows,
-    ids_from,
-    letters_of,
-    mapped,
-    read_header,
-    with_files,
-    write_arrays,
-    write_header,
-)
+from diffretriever.index.derived import read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.representations import Representations, offsets_of, refuse_queries, rows_of
@@ -41,9 +32,7 @@ from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, cont
 from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.stream import StreamingScan
 
-FORMAT = 1
-"""Of these files."""
-_FILES = {"packed": np.uint8, "counts": np.int32, "rows": np.uint32, "ids": np.uint8, "id_lengths": np.int32}
+_FILES = {"packed": np.uint8, "counts": np.int32, "rows": np.uint32}
 _BUILD_ROWS = 4096
 _COLUMNS = ("codes",)
 _RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
@@ -59,53 +48,40 @@ class FragmentPacked:
         packed_NW: uint8 [N, W], memory-mapped.
         offsets: int64 [P + 1]; passage i owns vectors offsets[i] to offsets[i + 1].
         rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        ids: P passage ids, memory-mapped.
     """
 
     packed_NW: np.ndarray
     offsets: np.ndarray
     rows_P: np.ndarray
-    ids: pa.LargeStringArray
 
     def __len__(self) -> int:
         return len(self.rows_P)
 
     @classmethod
-    def open(cls, folder: Path) -> FragmentPacked | None:
-        """Map the files in `folder`; None where there are none, or of another format.
-
-        Raises:
-            ValueError: they do not fit together.
-        """
-        header = read_header(folder, FORMAT)
-        if header is None:
-            return None
-        arrays = {name: mapped(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-        offsets, passages, width = offsets_of(arrays["counts"]), header["passages"], header["width"]
-        lengths_P, letters = arrays["id_lengths"], arrays["ids"]
-        sizes = (len(arrays["counts"]), len(arrays["rows"]), len(lengths_P), len(arrays["packed"]), len(letters))
-        wanted = (passages, passages, passages, offsets[-1] * width, offsets_of(lengths_P)[-1])
-        if sizes != wanted or (arrays["counts"] < 0).any():
+    def open(cls, folder: Path) -> FragmentPacked:
+        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        width, arrays = read_header(folder)["width"], read_arrays(folder, _FILES)
+        offsets = offsets_of(arrays["counts"])
+        sizes = len(arrays["counts"]), len(arrays["packed"])
+        if sizes != (len(arrays["rows"]), offsets[-1] * width) or (arrays["counts"] < 0).any():
             raise ValueError("the files do not fit together")
-        check_rows(arrays["rows"])
-        return cls(arrays["packed"].reshape(-1, width), offsets, arrays["rows"], ids_from(letters, lengths_P))
+        return cls(arrays["packed"].reshape(-1, width), offsets, arrays["rows"])
 
     @classmethod
     def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], width: int) -> None:
-        """Write a fragment's files into an empty folder from a stream of batches with `id`, `codes` and `_rowaddr`."""
+        """Write a fragment's files into an empty folder from a stream of batches with `codes` and `_rowaddr`."""
         rows = write_arrays(folder, _FILES, map(_arrays_of, batches))
-        write_header(folder, FORMAT, width=width, passages=rows["rows"])
+        write_header(folder, width=width, passages=rows["rows"])
 
 
 def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     packed_NW, offsets = read_packed(batch)
-    letters, lengths_P = letters_of(batch.column("id").to_pylist())
     rows_P = rows_written(batch.column("_rowaddr").to_numpy())
-    return {"packed": packed_NW, "counts": np.diff(offsets), "rows": rows_P, "ids": letters, "id_lengths": lengths_P}
+    return {"packed": packed_NW, "counts": np.diff(offsets), "rows": rows_P}
 
 
-PACKED = FileKind("packed", FORMAT, FragmentPacked.open)
-"""The packed vectors of a fragment, as an artefact of the index."""
+PACKED = FileKind("packed", FragmentPacked.open)
+"""The packed vectors of a fragment, as derived files of the index."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +103,8 @@ def open_packed(index: PassageIndex) -> tuple[list[PackedSegment], list[Any]]:
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
     """Make the packed vectors of one fragment."""
     assert index.manifest.codec is not None, "the index is compressed"
-    batches = index.fragment_batches(fragment, ["id", "codes"], _BUILD_ROWS)
-    with PACKED.build(index, fragment) as folder:
+    batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
+    with PACKED.folder_of(index, fragment).build() as folder:
         FragmentPacked.write(folder, batches, index.manifest.codec.width)
 
 

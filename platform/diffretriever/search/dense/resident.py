@@ -157,7 +157,7 @@ class _Piece:
         """Return a key that is equal for pieces of equal codes on one device."""
         # Files made after a deletion leave rows out that others of the same fragment have.
         rows = hash(self.segment.codes.rows_P.tobytes())
-        return self.segment.artefact.place, rows, self.passages.start, self.passages.stop, device
+        return self.segment.folder.place, rows, self.passages.start, self.passages.stop, device
 
     def copy(self, device: torch.device) -> DeviceCodes:
         """Return its codes, copied to a device."""

@@ -19,9 +19,17 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.artefacts.artefact import Artefact, DamagedError, open_all_added, unless_damaged
-from diffretriever.artefacts.cache import HeldFolder
-from diffretriever.index.mapped_files import numbers_in, read_header, write_arrays, write_header
+from diffretriever.index.derived import (
+    DamagedError,
+    DerivedFolder,
+    for_all,
+    read_array,
+    read_header,
+    unless_damaged,
+    write_arrays,
+    write_header,
+)
+from diffretriever.index.local_cache import LocalFolder
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
 from diffretriever.representations import Representations
@@ -39,8 +47,6 @@ from diffretriever.search.dense.codes import Segment
 
 SKETCHES = "sketch"
 """Name of the folder of a segment's sketches, in that of its codes."""
-FORMAT = 2
-"""Of these files."""
 _FILES = {"directions": np.float32, "higher": np.uint64, "lower": np.uint64, "factors": np.float32}
 _SAMPLED = 8192
 """Means of a segment whose main directions are taken."""
@@ -85,16 +91,14 @@ class MeanSketches:
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, FORMAT, passages=len(sketches))
+        write_header(folder, passages=len(sketches))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read what `write` wrote into memory; raises OSError, ValueError or KeyError for anything else."""
-        header = read_header(folder, FORMAT)
-        if header is None:
-            raise ValueError("it is of another format")
+        header = read_header(folder)
         # All of it is read for every query: from memory of its own that takes two thirds of the time of a mapped file.
-        arrays = {name: numbers_in(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+        arrays = {name: read_array(folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
         higher = arrays["higher"].reshape(higher_shape(header["passages"]))
         sketches = Sketches(higher, arrays["lower"].reshape(lower_shape(header["passages"])), arrays["factors"])
         return cls(arrays["directions"].reshape(-1, DIRECTIONS), sketches)
@@ -123,19 +127,14 @@ class CandidateIndex:
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Sketch the segments of an index that have no sketches, or damaged ones.
-
-        Raises:
-            ValueError: a passage's vectors hold NaN or infinity.
-        """
-        CodedPassages(segments).refuse_not_finite(index.uri)
+        """Sketch the segments of an index that have no sketches, or damaged ones."""
         pairs = zip(segments, _opened(segments), strict=True)
         total = sum(len(segment.codes) for segment in segments)
         for segment, kept in track(
             pairs, f"sketches → {index.uri}", "passages", total, lambda pair: len(pair[0].codes)
         ):
-            if kept is None or not _is_whole(segment.artefact):
-                with segment.artefact.adding(SKETCHES) as folder:
+            if kept is None or not _is_whole(segment.folder):
+                with segment.folder.below(SKETCHES).build() as folder:
                     MeanSketches.of(segment.codes.means).write(folder)
 
     @classmethod
@@ -146,14 +145,14 @@ class CandidateIndex:
         return cls([segment for segment, _ in found], [kept for _, kept in found])
 
     @staticmethod
-    def check(artefact: Artefact) -> None:
+    def check(folder: DerivedFolder) -> None:
         """Read the sketches in a fragment's codes, if there are some, and compare them with what was written.
 
         Raises:
             DamagedError: they are not what was written.
         """
-        artefact.check_added(SKETCHES)
-        held = artefact.open_added(SKETCHES)
+        folder.below(SKETCHES).check()
+        held = folder.below(SKETCHES).open()
         if held is not None:
             _read(held)
 
@@ -218,28 +217,31 @@ class CandidateIndex:
 
 def _opened(segments: Sequence[Segment]) -> list[MeanSketches | None]:
     """Return the sketches of each segment; None for one that has none, or damaged ones."""
-    folders = open_all_added([segment.artefact for segment in segments], SKETCHES)
+    if not segments:
+        return []
+    sketches = [segment.folder.below(SKETCHES) for segment in segments]
+    folders = for_all(segments[0].index.uri, sketches, DerivedFolder.open)
     pairs = zip(segments, folders, strict=True)
     return [None if held is None else unless_damaged(partial(_fitting, segment, held)) for segment, held in pairs]
 
 
-def _fitting(segment: Segment, held: HeldFolder) -> MeanSketches:
+def _fitting(segment: Segment, held: LocalFolder) -> MeanSketches:
     kept = _read(held)
     if not kept.fits(segment):
         raise DamagedError(f"{held.folder / SKETCHES} does not fit the codes beside it")
     return kept
 
 
-def _read(held: HeldFolder) -> MeanSketches:
+def _read(held: LocalFolder) -> MeanSketches:
     try:
         return MeanSketches.read(held.folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{held.folder / SKETCHES} cannot be read ({error})") from error
 
 
-def _is_whole(artefact: Artefact) -> bool:
+def _is_whole(folder: DerivedFolder) -> bool:
     try:
-        artefact.check_added(SKETCHES)
+        folder.below(SKETCHES).check()
     except DamagedError:
         return False
     return True

@@ -17,21 +17,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.index.damage import NotFiniteError, finite_rows
-from diffretriever.index.mapped_files import (
-    FileKind,
-    check_rows,
-    ids_from,
-    lacking,
-    letters_of,
-    load_array,
-    read_header,
-    with_files,
-    write_header,
-)
+from diffretriever.index.damage import finite_rows
+from diffretriever.index.derived import read_arrays, write_arrays
+from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
-from diffretriever.representations import Representations, offsets_of, read_impacts, refuse_queries
+from diffretriever.representations import Representations, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.search.sparse.base import SparseSearch
@@ -39,9 +30,7 @@ from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_
 from diffretriever.search.sparse.segment_search import search_many
 from diffretriever.search.sparse.stream import StreamingImpacts
 
-FORMAT = 2
-"""Of these files, those of the segment included."""
-_FILES = {"ids": np.uint8, "id_lengths": np.int32, "rows": np.uint32}
+_ROWS = {"fragment_rows": np.uint32}
 _BUILD_ROWS = 4096
 _QUERIES_AT_ONCE = 256
 
@@ -129,10 +118,8 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
     columns = ["id", "impact_ids", "impact_weights"]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
     try:
-        with POSTINGS.build(index, fragment) as folder:
+        with POSTINGS.folder_of(index, fragment).build() as folder:
             FragmentPostings.write(folder, batches, index.manifest.vocab_size)
-    except NotFiniteError:
-        raise
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
@@ -147,36 +134,21 @@ class FragmentPostings:
     Attributes:
         segment: the inverted index; its passage number p is the p-th of what follows.
         rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        ids: P passage ids, memory-mapped.
     """
 
     segment: PostingsSegment
     rows_P: np.ndarray
-    ids: pa.LargeStringArray
 
     def __len__(self) -> int:
         return len(self.rows_P)
 
-    def ids_of(self, chosen_C: np.ndarray) -> list[str]:
-        """Return the ids of the passages `chosen_C` (int64 [C])."""
-        return self.ids.take(pa.array(chosen_C)).to_pylist()
-
     @classmethod
-    def open(cls, folder: Path) -> FragmentPostings | None:
-        """Map the files in `folder`; None where there are none, or of another format.
-
-        Raises:
-            ValueError: a file is missing or damaged.
-        """
-        if read_header(folder, FORMAT) is None:
-            return None
-        segment = PostingsSegment.open(folder / "segment")
-        arrays = {name: load_array(folder / f"{name}.npy") for name in _FILES}
-        lengths_P, letters = arrays["id_lengths"], arrays["ids"]
-        if not len(arrays["rows"]) == len(lengths_P) == segment.passages or offsets_of(lengths_P)[-1] != len(letters):
+    def open(cls, folder: Path) -> FragmentPostings:
+        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        segment, rows_P = PostingsSegment.open(folder), read_arrays(folder, _ROWS)["fragment_rows"]
+        if len(rows_P) != segment.passages:
             raise ValueError("the files do not fit together")
-        check_rows(arrays["rows"])
-        return cls(segment, arrays["rows"], ids_from(letters, lengths_P))
+        return cls(segment, rows_P)
 
     @classmethod
     def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
@@ -184,27 +156,22 @@ class FragmentPostings:
 
         Args:
             folder: where they go, empty.
-            batches: with `id`, `impact_ids`, `impact_weights` and `_rowaddr`.
+            batches: with `impact_ids`, `impact_weights` and `_rowaddr`.
             vocab_size: V.
 
         Raises:
             ValueError: impacts are not sorted, not positive, or outside the vocabulary; see `PostingsSegment.build`.
         """
-        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype)] for name, dtype in _FILES.items()}
+        rows: list[np.ndarray] = []
 
         def impacts() -> Iterator[Impacts]:
             for batch in batches:
-                letters, lengths = letters_of(batch.column("id").to_pylist())
-                parts["ids"].append(letters)
-                parts["id_lengths"].append(lengths)
-                parts["rows"].append(rows_written(batch.column("_rowaddr").to_numpy()))
+                rows.append(rows_written(batch.column("_rowaddr").to_numpy()))
                 yield read_impacts(batch)
 
-        write_segment(folder / "segment", impacts(), vocab_size)
-        for name, arrays in parts.items():
-            np.save(folder / f"{name}.npy", np.concatenate(arrays))
-        write_header(folder, FORMAT, passages=sum(map(len, parts["rows"])))
+        write_segment(folder, impacts(), vocab_size)
+        write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
 
 
-POSTINGS = FileKind("postings", FORMAT, FragmentPostings.open)
-"""The postings of a fragment, as an artefact of the index."""
+POSTINGS = FileKind("postings", FragmentPostings.open)
+"""The postings of a fragment, as derived files of the index."""

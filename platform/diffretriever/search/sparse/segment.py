@@ -1,6 +1,6 @@
-"""A segment: the inverted index of one group of passages, in a folder of its own, never changed once written.
+"""A segment: the inverted index of one group of passages, in a folder of derived files that never change.
 
-The files are plain `.npy` arrays that are mapped into memory, and a header that says what they hold. To build one,
+The arrays are mapped into memory. To build one,
 passages arrive in batches, are spooled to disk while terms are counted, then put in place: memory holds one block of
 passages and a few numbers for each vocabulary entry and each passage, and the operating system writes the arrays out as
 it needs.
@@ -11,32 +11,22 @@ of a batch, N passages.
 
 from __future__ import annotations
 
-import os
 import shutil
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
-from diffretriever.files import whole_folder
-from diffretriever.index.mapped_files import load_array
+from diffretriever.index.derived import new_array, read_arrays, read_header, sealed_folder, write_header
 from diffretriever.representations import offsets_of
-from diffretriever.schemas.base import Model
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "terms": np.dtype(np.int32),
-    "starts": np.dtype(np.uint32),
-    "rows": np.dtype(np.uint16),
-    "weights": np.dtype(np.float32),
-}
+DTYPES: dict[str, type[Any]] = {"terms": np.int32, "starts": np.uint32, "rows": np.uint16, "weights": np.float32}
 """The arrays by the name of their file.
 
 `terms` [D] are the vocabulary entries that occur, ascending; `starts` [D, B + 1] the first posting of each in each
@@ -44,8 +34,6 @@ block, and its end. Of each posting, term by term and passage by passage, `rows`
 block, and `weights` [P] its weight.
 """
 
-_HEADER = "segment.json"
-_CHECKSUM_BYTES = 1 << 24
 _MOST_POSTINGS = 2**32 - 1
 
 
@@ -74,7 +62,7 @@ class PostingsSegment:
 
     @classmethod
     def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
-        """Write a segment and open it. Nobody sees the folder before it is whole.
+        """Write a segment into a folder of its own, whole or not at all, and open it.
 
         Takes, for a while, 8 bytes of disk a posting beside the segment's own 6. A million passages are enough for
         one segment: the arrays are written all over at once, and should fit the memory that the system has free.
@@ -86,10 +74,11 @@ class PostingsSegment:
             vocab_size: V, above every id.
 
         Raises:
-            ValueError: `folder` exists, an id is outside the vocabulary or not in order, a weight is not positive and
-                finite, or there are 2**32 postings or more.
+            ValueError: an id is outside the vocabulary or not in order, a weight is not positive and finite, or there
+                are 2**32 postings or more.
         """
-        write_segment(Path(folder), batches, vocab_size)
+        with sealed_folder(Path(folder)) as new:
+            write_segment(new, batches, vocab_size)
         return cls.open(folder)
 
     @classmethod
@@ -97,15 +86,19 @@ class PostingsSegment:
         """Open a segment; its size makes no difference to how long that takes.
 
         Raises:
-            ValueError: `folder` holds no whole segment of this format.
+            ValueError: the files are damaged, or do not fit together.
         """
-        header, arrays = read_segment(Path(folder))
+        header, arrays = read_header(Path(folder)), read_arrays(Path(folder), DTYPES)
+        terms_D, postings = arrays["terms"], len(arrays["rows"])
+        starts_DB = arrays["starts"].reshape(len(terms_D), blocks_of(header["passages"]) + 1)
+        if len(arrays["weights"]) != postings or not _starts_fit(starts_DB, postings):
+            raise ValueError("the postings do not fit together")
         return cls(
             folder=Path(folder),
-            passages=header.passages,
-            vocab_size=header.vocab_size,
-            terms_D=arrays["terms"],
-            starts_DB=arrays["starts"],
+            passages=header["passages"],
+            vocab_size=header["vocab_size"],
+            terms_D=terms_D,
+            starts_DB=starts_DB,
             rows_P=arrays["rows"],
             weights_P=arrays["weights"],
         )
@@ -117,37 +110,15 @@ class PostingsSegment:
         digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
         return digests[: self.passages]
 
-    def verify(self) -> None:
-        """Read every byte and compare it with what was written.
-
-        Raises:
-            ValueError: an array has changed since it was built.
-        """
-        header, arrays = read_segment(self.folder)
-        for name, array in arrays.items():
-            if checksum(array) != header.checksums.get(name):
-                raise ValueError(f"{array_file(self.folder, name)} is damaged: build the segment again")
-
 
 def write_segment(folder: Path, batches: Iterable[Impacts], vocab_size: int) -> None:
-    """Write the segment of the passages in `batches`, whole or not at all; see `PostingsSegment.build`."""
-    if folder.exists():
-        raise ValueError(f"{folder} exists: remove it, or choose another folder")
-    with whole_folder(folder) as temporary:
-        spool = _Spool(temporary / "spool", vocab_size)
-        for batch in batches:
-            spool.add(batch)
-        arrays = _make_arrays(temporary, spool)
-        _fill(arrays, spool)
-        spool.remove()
-        header = Header(
-            vocab_size=vocab_size,
-            passages=spool.passages,
-            terms=len(arrays["terms"]),
-            postings=len(arrays["rows"]),
-            checksums={name: checksum(array) for name, array in arrays.items()},
-        )
-        write_header(temporary, header)
+    """Write the segment of the passages in `batches` into a folder; see `PostingsSegment.build`."""
+    spool = _Spool(folder / "spool", vocab_size)
+    for batch in batches:
+        spool.add(batch)
+    _fill(_new_arrays(folder, spool), spool)
+    spool.remove()
+    write_header(folder, vocab_size=vocab_size, passages=spool.passages)
 
 
 class _Spool:
@@ -198,61 +169,25 @@ def _check(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_
         raise ValueError(f"the ids of passage number {first + row} do not ascend: sort its impacts by id, each id once")
 
 
-def _make_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
+def _new_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
     terms_D = np.flatnonzero(spool.counts_V)
     postings = int(spool.counts_V.sum())
     if postings > _MOST_POSTINGS:
         raise ValueError(f"{postings} postings are too many for one segment: make segments of fewer passages")
-    shapes = Header(
-        vocab_size=len(spool.counts_V), passages=spool.passages, terms=len(terms_D), postings=postings, checksums={}
-    ).shapes
-    arrays: dict[str, np.ndarray] = {
-        name: np.lib.format.open_memmap(array_file(folder, name), "w+", dtype, shapes[name])
-        for name, dtype in DTYPES.items()
+    shapes = {"terms": (len(terms_D),), "starts": (len(terms_D), blocks_of(spool.passages) + 1)}
+    arrays = {
+        name: new_array(folder / f"{name}.bin", dtype, shapes.get(name, (postings,))) for name, dtype in DTYPES.items()
     }
-    for name in arrays:
-        _take_room(array_file(folder, name))
     arrays["terms"][:] = terms_D
     return arrays
 
 
-def _take_room(file: Path) -> None:
-    """Have the disk keep room for a mapped file: for want of it, writing to the file would kill the process."""
-    with file.open("r+b") as stream:
-        os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
-
-
 def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
     cursors_V = np.cumsum(spool.counts_V) - spool.counts_V
-    rows_P, weights_P = (arrays[name].view(np.ndarray) for name in ("rows", "weights"))
     for number, block in enumerate(spool.blocks()):
         arrays["starts"][:, number] = cursors_V[arrays["terms"]]
-        place(block, cursors_V, rows_P, weights_P)
+        place(block, cursors_V, arrays["rows"], arrays["weights"])
     arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
-
-
-class Header(Model):
-    """What a segment's arrays hold."""
-
-    version: Literal[1] = 1
-    """Of this format."""
-    vocab_size: PositiveInt
-    """V, above every term."""
-    passages: NonNegativeInt
-    """N."""
-    terms: NonNegativeInt
-    """D."""
-    postings: NonNegativeInt
-    """P."""
-    checksums: dict[str, int]
-    """CRC-32 of the bytes of each array."""
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each array."""
-        starts = (self.terms, blocks_of(self.passages) + 1)
-        shapes: dict[str, tuple[int, ...]] = {"terms": (self.terms,), "starts": starts}
-        return shapes | dict.fromkeys(("rows", "weights"), (self.postings,))
 
 
 def blocks_of(passages: int) -> int:
@@ -260,61 +195,14 @@ def blocks_of(passages: int) -> int:
     return -(-passages // BLOCK_ROWS)
 
 
-def array_file(folder: Path, name: str) -> Path:
-    """Return where an array of `DTYPES` is."""
-    return folder / f"{name}.npy"
-
-
-def checksum(array: np.ndarray) -> int:
-    """Return the CRC-32 of a contiguous array's bytes."""
-    bytes_, value = array.reshape(-1).view(np.uint8), 0
-    for start in range(0, len(bytes_), _CHECKSUM_BYTES):
-        value = zlib.crc32(bytes_[start : start + _CHECKSUM_BYTES].data, value)
-    return value
-
-
-def write_header(folder: Path, header: Header) -> None:
-    """Write the header of the segment in `folder`."""
-    (folder / _HEADER).write_text(header.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-def read_segment(folder: Path) -> tuple[Header, dict[str, np.ndarray]]:
-    """Return the header and the arrays; large ones are mapped and read-only.
-
-    Raises:
-        ValueError: there is no segment, it is of another version, or an array is not what the header says.
-    """
-    try:
-        header = Header.model_validate_json((folder / _HEADER).read_bytes())
-    except OSError as error:
-        raise ValueError(f"{folder} is no postings segment: {_HEADER} cannot be read ({error.strerror})") from error
-    except ValidationError as error:
-        raise ValueError(f"{folder / _HEADER} is not of this format: build it again") from error
-    arrays = {name: _read_array(folder, name, header) for name in DTYPES}
-    if not _starts_fit(arrays["starts"], header):
-        raise ValueError(f"{array_file(folder, 'starts')} is damaged: build the segment again")
-    return header, arrays
-
-
-def _starts_fit(starts_DB: np.ndarray, header: Header) -> bool:
+def _starts_fit(starts_DB: np.ndarray, postings: int) -> bool:
     """Return whether each term's postings end where the next one's begin: nothing looks beyond the last then."""
     borders = starts_DB.astype(np.int64)
     return bool(
         (np.diff(borders, axis=1) >= 0).all()
         and (borders[1:, 0] == borders[:-1, -1]).all()
-        and (not header.terms or (borders[0, 0], borders[-1, -1]) == (0, header.postings))
+        and (not len(borders) or (borders[0, 0], borders[-1, -1]) == (0, postings))
     )
-
-
-def _read_array(folder: Path, name: str, header: Header) -> np.ndarray:
-    file = array_file(folder, name)
-    try:
-        array = load_array(file)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is missing or cut short: build the segment again ({error})") from error
-    if array.dtype != DTYPES[name] or array.shape != header.shapes[name]:
-        raise ValueError(f"{file} does not hold what {_HEADER} says: build the segment again")
-    return array
 
 
 def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:

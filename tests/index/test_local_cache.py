@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.artefacts.cache import BOUND_VARIABLE, FolderCache
+from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 
 ROOT = Path(__file__).resolve().parents[2]
 KB = 1000
 HOLDING = """
 import sys
 from pathlib import Path
-from diffretriever.artefacts.cache import FolderCache
+from diffretriever.index.local_cache import FolderCache
 
 held = FolderCache(Path(sys.argv[1])).get("a", 1000, lambda folder: None)
 print("held", flush=True)
@@ -60,13 +60,6 @@ def use(cache: FolderCache, *keys: str) -> None:
 
 def names(cache: FolderCache) -> set[str]:
     return {path.name for path in cache.root.glob("*-*/")}
-
-
-def test_what_is_there_is_not_fetched_again(cache: FolderCache) -> None:
-    first = cache.get("a", KB, writer(KB))
-    assert (first.folder / "data").read_bytes() == b"x" * KB
-    assert cache.get("a", KB, refuse).folder == first.folder
-    assert FolderCache(cache.root).get("a", KB, refuse).folder == first.folder, "another process sees it"
 
 
 def test_the_least_recently_used_goes(cache: FolderCache) -> None:
@@ -118,17 +111,6 @@ def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.Monk
         cache.get("d", KB, writer(KB))
     monkeypatch.delenv(BOUND_VARIABLE)
     assert cache.get("d", KB, writer(KB)).folder.is_dir()
-
-
-def test_a_failed_fetch_leaves_nothing(cache: FolderCache) -> None:
-    def fail(folder: Path) -> None:
-        (folder / "data").write_bytes(b"half")
-        raise OSError("the connection was lost")
-
-    with pytest.raises(OSError, match="the connection was lost"):
-        cache.get("a", KB, fail)
-    assert not list(cache.root.rglob("data"))
-    assert cache.get("a", KB, writer(KB)).folder.is_dir()
 
 
 def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""A bounded folder of fetched files that all processes of a machine share: least recently used folders go first.
+"""A bounded cache of fetched folders that all processes of a machine share; the least recently used are removed first.
 
-An entry is a folder that never changes; it appears by a rename. A process says which entries it has mapped by a file
-of the entry's name in a folder of its own, where it holds a lock for as long as it lives: what the dead had is free.
+An entry is a folder that never changes and appears by a rename. A process marks the entries that it has mapped by files
+of their names in a folder of its own, which it locks for as long as it lives.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from diffretriever.files import cache_dir, locked, whole_folder
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""
 _SHARE_OF_DISK = 0.9
-"""Of what is free or taken by fetched files, where the variable is not set."""
+"""Of the space that is free or taken by fetched files: the bound if the variable is not set."""
 _ALIVE = ".alive"
-"""File that a process has locked while it lives."""
+"""File that a process locks while it lives."""
 _ABANDONED_SECONDS = 24 * 3600
-"""A folder half-made for longer than this belongs to no running process."""
+"""Age from which a temporary folder belongs to no running process."""
 
 
-class HeldFolder:
+class LocalFolder:
     """A folder of files that stays where it is for as long as this object lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,45 +40,35 @@ class HeldFolder:
 
     def keep_for(self, user: object) -> None:
         """Live at least as long as `user`, which has the files mapped."""
-        # What a finalizer is given stays alive until it has run.
-        weakref.finalize(user, _nothing, self).atexit = False
-
-
-class _Entry(NamedTuple):
-    used: float
-    """Time of the last use."""
-    size: int
-    path: Path
+        # A finalizer keeps its arguments alive until it has run.
+        weakref.finalize(user, id, self).atexit = False
 
 
 class FolderCache:
-    """The folder and its rules. Safe to use from several threads and processes."""
+    """The cache in a folder. Safe to use from several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._room = 0
-        """Bytes that this process may add before it looks at the folder again."""
         self._fetching: dict[str, int] = {}
         """Sizes of the entries that this process is adding."""
-        self._room_lock = threading.Lock()
 
-    def get(self, key: str, size: int, fill: Callable[[Path], None]) -> HeldFolder:
+    def get(self, key: str, size: int, fill: Callable[[Path], None]) -> LocalFolder:
         """Return the folder of a key, made by `fill` if it is not there.
 
         Args:
-            key: a file name that differs wherever the content does.
+            key: a file name that identifies the content.
             size: of the content, in bytes.
-            fill: writes the content into an empty folder; what it raises is passed on, and nothing is left.
+            fill: writes the content into an empty folder; if it raises, nothing is left.
 
         Raises:
-            OSError: the disk has no room for it.
-            ValueError: it does not fit into the bound that was given, beside what is in use, or that is no number.
+            OSError: the disk is full.
+            ValueError: the content does not fit into the bound next to the entries in use, or the bound is invalid.
         """
         target = self._entry(key, size)
         held = self._hold(target)
         if target.is_dir():
             return held
-        # Several processes that want the same fetch it once.
+        # Of several processes that request the same, one fetches it.
         with locked(self.root / "fetching" / key[:2]):
             if not target.is_dir():
                 self._make_room(target.name, size)
@@ -90,48 +79,44 @@ class FolderCache:
                     self._fetching.pop(target.name)
         return held
 
-    def held(self, key: str, size: int) -> HeldFolder | None:
-        """Return the folder of a key as `get` does; None where it is not there."""
+    def held(self, key: str, size: int) -> LocalFolder | None:
+        """Return the folder of a key as `get` does; None if it is not there."""
         target = self._entry(key, size)
         return self._hold(target) if target.is_dir() else None
 
     def _entry(self, key: str, size: int) -> Path:
         return self.root / f"{key}-{size}"
 
-    def discard(self, held: HeldFolder) -> None:
-        """Take a damaged folder out, so that it is made anew; who has it mapped keeps what it has."""
+    def discard(self, held: LocalFolder) -> None:
+        """Remove a damaged folder; processes that have it mapped keep its content."""
         with locked(self.root / "lock"):
             if held.folder.is_dir():
                 _remove(held.folder)
 
-    def _hold(self, target: Path) -> HeldFolder:
+    def _hold(self, target: Path) -> LocalFolder:
         holder = _holder(self.root)
         with locked(self.root / "lock"):
             holder.hold(target.name)
             if target.is_dir():
                 os.utime(target)
-        held = HeldFolder(target)
-        # The lock of a process that has ended says as much.
+        held = LocalFolder(target)
         weakref.finalize(held, holder.release, target.name).atexit = False
         return held
 
     def _make_room(self, name: str, size: int) -> None:
-        with self._room_lock, locked(self.root / "lock"):
-            if size <= self._room:
-                self._room -= size
-                self._fetching[name] = size
-                return
+        with locked(self.root / "lock"):
             self._remove_abandoned()
-            entries, in_use = sorted(self._entries()), self._in_use()
-            there = {entry.path.name: entry.size for entry in entries}
-            taken = sum({**self._fetching, **there}.values())
+            in_use = self._in_use()
+            entries = sorted(self.root.glob("[!.]*-*/"), key=lambda entry: entry.stat().st_mtime)
+            sizes = {entry.name: int(entry.name.rpartition("-")[2]) for entry in entries}
+            taken = sum({**self._fetching, **sizes}.values())
             bound = _bound(self.root, taken)
             for entry in entries:
                 if taken + size <= bound:
                     break
-                if entry.path.name not in in_use:
-                    _remove(entry.path)
-                    taken -= entry.size
+                if entry.name not in in_use:
+                    _remove(entry)
+                    taken -= sizes[entry.name]
             if taken + size > bound and not os.environ.get(BOUND_VARIABLE):
                 raise OSError(errno.ENOSPC, f"the disk is too full for {size:,} more bytes", str(self.root))
             if taken + size > bound:
@@ -140,18 +125,10 @@ class FolderCache:
                     f"take. Set {BOUND_VARIABLE} to more gigabytes, DIFFRETRIEVER_CACHE to a folder on a larger disk, "
                     "or search with more shards on more machines"
                 )
-            # Others may add to the folder meanwhile.
-            self._room = (bound - taken - size) // 2
             self._fetching[name] = size
 
-    def _entries(self) -> Iterator[_Entry]:
-        for path in self.root.glob("*-*/"):
-            size = path.name.rpartition("-")[2]
-            if not path.name.startswith(".") and size.isdigit():
-                yield _Entry(path.stat().st_mtime, int(size), path)
-
     def _in_use(self) -> set[str]:
-        """Return the names of entries that living processes have mapped; forget those of the dead."""
+        """Return the names of entries that running processes have mapped; remove the marks of ended processes."""
         names: set[str] = set()
         for user in (self.root / "users").glob("*/"):
             if _is_alive(user):
@@ -168,7 +145,7 @@ class FolderCache:
 
 def shared_cache() -> FolderCache:
     """Return the cache of this machine, in `$DIFFRETRIEVER_CACHE` or else `~/.cache/diffretriever`."""
-    return _cache_in(cache_dir() / "artefacts")
+    return _cache_in(cache_dir() / "derived")
 
 
 @lru_cache(maxsize=8)
@@ -177,7 +154,7 @@ def _cache_in(root: Path) -> FolderCache:
 
 
 class _Holder:
-    """What one process has mapped, told to all others."""
+    """The marks of one process."""
 
     def __init__(self, pid: int, root: Path) -> None:
         self._pid = pid
@@ -195,7 +172,7 @@ class _Holder:
             (self.folder / name).touch()
 
     def release(self, name: str) -> None:
-        # A forked process has copies of its parent's objects, whose ends are none of the parent's.
+        # A forked process has copies of its parent's objects.
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -210,10 +187,9 @@ _holders_lock = threading.Lock()
 
 
 def _holder(root: Path) -> _Holder:
-    """Return the one of this process."""
     with _holders_lock:
         key = (os.getpid(), root)
-        # A person may remove the whole cache at any time.
+        # A user may remove the whole cache at any time.
         if key not in _holders or not _holders[key].folder.is_dir():
             _holders[key] = _Holder(*key)
         return _holders[key]
@@ -239,15 +215,12 @@ def _bound(root: Path, taken: int) -> int:
     except ValueError:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
-        raise ValueError(f"{BOUND_VARIABLE}={given} is no number of gigabytes: give one as 200 or 0.5")
+        raise ValueError(f"{BOUND_VARIABLE}={given} is no number of gigabytes: set a number such as 200 or 0.5")
     return int(gigabytes * 1e9)
 
 
 def _remove(folder: Path) -> None:
-    # Killed in the middle, it must not leave an entry that looks whole.
+    # If the process is killed here, no partial entry is left.
     gone = folder.parent / f".{uuid.uuid4().hex}.tmp"
     folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _nothing(_: object) -> None: ...

@@ -1,0 +1,421 @@
+"""A folder of files that are derived from an index, such as 8-bit codes: used in place on a disk, fetched from a store.
+
+The folder's listing contains the size and SHA-256 of each file, and is written last. Opening a folder compares sizes;
+fetching it from an object store, or verifying the index, compares contents. On a disk the folder appears by a rename.
+Several writers can put files to a store at once, so there the files are below a name made of their content.
+
+    codes/KEY/listing.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
+    codes/KEY/codes.bin              on a disk
+    codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import NonNegativeInt, TypeAdapter, field_validator
+
+from diffretriever.files import (
+    exists,
+    fetch_file,
+    file_digest,
+    filesystem_of,
+    is_local,
+    put_file,
+    read_bytes,
+    remove,
+    sync_folder,
+    sync_path,
+    whole_folder,
+    write_bytes,
+)
+from diffretriever.full_disk import full_disk
+from diffretriever.index.local_cache import LocalFolder, shared_cache
+from diffretriever.schemas.base import Model
+
+T = TypeVar("T")
+Asked = TypeVar("Asked")
+
+LISTING = "listing.json"
+_HEADER = "header.json"
+"""Written by the builder of a folder; becomes a part of the listing."""
+_MOST_READ = 1 << 16
+"""Files of up to this size are read, not mapped: a system maps some 65,000 files into a process."""
+_AT_ONCE = 16
+"""Folders fetched in parallel: one stream of a store is slower than a network."""
+_LOG = logging.getLogger(__name__)
+
+
+class DamagedError(ValueError):
+    """A file is not as it was written; the message names the file and the difference."""
+
+
+class NoMoreMapsError(ValueError):
+    """The system maps no more files into memory; the message says what to do."""
+
+
+class ListedFile(Model):
+    """A file of a folder."""
+
+    bytes: NonNegativeInt
+    sha256: str
+
+
+class Listing(Model):
+    """The files of a folder, by name, and the header that their builder wrote."""
+
+    files: dict[str, ListedFile]
+    header: dict[str, int]
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, ListedFile]) -> dict[str, ListedFile]:
+        if any(Path(name).name != name for name in files):
+            raise ValueError("a file is outside of the folder")
+        return files
+
+    @property
+    def digest(self) -> str:
+        """A name of the content."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files, the listing included."""
+        return sum(file.bytes for file in self.files.values()) + len(self.to_bytes())
+
+    @classmethod
+    def seal(cls, folder: Path) -> Listing:
+        """Write the listing of a folder's files, and wait until all of it is on the disk."""
+        header = folder / _HEADER
+        values = TypeAdapter(dict[str, int]).validate_json(header.read_bytes()) if header.is_file() else {}
+        header.unlink(missing_ok=True)
+        paths = sorted(file for file in folder.iterdir() if file.is_file())
+        files = {file.name: ListedFile(bytes=file.stat().st_size, sha256=file_digest(file)) for file in paths}
+        listing = cls(files=files, header=values)
+        (folder / LISTING).write_bytes(listing.to_bytes())
+        sync_folder(folder)
+        return listing
+
+    def to_bytes(self) -> builtins.bytes:
+        """Return the listing as JSON with its digest, which `parse` reads."""
+        return json.dumps({**self.model_dump(), "digest": self.digest}).encode()
+
+    @classmethod
+    def parse(cls, data: builtins.bytes, place: str) -> Listing:
+        """Read the output of `to_bytes`; raises DamagedError for anything else."""
+        try:
+            values = json.loads(data)
+            digest = values.pop("digest")
+            listing = cls.model_validate(values)
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise DamagedError(f"{place}: {LISTING} is damaged") from error
+        if digest != listing.digest:
+            raise DamagedError(f"{place}: {LISTING} is damaged")
+        return listing
+
+    def check_sizes(self, folder: Path) -> None:
+        """Raise DamagedError for a missing file and one of another size; nothing is read."""
+        for name, listed in self.files.items():
+            try:
+                size = (folder / name).stat().st_size
+            except OSError as error:
+                raise DamagedError(f"{folder}: {name} cannot be read ({error.strerror})") from error
+            if size != listed.bytes:
+                raise DamagedError(f"{folder}: {name} has {size:,} bytes, and {listed.bytes:,} were written")
+
+    def check_contents(self, folder: str | Path, place: str | Path) -> None:
+        """Read all files in a folder, also of a store; raise DamagedError, which names `place`, if one has changed."""
+        for name, listed in self.files.items():
+            try:
+                digest = file_digest(f"{folder}/{name}")
+            except OSError as error:
+                raise DamagedError(f"{place}: {name} cannot be read ({error.strerror})") from error
+            if digest != listed.sha256:
+                raise DamagedError(f"{place}: {name} is damaged")
+
+
+@dataclass(frozen=True)
+class DerivedFolder:
+    """A folder of derived files, which need not be there.
+
+    Attributes:
+        uri: of the index.
+        name: of the folder below it, such as `codes/KEY`.
+    """
+
+    uri: str
+    name: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are used in place."""
+        return is_local(self.uri)
+
+    @property
+    def place(self) -> str:
+        """Path or URI of the folder."""
+        return f"{self.uri.rstrip('/')}/{self.name}"
+
+    @property
+    def path(self) -> Path:
+        """The folder of a local index."""
+        assert self.is_local, "a folder on an object store has no path"
+        return Path(self.place)
+
+    def below(self, name: str) -> DerivedFolder:
+        """Return a folder below this one, with a listing of its own; it is removed with this one."""
+        return DerivedFolder(self.uri, f"{self.name}/{name}")
+
+    def size(self) -> int | None:
+        """Return the bytes of all files; None if the folder is not there."""
+        if self.is_local:
+            return bytes_in(self.path) if self.path.is_dir() else None
+        listing = self._listing()
+        return None if listing is None else listing.bytes
+
+    def header(self) -> dict[str, int] | None:
+        """Return the header without fetching the files; None if the folder is not there."""
+        listing = self._listing()
+        return None if listing is None else listing.header
+
+    def open(self) -> LocalFolder | None:
+        """Return the folder on this machine, fetched if need be; None if it is not there.
+
+        Raises:
+            DamagedError: a file is missing or has another size than was written, or its fetched content differs.
+            ValueError: the files on the store do not fit into the cache.
+        """
+        listing = self._listing()
+        if listing is None:
+            return None
+        if self.is_local:
+            listing.check_sizes(self.path)
+            return LocalFolder(self.path)
+        try:
+            return self._fetched(listing)
+        except FileNotFoundError as error:
+            # Another process removed or replaced the files since this one read their listing.
+            _listing_on_store.cache_clear()
+            newer = self._listing()
+            if newer is None or newer == listing:
+                raise DamagedError(f"{self.place}: a listed file is missing ({error})") from error
+            return self._fetched(newer)
+
+    def check(self) -> None:
+        """Read all files, if the folder is there, and compare them with the listing; raises DamagedError."""
+        listing = self._listing()
+        if listing is None:
+            return
+        if self.is_local:
+            listing.check_sizes(self.path)
+            listing.check_contents(self.path, self.path)
+            return
+        listing.check_contents(f"{self.place}/{listing.digest}", self.place)
+        cached = shared_cache().held(listing.digest, listing.bytes)
+        if cached is not None:
+            try:
+                listing.check_contents(cached.folder, cached.folder)
+            except DamagedError:
+                # The store's files are sound: the next search fetches them.
+                shared_cache().discard(cached)
+                raise
+
+    @contextmanager
+    def build(self) -> Iterator[Path]:
+        """Give an empty folder to fill, which replaces this one if the block succeeds."""
+        if self.is_local:
+            with sealed_folder(self.path) as folder:
+                yield folder
+            return
+        root = shared_cache().root
+        root.mkdir(parents=True, exist_ok=True)
+        # The cache removes the folder of a killed process, which it knows by this name, after a day.
+        with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as name:
+            folder = Path(name)
+            yield folder
+            listing = Listing.seal(folder)
+            for file in listing.files:
+                put_file(folder / file, f"{self.place}/{listing.digest}/{file}")
+            write_bytes(f"{self.place}/{LISTING}", listing.to_bytes())
+        _listing_on_store.cache_clear()
+
+    def remove(self) -> None:
+        """Remove the folder, if it is there."""
+        if exists(self.place):
+            # Without its listing the folder is not there, even if the process is killed now.
+            remove(f"{self.place}/{LISTING}")
+            remove(self.place)
+        _listing_on_store.cache_clear()
+
+    def _listing(self) -> Listing | None:
+        if not self.is_local:
+            try:
+                return _listing_on_store(self.place)
+            except FileNotFoundError:
+                return None
+        return _listing_in(self.path) if self.path.is_dir() else None
+
+    def _fetched(self, listing: Listing) -> LocalFolder:
+        def fetch(folder: Path) -> None:
+            for name in listing.files:
+                fetch_file(f"{self.place}/{listing.digest}/{name}", folder / name)
+            (folder / LISTING).write_bytes(listing.to_bytes())
+            listing.check_contents(folder, self.place)
+
+        cache = shared_cache()
+        cached = cache.get(listing.digest, listing.bytes, fetch)
+        try:
+            listing.check_sizes(cached.folder)
+        except DamagedError as error:
+            _LOG.warning("%s: it is fetched again", error)
+            cache.discard(cached)
+            cached = cache.get(listing.digest, listing.bytes, fetch)
+        return cached
+
+
+def _listing_in(folder: Path) -> Listing:
+    try:
+        data = (folder / LISTING).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{folder}: {LISTING} cannot be read ({error.strerror})") from error
+    return Listing.parse(data, str(folder))
+
+
+@lru_cache(maxsize=1 << 17)
+def _listing_on_store(place: str) -> Listing:
+    # Files never change, so that a new version of an index reads the listings of new fragments only.
+    return Listing.parse(read_bytes(f"{place}/{LISTING}"), place)
+
+
+@contextmanager
+def sealed_folder(target: Path) -> Iterator[Path]:
+    """Give a folder to fill that replaces `target`, with its listing, if the block succeeds."""
+    with whole_folder(target) as folder:
+        yield folder
+        Listing.seal(folder)
+        shutil.rmtree(target, ignore_errors=True)
+    sync_path(target.parent.parent)
+
+
+def for_all(uri: str, asked: Sequence[Asked], ask: Callable[[Asked], T | None]) -> list[T | None]:
+    """Return the results of `ask`, in parallel if the index at `uri` is on a store; None where files are damaged."""
+    calls = [partial(ask, each) for each in asked]
+    if is_local(uri):
+        return [unless_damaged(call) for call in calls]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="derived-files") as threads:
+        return list(threads.map(unless_damaged, calls))
+
+
+def unless_damaged(ask: Callable[[], T | None]) -> T | None:
+    """Return the result of `ask`; None, and a line in the log, if files are damaged or do not fit on this disk."""
+    try:
+        return ask()
+    except DamagedError as error:
+        _LOG.warning("%s: search skips it; run jobs/accelerate_index.py to make it again", error)
+    except OSError as error:
+        if full_disk(error) is None:
+            raise
+        _LOG.warning("%s: search continues without these files, slower", error)
+    return None
+
+
+def folders_in(uri: str, name: str) -> list[str]:
+    """Return the names of the folders in the folder `name` of the index at `uri`, temporary ones included."""
+    from pyarrow import fs
+
+    filesystem, path = filesystem_of(f"{uri.rstrip('/')}/{name}")
+    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [each.base_name for each in found if each.type == fs.FileType.Directory]
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the size of the files in a folder and below it; 0 if there is no folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def read_header(folder: Path) -> dict[str, int]:
+    """Return the header that `write_header` wrote; raises DamagedError without one."""
+    return _listing_in(folder).header
+
+
+def write_header(folder: Path, **values: int) -> None:
+    """Write the header of a folder, which becomes a part of its listing."""
+    (folder / _HEADER).write_text(json.dumps(values), "utf-8")
+
+
+def write_arrays(
+    folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
+) -> Counter[str]:
+    """Write a file `NAME.bin` for each name: the arrays of that name in all parts, one after the other, in its dtype.
+
+    Returns:
+        The number of rows of each file.
+    """
+    rows = Counter[str]()
+    with ExitStack() as opened:
+        streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
+        for arrays in parts:
+            for name, array in arrays.items():
+                streams[name].write(np.ascontiguousarray(array, dtypes[name]).tobytes())
+                rows[name] += len(array)
+    return rows
+
+
+def new_array(file: Path, dtype: type[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array that is mapped to a new file, for writing; the disk has space for all of it."""
+    size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+    with file.open("wb") as stream:
+        if not size:
+            return np.empty(shape, dtype)
+        # A full disk is an error here; later it would kill the process.
+        os.posix_fallocate(stream.fileno(), 0, size)
+    return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
+
+
+def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:
+    """Return the arrays in the files `NAME.bin`, read-only; large ones are mapped into memory.
+
+    Raises:
+        OSError: a file cannot be opened.
+        NoMoreMapsError: the system maps no more files.
+    """
+    return {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
+
+
+def read_array(file: Path, dtype: type[Any]) -> np.ndarray:
+    """Return the array in a file, in memory and read-only: kernels are compiled for read-only arrays."""
+    array = np.fromfile(file, dtype)
+    array.flags.writeable = False
+    return array
+
+
+def _mapped(file: Path, dtype: type[Any]) -> np.ndarray:
+    if file.stat().st_size <= _MOST_READ:
+        return read_array(file, dtype)
+    try:
+        # Every slice of a memmap object costs microseconds; a plain array's do not.
+        return np.memmap(file, dtype, "r").view(np.ndarray)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise NoMoreMapsError(
+            f"{file}: the system maps no more files into memory (sysctl vm.max_map_count): join the index's fragments "
+            "with `python jobs/maintain_index.py --compact`, and run jobs/accelerate_index.py again"
+        ) from error

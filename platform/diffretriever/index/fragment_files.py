@@ -1,0 +1,120 @@
+"""Derived files of each fragment of an index, such as its 8-bit codes, by kind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from diffretriever.index.derived import DamagedError, DerivedFolder, NoMoreMapsError, for_all
+from diffretriever.index.table import PassageIndex, fragment_key, rows_written
+
+_LOG = logging.getLogger(__name__)
+
+
+class FragmentFiles(Protocol):
+    """The open files of a fragment."""
+
+    @property
+    def rows_P(self) -> np.ndarray:  # noqa: N802 (a tensor's name)
+        """uint32 [P], ascending: the row of each passage, among the rows that the fragment was written with."""
+
+    def __len__(self) -> int: ...
+
+
+Files = TypeVar("Files", bound=FragmentFiles)
+
+
+@dataclass(frozen=True)
+class FileKind(Generic[Files]):
+    """A kind of derived files.
+
+    Attributes:
+        name: of the folder of the index that contains a folder for each fragment.
+        open: maps the files in a folder; raises ValueError if they do not fit together.
+    """
+
+    name: str
+    open: Callable[[Path], Files]
+
+    def folder_of(self, index: PassageIndex, fragment: Any) -> DerivedFolder:
+        """Return the folder of a fragment's files."""
+        return DerivedFolder(index.uri, f"{self.name}/{fragment_key(fragment)}")
+
+    def open_of(self, index: PassageIndex, fragment: Any) -> Files | None:
+        """Map a fragment's files, fetched if need be; None if there are none; raises DamagedError."""
+        folder = self.folder_of(index, fragment).open()
+        if folder is None:
+            return None
+        try:
+            files = self.open(folder.folder)
+        except (DamagedError, NoMoreMapsError):
+            raise
+        except (OSError, ValueError, KeyError) as error:
+            raise DamagedError(f"{folder.folder}: {error}") from error
+        rows_P = files.rows_P
+        if not (rows_P[1:] > rows_P[:-1]).all() or (rows_P[-1:] >= fragment.physical_rows).any():
+            raise DamagedError(f"{folder.folder}: the rows do not ascend, or are beyond those of the fragment")
+        folder.keep_for(files)
+        return files
+
+    def checked(self, index: PassageIndex, fragment: Any) -> Files | None:
+        """Do as `open_of`, after reading all files; None also for files without some of the fragment's passages."""
+        self.folder_of(index, fragment).check()
+        files = self.open_of(index, fragment)
+        return files if files is not None and _has_all(files, fragment) else None
+
+    def remove_damaged(self, index: PassageIndex) -> None:
+        """Read the files of all fragments, and remove damaged ones; a line in the log names them."""
+        for fragment in index.fragments():
+            folder = self.folder_of(index, fragment)
+            try:
+                folder.check()
+                if folder.is_local:
+                    self.open_of(index, fragment)
+            except DamagedError as error:
+                _LOG.warning("%s: it is removed", error)
+                folder.remove()
+
+
+def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[Any, Files]], list[Any]]:
+    """Return the fragments of an index version with their files, and the fragments without.
+
+    Damaged files count as missing, and a line in the log names them.
+
+    Raises:
+        ValueError: files do not fit into the cache for those of object stores, or the system maps no more.
+    """
+    fragments = index.fragments()
+    opened = for_all(index.uri, fragments, partial(kind.open_of, index))
+    pairs: list[tuple[Any, Files]] = []
+    without: list[Any] = []
+    for fragment, files in zip(fragments, opened, strict=True):
+        if files is not None and _has_all(files, fragment):
+            pairs.append((fragment, files))
+        else:
+            without.append(fragment)
+    return pairs, without
+
+
+def _has_all(files: FragmentFiles, fragment: Any) -> bool:
+    """Return whether files have all passages of a fragment: an older version has passages that were deleted since."""
+    if len(files) >= fragment.physical_rows:
+        return True
+    addresses = fragment.scanner(columns=[], with_row_address=True).to_table().column("_rowaddr").to_numpy()
+    return bool(np.isin(rows_written(addresses), files.rows_P, assume_unique=True).all())
+
+
+def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:
+    """Return the fragments of an index version without files; on an object store, no file is fetched."""
+    if DerivedFolder(index.uri, kind.name).is_local:
+        return with_files(index, kind)[1]
+    fragments = index.fragments()
+    headers = for_all(index.uri, [kind.folder_of(index, fragment) for fragment in fragments], DerivedFolder.header)
+    pairs = zip(fragments, headers, strict=True)
+    return [fragment for fragment, header in pairs if header is None or header["passages"] < fragment.count_rows()]
