@@ -57,7 +57,14 @@ def parts_of(index: PassageIndex) -> list[TablePart]:
 
 
 def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest) -> str:
-    """Write a part of a version as a new `manifest` stores it, uncommitted; return the receipt, JSON of 400 bytes."""
+    """Write a part of a version as a new manifest stores it, uncommitted; return the receipt, about 400 bytes of JSON.
+
+    Args:
+        uri: of the index.
+        version: of its table.
+        part: rows of that version.
+        manifest: the new one.
+    """
     index = PassageIndex.open(uri, version)
     schema = table_schema(manifest)
     rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))

@@ -79,7 +79,14 @@ class BlockWriter:
 
 
 def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
-    """Return rows, with `reps` if the index has vectors, as a table stores them: with codes and checksums."""
+    """Return rows as a table stores them: with codes and checksums.
+
+    Args:
+        uri: of the index.
+        manifest: of the table.
+        rows: with `reps` if the index has vectors.
+        schema: of the table.
+    """
     return as_stored(rows if manifest.codec is None else with_packed(uri, manifest, rows), schema)
 
 
