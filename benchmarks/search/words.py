@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
+import scipy.sparse
 from pydantic import Field, PositiveInt
 
 from benchmarks.measuring import Benchmark, header, run
 from benchmarks.search.vectors import VOCABULARY, made_up_ranks, share_of
-from diffretriever.search.bm25_kernels import best_passages
-from diffretriever.search.sparse.kernels import decoded, room_for
+from diffretriever.search.sparse.kernels import BLOCK_ROWS
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment, search
 
 Matrix: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 COLUMNS = ("passages", "postings a query", "numpy, ms", "ours, ms", "ours, p95", "times faster")
@@ -48,13 +50,14 @@ def measured(config: Bm25Benchmark, passages: int) -> tuple[float, list[float], 
     """Return postings a query, and the milliseconds of each query by numpy and by ours; both find the same scores."""
     terms_QT = made_up_ranks(config.queries, config.query_words, 1)
     matrix = _matrix(np.unique(terms_QT), passages)
+    segment = PostingsSegment.of_blocks(_blocks(matrix, passages), np.diff(matrix[0]), passages)
     numbers_D = np.arange(passages, dtype=np.int32)
     kept = min(config.k, passages)
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(2):
         for terms_T in terms_QT:
             expected_K = _timed(times[0], lambda t=terms_T: _by_numpy(matrix, t, passages, kept))
-            found_K = _timed(times[1], lambda t=terms_T: _by_us(matrix, t, numbers_D, kept))
+            found_K = _timed(times[1], lambda t=terms_T: _by_us(segment, t, numbers_D, kept))
             assert np.array_equal(found_K, expected_K), "scores are the same"
         if not turn:
             # Compiling, and pages that nobody has touched yet.
@@ -88,11 +91,20 @@ def _by_numpy(matrix: Matrix, terms_T: np.ndarray, passages: int, kept: int) -> 
     return best_K
 
 
-def _by_us(matrix: Matrix, terms_T: np.ndarray, numbers_D: np.ndarray, kept: int) -> np.ndarray:
-    keys_QK, totals_R = np.empty((1, kept), np.uint64), np.empty(room_for(len(numbers_D)), np.float32)
-    scores = totals_R, totals_R.view(np.int32)
-    best_passages(matrix, (np.array([0, len(terms_T)]), terms_T), numbers_D, scores, keys_QK)
-    return decoded(np.sort(keys_QK[0])[::-1])[1]
+def _blocks(matrix: Matrix, passages: int) -> Iterator[Impacts]:
+    by_term = scipy.sparse.csc_array((matrix[2], matrix[1], matrix[0].astype(np.int32)), (passages, VOCABULARY))
+    by_passage = by_term.tocsr()
+    for first in range(0, passages, BLOCK_ROWS):
+        block = by_passage[first : first + BLOCK_ROWS]
+        yield block.indices, block.data, block.indptr.astype(np.int64)
+
+
+def _by_us(segment: PostingsSegment, terms_T: np.ndarray, numbers_D: np.ndarray, kept: int) -> np.ndarray:
+    query = terms_T, np.ones(len(terms_T), np.float32), np.array([0, len(terms_T)])
+    best_K = np.zeros(kept, np.float32)
+    (found,) = search([segment], [numbers_D], query, kept)
+    best_K[: len(found.scores)] = found.scores
+    return best_K
 
 
 def _timed(into: list[float], work: object) -> np.ndarray:

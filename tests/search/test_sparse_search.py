@@ -30,6 +30,8 @@ from tests.search.sparse_cases import (
     BACKBONE,
     ENCODED_QUERIES,
     QUERIES,
+    VOCAB,
+    Bag,
     Life,
     Model,
     bags,
@@ -97,6 +99,15 @@ def test_empty_results(life: Life) -> None:
     assert with_new_postings(life.index).search(ENCODED_QUERIES.take(np.arange(0)), 5) == []
     life.delete(list(life.model))
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 5) == [[]] * len(QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("bag", "message"),
+    [({VOCAB: 1.0}, f"token id {VOCAB} is outside"), ({-1: 1.0}, "token id -1"), ({1: 0.0}, "above 0 and finite")],
+)
+def test_queries_that_are_refused(bag: Bag, message: str, life: Life) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_new_postings(life.index).search(representations([bag]), 5)
 
 
 def test_threads_and_portions_make_no_difference(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
