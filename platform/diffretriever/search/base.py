@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diffretriever.index.filters import condition_of
 from diffretriever.index.table import PassageIndex
+from diffretriever.representations import Representations
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.mode import Mode, unweighted
+from diffretriever.schemas.mode import EncodedList, ListName, Mode, unweighted
 from diffretriever.schemas.serve import Explanation
-from diffretriever.scoring.hits import Hits
+from diffretriever.scoring.hits import BoundedHits, Hits
+
+if TYPE_CHECKING:
+    from diffretriever.search.dense.base import DenseSearch
+    from diffretriever.search.sparse.base import SparseSearch
 
 FILTERS_KEPT = 8
 """Filters whose searches stay open beside that of all passages: about 20 bytes a passage each."""
@@ -105,6 +111,28 @@ class Searcher(ABC):
         budgets: Sequence[int] | None,
         condition: str | None,
     ) -> dict[Mode, Hits]: ...
+
+
+def find_lists(
+    searches: tuple[DenseSearch, SparseSearch],
+    queries: Representations,
+    names: Sequence[EncodedList],
+    depth: int,
+    *,
+    bounds: bool,
+) -> dict[ListName, Hits | BoundedHits]:
+    """Return each query's best passages, best first, in each list.
+
+    Args:
+        searches: dense and sparse, of the same passages.
+        queries: encoded.
+        names: the lists.
+        depth: passages of a query in each list.
+        bounds: whether bounds of dense scores are enough.
+    """
+    dense, sparse = searches
+    methods = {"dense": dense.search_bounds if bounds else dense.search, "sparse": sparse.search}
+    return {name: methods[name](queries, depth) for name in names}
 
 
 def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> None:

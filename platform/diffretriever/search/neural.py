@@ -17,7 +17,7 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
 from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for, ranked, takes_bounds
 from diffretriever.scoring.hits import BoundedHits, Hits
-from diffretriever.search.base import FILTERS_KEPT, Searcher
+from diffretriever.search.base import FILTERS_KEPT, Searcher, find_lists
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
@@ -78,10 +78,9 @@ class NeuralSearcher(Searcher):
     def _lists(
         self, queries: Representations, k: int, modes: Sequence[Mode], condition: str | None
     ) -> dict[ListName, Hits | BoundedHits]:
-        found, depth = self if condition is None else self._filtered(condition), depth_for(modes, k)
-        dense = found.dense.search_bounds if takes_bounds(modes, k) else found.dense.search
-        searches = {"dense": dense, "sparse": found.sparse.search}
-        return {name: searches[name](queries, depth) for name in encoded_lists_for(modes)}
+        of_part = self if condition is None else self._filtered(condition)
+        names, bounds = encoded_lists_for(modes), takes_bounds(modes, k)
+        return find_lists((of_part.dense, of_part.sparse), queries, names, depth_for(modes, k), bounds=bounds)
 
     def _admitting(self, condition: str) -> _Filtered:
         part = IndexPart.filtered(self.index, condition)

@@ -29,7 +29,7 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
 from diffretriever.scoring.hits import BoundedHits, Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
-from diffretriever.search.base import FILTERS_KEPT
+from diffretriever.search.base import FILTERS_KEPT, find_lists
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.base import DenseSearch
@@ -186,8 +186,7 @@ class Snapshot:
         dense, sparse = self._own if condition is None else self._filtered(condition)
         if candidates is not None:
             dense = dense.among(candidates)
-        searches = {"dense": dense.search_bounds if bounds else dense.search, "sparse": sparse.search}
-        return {name: searches[name](queries, depth) for name in lists}
+        return find_lists((dense, sparse), queries, lists, depth, bounds=bounds)
 
     @cached_property
     def state(self) -> PartState:
