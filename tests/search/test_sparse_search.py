@@ -20,7 +20,6 @@ from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import (
     POSTINGS,
-    FragmentPostings,
     PostingsSearch,
     build_postings,
     open_inverted,
@@ -128,25 +127,6 @@ def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before
     assert len(open_inverted(before)[1]) == 2, "the first has none, those of the second lack rows"
     life.index.compact(timedelta(0))
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
-
-
-def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = FragmentPostings.write, iter([True, False])
-
-    def dying(*arguments: object) -> None:
-        if not next(calls):
-            raise KeyboardInterrupt
-        write(*arguments)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FragmentPostings, "write", dying)
-        with pytest.raises(KeyboardInterrupt):
-            build_postings(life.index)
-    assert len(open_inverted(life.index)[0]) == 1
-    check(life, as_it_is)
-    assert build_postings(life.index) == 2
-    assert build_postings(life.index) == 0
-    check(life, as_it_is)
 
 
 @pytest.mark.parametrize("file", ["fragment_rows.bin", "rows.bin", "weights.bin"])

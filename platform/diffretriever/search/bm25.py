@@ -262,7 +262,8 @@ def _segments(
         own = slice(first, first + _SEGMENT_BLOCKS)
         weighted = _weighted(blocks[own], idf_V, norms_D[first * BLOCK_ROWS :])
         own_passages = sum(block.shape[0] for block in blocks[own])
-        segments.append(PostingsSegment.of_blocks(weighted, sum(counts[own]), own_passages))
+        own_counts_V = sum(counts[own], np.zeros(vocab_size, np.int64))
+        segments.append(PostingsSegment.of_blocks(weighted, own_counts_V, own_passages))
     return segments
 
 
