@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 from _entry import absolute_place, run
 
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.base import counted
 
-if TYPE_CHECKING:
-    from diffretriever.index.table import PassageIndex
-    from diffretriever.search.accelerate import Missing
-
 
 def main(config: AccelerateJob) -> None:
     """Make what is missing and say what there is."""
-    from diffretriever.search.accelerate import accelerate, make_missing, workers_for
+    from diffretriever.pipelines.accelerate import make_files
+    from diffretriever.search.accelerate import accelerate
 
     config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-
-    def make(index: PassageIndex, missing: Sequence[Missing]) -> None:
-        workers = workers_for(index, missing) if config.workers == "auto" else config.workers
-        if workers == 1:
-            make_missing(index, missing)
-            return
-        from diffretriever.pipelines.accelerate import make_on_ray
-
-        make_on_ray(index, missing, workers)
-
-    done = accelerate(config, make)
+    done = accelerate(config, partial(make_files, workers=config.workers))
     for kind, kept in done.files.items():
         made = f"{kind} made for {counted(kept.made, 'fragments')} that had none"
         print(f"{config.index}: {made}, {kept.bytes / 1e6:,.1f} MB in all")

@@ -6,7 +6,6 @@ What no disk is needed for is done with a limit on the size of files: writers ar
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.search import SearchJob
 from diffretriever.search.bm25 import Bm25Search, bm25_folder
-from diffretriever.search.sparse.segment import PostingsSegment
 from tests.index.compressed_cases import block, fill
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -78,12 +76,7 @@ def _a_deletion(folder: Path) -> Callable[[], object]:
     return lambda: index.delete([index.batches(["id"], 4).__next__().column("id")[0].as_py()])
 
 
-def _a_segment(folder: Path) -> Callable[[], object]:
-    impacts = (np.arange(500), np.ones(500, np.float32), np.array([0, 500]))
-    return lambda: PostingsSegment.build(folder / "segment", [impacts], 1000)
-
-
-WRITERS = [_a_folder, _an_artefact, _a_block, _a_commit, _a_deletion, _a_segment]
+WRITERS = [_a_folder, _an_artefact, _a_block, _a_commit, _a_deletion]
 
 
 @pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
@@ -97,22 +90,6 @@ def test_a_full_disk_leaves_nothing_that_looks_whole(
     assert full_disk(caught.value) is not None
     assert not [*tmp_path.rglob(".*.tmp")]
     # The same again, where there is room.
-    write()
-
-
-def test_room_for_mapped_files_is_taken_before_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system kills a process that writes to a page of a file for which the disk has no room."""
-
-    def refuse(number: int, start: int, size: int) -> None:
-        raise FULL
-
-    write = _a_segment(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", refuse)
-        with pytest.raises(OSError, match="No space left"):
-            write()
     write()
 
 

@@ -16,8 +16,7 @@ import scipy.sparse
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.sparse.figures import Alone, Beside, Built, Latencies
 from diffretriever.schemas.base import Model
-from diffretriever.search.sparse.segment import Impacts, PostingsSegment
-from diffretriever.search.sparse.segment_search import search
+from diffretriever.search.sparse.segment import Found, Impacts, PostingsSegment, search
 
 T = TypeVar("T")
 BATCH = 5_000
@@ -75,17 +74,17 @@ def build(folder: str, impacts: dict[str, Any], per_segment: int) -> Built:
     made = MadeUpImpacts.model_validate(impacts)
     # Compiling is not building.
     tiny = made.model_copy(update={"passages": 9})
-    PostingsSegment.build(Path(folder) / "warm-up", tiny.batches(), made.vocab_size)
+    PostingsSegment.build(tiny.batches(), made.vocab_size, Path(folder))
     stream, start = _Timed(made.batches()), time.perf_counter()
-    segments = [
-        PostingsSegment.build(Path(folder) / f"{first:09d}", islice(stream, per_segment // BATCH), made.vocab_size)
-        for first in range(0, made.passages, per_segment)
-    ]
+    for first in range(0, made.passages, per_segment):
+        built = PostingsSegment.build(islice(stream, per_segment // BATCH), made.vocab_size, Path(folder))
+        built.save(Path(folder) / f"{first:09d}")
     seconds = time.perf_counter() - start - stream.seconds
+    segments = _segments(folder)
     assert sum(s.passages for s in segments) == made.passages
     postings = sum(len(s.rows_P) for s in segments)
     resident = sum(map(resident_bytes, segments))
-    disk = sum(file.stat().st_size for s in segments for file in s.folder.iterdir())
+    disk = sum(file.stat().st_size for file in Path(folder).glob("0*/*"))
     return Built(
         seconds=seconds, peak_mb=peak_mb(), postings=postings, resident=resident / postings, disk=disk / postings
     )
@@ -134,7 +133,7 @@ def alone(folder: str, impacts: dict[str, Any], queries: int, k: int) -> Alone:
     for _ in range(2):
         ours = Latencies(wall=[], processor=[])
         for query in asked:
-            measure(ours, partial(search, segments, numbers, *query, k))
+            measure(ours, partial(_find, segments, numbers, query, k))
     return Alone(ours=ours, peak_mb=peak_mb(), mapped=mapped_bytes(folder) / sum(len(s.rows_P) for s in segments))
 
 
@@ -145,10 +144,10 @@ def beside(folder: str, impacts: dict[str, Any], queries: int, k: int, today_que
     by_term, asked = passages.tocsc(), made.queries(queries)
     numbers = numbered(segments)
     for query in asked:
-        search(segments, numbers, *query, k)
+        _find(segments, numbers, query, k)
     ours, columns, today = (Latencies(wall=[], processor=[]) for _ in range(3))
     for number, query in enumerate(asked):
-        found = measure(ours, partial(search, segments, numbers, *query, k))
+        found = measure(ours, partial(_find, segments, numbers, query, k))
         scores = measure(columns, partial(_by_columns, by_term, *query, k))
         assert np.array_equal(found.scores, scores), "the columns give other scores"
         if number < today_queries:
@@ -160,6 +159,13 @@ def beside(folder: str, impacts: dict[str, Any], queries: int, k: int, today_que
 
 def _segments(folder: str) -> list[PostingsSegment]:
     return [PostingsSegment.open(path) for path in sorted(Path(folder).glob("0*"))]
+
+
+def _find(
+    segments: list[PostingsSegment], numbers: list[np.ndarray], query: tuple[np.ndarray, np.ndarray], k: int
+) -> Found:
+    (found,) = search(segments, numbers, (*query, np.array([0, len(query[0])])), k)
+    return found
 
 
 def numbered(segments: list[PostingsSegment]) -> list[np.ndarray]:

@@ -164,7 +164,10 @@ class IndexLife(RuleBasedStateMachine):
 
     @rule()
     def crash_in_making_postings(self) -> None:
-        with suppress(CrashError), patch("diffretriever.search.sparse.segment.write_header", side_effect=CrashError):
+        with (
+            suppress(CrashError),
+            patch("diffretriever.search.sparse.segment.PostingsSegment.save", side_effect=CrashError),
+        ):
             build_postings(PassageIndex.open(self.uri))
 
     @invariant()

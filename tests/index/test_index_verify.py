@@ -122,13 +122,13 @@ def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "position", "value", "kind"),
     [
-        ("codes", np.int8, 0, 127, "further off"),
-        ("scales", np.float32, 0, 0.5, "further off"),
-        ("errors", np.float32, 0, 0, "further off"),
-        ("norms", np.float32, 0, 0.9, "longer than its codes say"),
+        ("codes", np.int8, 0, 127, "not those of the stored vectors"),
+        ("scales", np.float32, 0, 0.5, "not those of the stored vectors"),
+        ("errors", np.float32, 0, 0, "not those of the stored vectors"),
+        ("norms", np.float32, 0, 0.9, "not those of the stored vectors"),
         ("counts", np.int32, 0, 1, "are damaged"),
         ("rows", np.uint32, 0, 9, "are damaged"),
-        ("vectors", np.float16, 0, 0.5, "vectors beside the table differ"),
+        ("vectors", np.float16, 0, 0.5, "not those of the stored vectors"),
     ],
 )
 def test_codes_of_other_vectors(name: str, dtype: type, position: int, value: float, kind: str, tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ def test_files_made_by_ray(tmp_path: Path) -> None:
     done = accelerate(AccelerateJob(index=index.uri), lambda at, missing: make_on_ray(at, missing, 2))
     assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
     by_ray = files(index)
-    assert len(by_ray) == 3 * (10 + 9)
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
     for fragment in index.fragments():
         for kind in KINDS:

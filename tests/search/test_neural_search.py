@@ -85,21 +85,6 @@ def test_a_query_without_content_words_still_has_dense_and_hybrid(index: Passage
     assert [i for i, _ in found["hybrid"][0]] == [i for i, _ in found["dense"][0]]
 
 
-def test_lancedb_flat_search_agrees(index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES[:1])
-    # It takes seconds to load, and every process of the tests reads this file.
-    import lancedb
-
-    table = lancedb.connect(index.uri).open_table("passages")
-    rows = table.search(queries.vectors_MH, vector_column_name="reps").distance_type("cosine").limit(60).to_list()
-    ours = dict(searcher(index, encoder).search(QUERIES[:1], modes=["dense"])["dense"][0])
-    assert len(rows) == len(ours)
-    assert rows[0]["id"] == next(iter(ours))
-    for row in rows:
-        n_slots = len(queries.vectors_MH)
-        assert (n_slots - row["_distance"]) / n_slots == pytest.approx(ours[row["id"]], abs=2e-3)
-
-
 def test_lancedbs_own_index_over_slots_finds_the_same_best_passage(tmp_path: Path, encoder: Encoder) -> None:
     own = fill(encoder, str(tmp_path / "index"))
     import lancedb
@@ -152,14 +137,6 @@ def test_any_index_is_ranked_by_bm25_of_its_texts(
     assert found["dense"] == deep["dense"].first(20)
     monkeypatch.setattr(type(encoder), "encode_queries", lambda *_: pytest.fail("queries were encoded"))
     assert searcher(index, encoder).search(QUERIES, k=20, modes=["bm25"])["bm25"] == found["bm25"]
-
-
-def test_bm25_follows_the_table(encoder: Encoder, tmp_path: Path) -> None:
-    index = fill(encoder, str(tmp_path / "index"))
-    before = searcher(index, encoder).search(QUERIES, modes=["bm25"])["bm25"]
-    best = before[0][0][0]
-    index.delete([best])
-    assert best not in dict(searcher(index, encoder).search(QUERIES, modes=["bm25"])["bm25"][0])
 
 
 def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:

@@ -20,7 +20,6 @@ from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import (
     POSTINGS,
-    FragmentPostings,
     PostingsSearch,
     build_postings,
     open_inverted,
@@ -30,6 +29,8 @@ from tests.search.sparse_cases import (
     BACKBONE,
     ENCODED_QUERIES,
     QUERIES,
+    VOCAB,
+    Bag,
     Life,
     Model,
     bags,
@@ -99,6 +100,15 @@ def test_empty_results(life: Life) -> None:
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 5) == [[]] * len(QUERIES)
 
 
+@pytest.mark.parametrize(
+    ("bag", "message"),
+    [({VOCAB: 1.0}, f"token id {VOCAB} is outside"), ({-1: 1.0}, "token id -1"), ({1: 0.0}, "above 0 and finite")],
+)
+def test_queries_that_are_refused(bag: Bag, message: str, life: Life) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_new_postings(life.index).search(representations([bag]), 5)
+
+
 def test_threads_and_portions_make_no_difference(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     build_postings(life.index)
     segments, without = open_inverted(life.index)
@@ -117,25 +127,6 @@ def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before
     assert len(open_inverted(before)[1]) == 2, "the first has none, those of the second lack rows"
     life.index.compact(timedelta(0))
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
-
-
-def test_made_once_and_again_where_killed(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = FragmentPostings.write, iter([True, False])
-
-    def dying(*arguments: object) -> None:
-        if not next(calls):
-            raise KeyboardInterrupt
-        write(*arguments)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FragmentPostings, "write", dying)
-        with pytest.raises(KeyboardInterrupt):
-            build_postings(life.index)
-    assert len(open_inverted(life.index)[0]) == 1
-    check(life, as_it_is)
-    assert build_postings(life.index) == 2
-    assert build_postings(life.index) == 0
-    check(life, as_it_is)
 
 
 @pytest.mark.parametrize("file", ["fragment_rows.bin", "rows.bin", "weights.bin"])

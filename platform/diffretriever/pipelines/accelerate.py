@@ -6,8 +6,9 @@ of workers. What comes back is a row of two numbers or an error; files appear wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -22,6 +23,8 @@ from diffretriever.schemas.settings import RayConfig
 if TYPE_CHECKING:
     from diffretriever.search.accelerate import Missing
 
+_FEWEST_ON_RAY = 50_000
+"""Passages: starting Ray takes as long as making the files of some ten thousand."""
 _BYTES_OF_A_NUMBER = 2
 _PAYS_BYTES = 1 << 20
 """Of vectors: fewer are streamed in milliseconds."""
@@ -42,7 +45,7 @@ def accelerate_index(index: PassageIndex) -> None:
     from diffretriever.search.accelerate import complete
     from diffretriever.search.dense.candidates import complete_candidates
 
-    complete(index, _make_anywhere)
+    complete(index, make_files)
     complete_candidates(index)
 
 
@@ -60,23 +63,28 @@ def _pays(index: PassageIndex) -> bool:
     return stored >= _PAYS_BYTES or has_files(index)
 
 
-def _make_anywhere(index: PassageIndex, missing: Sequence[Missing]) -> None:
-    from diffretriever.search.accelerate import make_missing, workers_for
-
-    workers = workers_for(index, missing)
-    if workers == 1:
-        make_missing(index, missing)
-    else:
-        make_on_ray(index, missing, workers)
-
-
-def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:
-    """Make what is missing in the Ray session at hand, or in one of its own, `workers` fragments at a time.
+def make_files(index: PassageIndex, missing: Sequence[Missing], workers: int | Literal["auto"] = "auto") -> None:
+    """Make the missing files of fragments, `workers` fragments at a time: more than one on Ray.
 
     Raises:
         ValueError: the files of a fragment could not be made; those of others may be there.
-        RuntimeError: fragments were lost on the way; run again.
+        RuntimeError: results were lost; run again.
     """
+    from diffretriever.search.accelerate import make_missing
+
+    few = sum(each.passages for each in missing) < _FEWEST_ON_RAY
+    # Any node reaches an object store: the cluster works on as many fragments at a time as it has CPUs for.
+    most = len(os.sched_getaffinity(0)) if is_local(index.uri) else len(missing)
+    automatic = 1 if few else min(most, len(missing))
+    at_once = automatic if isinstance(workers, str) else workers
+    if at_once == 1:
+        make_missing(index, missing)
+    else:
+        make_on_ray(index, missing, at_once)
+
+
+def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:
+    """Make missing files in the running Ray session, or in one of its own; raises as `make_files`."""
     from diffretriever.pipelines.cluster import ray_session
 
     total = sum(each.passages for each in missing)
@@ -100,21 +108,18 @@ def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> I
     from ray.data import TaskPoolStrategy
 
     from diffretriever.pipelines.cluster import cpus_here
-    from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
+    from diffretriever.pipelines.ray_executor import rows_of_tasks
 
-    rows = [pa.Table.from_pylist([each._asdict()]) for each in missing]
-    # A folder may be there on this machine alone.
+    # Only this machine may have the folder.
     here = {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
-    done = dataset_of(rows).map_batches(
+    return rows_of_tasks(
         _make,
-        fn_kwargs={"uri": index.uri, "version": index.version},
+        [each._asdict() for each in missing],
+        {"uri": index.uri, "version": index.version},
         num_cpus=cpus_here(1),
         compute=TaskPoolStrategy(size=min(workers, len(missing))),
         **(here if is_local(index.uri) else {}),
-        **AS_ARROW,
     )
-    for table in tables_of(done):
-        yield from table.to_pylist()
 
 
 def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:

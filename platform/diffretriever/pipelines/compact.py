@@ -62,12 +62,11 @@ def _run(index: PassageIndex, tasks: Sequence[CompactionTask], progress: Progres
 
 def _results(uri: str, tasks: Sequence[CompactionTask]) -> Iterator[tuple[int, str]]:
     """Yield the place in the plan and the result of each task, as it is done."""
-    from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
+    from diffretriever.pipelines.ray_executor import rows_of_tasks
 
-    rows = [pa.table({"number": [number], "task": [task.text]}) for number, task in enumerate(tasks)]
-    done = dataset_of(rows).map_batches(_execute, fn_kwargs={"table": table_uri(uri)}, num_cpus=1, **AS_ARROW)
-    for each in tables_of(done):
-        yield from zip(each.column("number").to_pylist(), each.column("result").to_pylist(), strict=True)
+    rows = [{"number": number, "task": task.text} for number, task in enumerate(tasks)]
+    for done in rows_of_tasks(_execute, rows, {"table": table_uri(uri)}):
+        yield done["number"], done["result"]
 
 
 def _execute(rows: pa.Table, table: str) -> pa.Table:

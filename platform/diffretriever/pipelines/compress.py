@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.ray_executor import AS_ARROW, dataset_of, tables_of
+from diffretriever.pipelines.ray_executor import rows_of_tasks
 from diffretriever.progress import Progress
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary
@@ -138,13 +138,10 @@ def _written(index: PassageIndex, manifest: IndexManifest, parts: list[TablePart
         "version": index.version,
         "manifest_json": manifest.model_dump_json(),
     }
-    rows = [pa.Table.from_pylist([part._asdict()]) for part in parts]
-    if len(rows) <= 1:
-        found: Iterable[pa.Table] = (_write_parts(each, **arguments) for each in rows)
-    else:
-        found = tables_of(dataset_of(rows).map_batches(_write_parts, fn_kwargs=arguments, num_cpus=1, **AS_ARROW))
-    for table in found:
-        yield from table.to_pylist()
+    rows = [part._asdict() for part in parts]
+    if len(rows) > 1:
+        return rows_of_tasks(_write_parts, rows, arguments)
+    return (done for row in rows for done in _write_parts(pa.Table.from_pylist([row]), **arguments).to_pylist())
 
 
 def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:

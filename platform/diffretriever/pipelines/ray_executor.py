@@ -280,6 +280,27 @@ def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
     return ray.data.from_arrow(list(rows))
 
 
+def rows_of_tasks(
+    function: Callable[..., Any], rows: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any], **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Run a function of Arrow tables in a task for each row; yield the rows that it returns, in no order.
+
+    Args:
+        function: takes a table of one row, and returns or yields tables.
+        rows: one a task.
+        arguments: further arguments of the function.
+        options: of `map_batches`; a task has one CPU without any.
+
+    Raises:
+        ValueError: as `tables_of`.
+    """
+    dataset = dataset_of([pa.Table.from_pylist([dict(row)]) for row in rows])
+    for table in tables_of(
+        dataset.map_batches(function, fn_kwargs=arguments, **{"num_cpus": 1, **AS_ARROW, **options})
+    ):
+        yield from table.to_pylist()
+
+
 def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere: bool = False) -> Dataset:
     """Return a dataset of what the sources yield, a task each.
 

@@ -26,11 +26,16 @@ def impact_matrix(
         ValueError: an id is outside the vocabulary.
     """
     assert len(ids_T) == len(weights_T) == offsets[-1], "offsets end at the number of impacts"
+    check_ids(ids_T, vocab_size)
+    weights = np.asarray(weights_T, dtype=np.float32)
+    return scipy.sparse.csr_array((weights, ids_T, offsets), shape=(len(offsets) - 1, vocab_size))
+
+
+def check_ids(ids_T: np.ndarray, vocab_size: int) -> None:
+    """Raise ValueError if an id is outside the vocabulary."""
     if len(ids_T) and not (ids_T.min() >= 0 and ids_T.max() < vocab_size):
         wrong = ids_T.min() if ids_T.min() < 0 else ids_T.max()
         raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
-    weights = np.asarray(weights_T, dtype=np.float32)
-    return scipy.sparse.csr_array((weights, ids_T, offsets), shape=(len(offsets) - 1, vocab_size))
 
 
 def sparse_scores(queries_QV: scipy.sparse.csr_array, passages_PV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:

@@ -7,12 +7,10 @@ BM25 of its texts. Run again, the job makes what has become missing or is damage
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from diffretriever.files import is_local
 from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
 from diffretriever.index.fragment_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
@@ -42,8 +40,6 @@ from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postin
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
 """The files of each."""
 
-_FEWEST_ON_RAY = 50_000
-"""Passages: starting Ray takes as long as making the files of some ten thousand."""
 _MOST_TEXTS = 2_000_000
 """Whose words are counted unasked: of short passages, that takes some 1 kB of memory each."""
 _ABANDONED_SECONDS = 24 * 3600
@@ -120,14 +116,6 @@ def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | No
     if len(index) <= _MOST_TEXTS:
         keep_bm25(index)
     return missing
-
-
-def workers_for(index: PassageIndex, missing: Sequence[Missing]) -> int:
-    """Return how many fragments to work on at a time; of more than 1, Ray takes care."""
-    if sum(each.passages for each in missing) < _FEWEST_ON_RAY:
-        return 1
-    # What lies on a store is worked on by any machine, as many fragments at a time as the cluster has CPUs for.
-    return min(len(os.sched_getaffinity(0)), len(missing)) if is_local(index.uri) else len(missing)
 
 
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:

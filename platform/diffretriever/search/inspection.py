@@ -1,28 +1,20 @@
-"""All that can be told of an index: its table, its history, what search keeps beside it, and whether it is sound."""
+"""The report of an index: its table, its history, its derived files, and the outcome of its check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from diffretriever.index.damage import readable
-from diffretriever.index.derived import DamagedError, unless_damaged
+from diffretriever.index.derived import unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import IndexContents
-from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents, Problem, Verification
+from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents
 from diffretriever.search.accelerate import kinds_of, sizes_of
-from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
-from diffretriever.search.dense.codes import CODES
-from diffretriever.search.dense.compressed import PACKED
-from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.search.sparse.postings import POSTINGS
-from diffretriever.search.verify import Problems, verify, verify_postings
-
-_BM25 = "the BM25 index that is kept is damaged"
+from diffretriever.search.verify import verify
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
@@ -45,41 +37,9 @@ def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> Ind
         postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
         candidates=unless_damaged(partial(read_settings, index)),
         versions=history(index),
-        verification=_verification(index, contents) if check else None,
+        verification=verify(index, contents) if check else None,
         manifest=index.manifest,
     )
-
-
-def _verification(index: PassageIndex, contents: IndexContents) -> Verification:
-    found = verify(index, contents, partial(CODES.checked, index), partial(PACKED.checked, index))
-    postings, problems = verify_postings(index, partial(POSTINGS.checked, index))
-    return found.model_copy(
-        update={
-            "postings": postings,
-            "problems": [*found.problems, *problems, *_other_problems(index)],
-        }
-    )
-
-
-def _other_problems(index: PassageIndex) -> list[Problem]:
-    """Return what is wrong with what is kept of an index but for the files of its fragments."""
-    problems = Problems()
-    checks: list[tuple[str, Callable[[], object]]] = [
-        (_BM25, bm25_folder(index).check),
-        (_BM25, partial(open_bm25, index)),
-    ]
-    if "codes" in kinds_of(index):
-        checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
-        checks += [
-            ("the sketches of a fragment are damaged", partial(CandidateIndex.check, CODES.folder_of(index, fragment)))
-            for fragment in index.fragments()
-        ]
-    for kind, check in checks:
-        try:
-            check()
-        except DamagedError as error:
-            problems.add(kind, [str(error)])
-    return problems.found()
 
 
 def _codes_contents(index: PassageIndex) -> CodesContents:

@@ -180,7 +180,7 @@ class FragmentCodes:
             beside: which files.
         """
         files = _FILES[beside]
-        written = write_arrays(folder, files, (_encode_batch(batch, files) for batch in batches))
+        written = write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
         slots = int(beside == "vectors")
         write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=slots)
 
@@ -209,7 +209,7 @@ CODES = FileKind("codes", FragmentCodes.open)
 """The codes of a fragment, as derived files of the index."""
 
 
-def _encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:
+def encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:
     """Return what of a batch's passages goes into some files."""
     stored_NH, offsets = read_vectors(batch)
     vectors_NH = stored_NH.astype(np.float32)

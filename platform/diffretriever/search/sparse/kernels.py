@@ -42,11 +42,6 @@ def look_up(terms_D: np.ndarray, ids_T: np.ndarray, positions_T: np.ndarray) -> 
         positions_T[t] = position if occurs else -1
 
 
-def room_for(passages: int) -> int:
-    """Return how many scores of a block there must be room for, of so many passages."""
-    return min(BLOCK_ROWS, -(-passages // _LOOK) * _LOOK)
-
-
 @kernel()
 def new_pool(k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return room for the keys of a search for the k best, and its state: how many there are, what bits must reach."""

@@ -18,16 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.derived import read_arrays, write_arrays
+from diffretriever.index.derived import read_arrays, write_arrays, write_header
 from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
 from diffretriever.representations import Representations, read_impacts, refuse_queries
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits, TopK
+from diffretriever.scoring.sparse import check_ids
 from diffretriever.search.sparse.base import SparseSearch
-from diffretriever.search.sparse.segment import Impacts, PostingsSegment, write_segment
-from diffretriever.search.sparse.segment_search import search_many
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment, check_weights, search
 from diffretriever.search.sparse.stream import StreamingImpacts
 
 _ROWS = {"fragment_rows": np.uint32}
@@ -58,6 +58,8 @@ class PostingsSearch(SparseSearch):
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
         refuse_queries(queries)
+        check_ids(queries.impact_ids, self._segments[0].vocab_size)
+        check_weights(queries.impact_weights, "the queries")
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
@@ -65,7 +67,7 @@ class PostingsSearch(SparseSearch):
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
             some = queries.impact_ids, queries.impact_weights, offsets
-            for number, each in enumerate(search_many(self._segments, self._numbers, some, k, threads=self._threads)):
+            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=self._threads)):
                 best.add_for(first + number, each.scores, each.numbers)
         return best.results()
 
@@ -169,8 +171,10 @@ class FragmentPostings:
                 rows.append(rows_written(batch.column("_rowaddr").to_numpy()))
                 yield read_impacts(batch)
 
-        write_segment(folder, impacts(), vocab_size)
+        segment = PostingsSegment.build(impacts(), vocab_size, folder)
+        segment.save(folder)
         write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
+        write_header(folder, passages=segment.passages)
 
 
 POSTINGS = FileKind("postings", FragmentPostings.open)

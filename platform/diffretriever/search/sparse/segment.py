@@ -1,37 +1,45 @@
-"""A segment: the inverted index of one group of passages, in a folder of derived files that never change.
+"""A segment: the inverted index of one group of passages, as arrays that are mapped into memory.
 
-The arrays are mapped into memory. To build one,
-passages arrive in batches, are spooled to disk while terms are counted, then put in place: memory holds one block of
-passages and a few numbers for each vocabulary entry and each passage, and the operating system writes the arrays out as
-it needs.
+Learned impacts and BM25 are stored and searched the same way: a passage has one weight for each of its terms, and its
+score is the inner product with the query's weights.
 
 Legend: V vocabulary, D terms that occur, B blocks of 65,536 passages (the last may be smaller), P postings, I impacts
-of a batch, N passages.
+of a batch, N passages, T terms of the queries, F passages found, Q queries.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from diffretriever.index.derived import new_array, read_arrays, read_header, sealed_folder, write_header
+from diffretriever.index.derived import read_arrays
 from diffretriever.representations import offsets_of
-from diffretriever.search.sparse.kernels import BLOCK_ROWS, digest_postings, place
+from diffretriever.scoring.sparse import check_ids
+from diffretriever.search.sparse import kernels
+from diffretriever.search.sparse.kernels import BLOCK_ROWS
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of some passages: ids (integers, ascending within a passage), weights (float32), offsets (int64, passages + 1)."""
+"""Of some texts: ids (integers, ascending within a passage), weights (float32), offsets (int64, texts + 1)."""
 
-DTYPES: dict[str, type[Any]] = {"terms": np.int32, "starts": np.uint32, "rows": np.uint16, "weights": np.float32}
-"""The arrays by the name of their file.
+DTYPES: dict[str, type[Any]] = {
+    "shape": np.int64,
+    "terms": np.int32,
+    "starts": np.uint32,
+    "rows": np.uint16,
+    "weights": np.float32,
+}
+"""The arrays of a segment, by the name of their file.
 
-`terms` [D] are the vocabulary entries that occur, ascending; `starts` [D, B + 1] the first posting of each in each
-block, and its end. Of each posting, term by term and passage by passage, `rows` [P] is the passage's row within its
-block, and `weights` [P] its weight.
+`shape` is the number of passages and the size of the vocabulary. `terms` [D] are the vocabulary entries that occur,
+ascending; `starts` [D, B + 1] the first posting of each in each block, and its end. Of each posting, term by term and
+passage by passage, `rows` [P] is the passage's row within its block, and `weights` [P] its weight.
 """
 
 _MOST_POSTINGS = 2**32 - 1
@@ -39,20 +47,17 @@ _MOST_POSTINGS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class PostingsSegment:
-    """An open segment; passages are known by their number, 0 for the first that was built in.
+    """A segment that never changes. Passages have the numbers in which they came, from 0.
 
     Attributes:
-        folder: where it is.
         passages: N.
         vocab_size: V.
-        terms_D: see `DTYPES` for this and what follows. All but small ones are mapped files: memory fills with what
-            queries read, and the system may take it back.
+        terms_D: int32; see `DTYPES` for this and the following. Large arrays of an opened segment are mapped files.
         starts_DB: uint32 [D, B + 1].
         rows_P: uint16.
         weights_P: float32.
     """
 
-    folder: Path
     passages: int
     vocab_size: int
     terms_D: np.ndarray
@@ -61,155 +66,168 @@ class PostingsSegment:
     weights_P: np.ndarray
 
     @classmethod
-    def build(cls, folder: str | Path, batches: Iterable[Impacts], vocab_size: int) -> Self:
-        """Write a segment into a folder of its own, whole or not at all, and open it.
-
-        Takes, for a while, 8 bytes of disk a posting beside the segment's own 6. A million passages are enough for
-        one segment: the arrays are written all over at once, and should fit the memory that the system has free.
+    def build(cls, batches: Iterable[Impacts], vocab_size: int, folder: Path) -> Self:
+        """Make a segment in memory: 6 bytes a posting. For a while, 8 bytes a posting are on disk.
 
         Args:
-            folder: local, not there yet.
             batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
                 (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
             vocab_size: V, above every id.
+            folder: for temporary files.
 
         Raises:
             ValueError: an id is outside the vocabulary or not in order, a weight is not positive and finite, or there
                 are 2**32 postings or more.
         """
-        with sealed_folder(Path(folder)) as new:
-            write_segment(new, batches, vocab_size)
-        return cls.open(folder)
+        counts_V, lengths, passages = np.zeros(vocab_size, np.int64), [np.empty(0, np.int64)], 0
+        with TemporaryFile(dir=folder) as ids_file, TemporaryFile(dir=folder) as weights_file:
+            for ids_I, weights_I, offsets in batches:
+                _check_passages(ids_I, weights_I, offsets, vocab_size, passages)
+                counts_V += np.bincount(ids_I, minlength=vocab_size)
+                lengths.append(np.diff(offsets))
+                passages += len(offsets) - 1
+                ids_I.astype(np.int32).tofile(ids_file)
+                weights_I.astype(np.float32).tofile(weights_file)
+            return cls.of_blocks(_blocks_in(ids_file, weights_file, np.concatenate(lengths)), counts_V, passages)
 
     @classmethod
-    def open(cls, folder: str | Path) -> Self:
-        """Open a segment; its size makes no difference to how long that takes.
+    def of_blocks(cls, blocks: Iterable[Impacts], counts_V: np.ndarray, passages: int) -> Self:
+        """Make a segment of valid impacts in memory.
+
+        Args:
+            blocks: int32 ids, float32 weights and int64 offsets of 65,536 passages at a time.
+            counts_V: int64 [V], the number of passages that have each term.
+            passages: N.
 
         Raises:
-            ValueError: the files are damaged, or do not fit together.
+            ValueError: there are 2**32 postings or more.
         """
-        header, arrays = read_header(Path(folder)), read_arrays(Path(folder), DTYPES)
-        terms_D, postings = arrays["terms"], len(arrays["rows"])
-        starts_DB = arrays["starts"].reshape(len(terms_D), blocks_of(header["passages"]) + 1)
-        if len(arrays["weights"]) != postings or not _starts_fit(starts_DB, postings):
-            raise ValueError("the postings do not fit together")
-        return cls(
-            folder=Path(folder),
-            passages=header["passages"],
-            vocab_size=header["vocab_size"],
-            terms_D=terms_D,
-            starts_DB=starts_DB,
-            rows_P=arrays["rows"],
-            weights_P=arrays["weights"],
-        )
+        terms_D, postings = np.flatnonzero(counts_V).astype(np.int32), int(counts_V.sum())
+        if postings > _MOST_POSTINGS:
+            raise ValueError(f"{postings} postings are too many for one segment: make segments of fewer passages")
+        starts_DB = np.empty((len(terms_D), _n_blocks(passages) + 1), np.uint32)
+        rows_P, weights_P = np.empty(postings, np.uint16), np.empty(postings, np.float32)
+        cursors_V = np.cumsum(counts_V) - counts_V
+        for number, block in enumerate(blocks):
+            starts_DB[:, number] = cursors_V[terms_D]
+            kernels.place(block, cursors_V, rows_P, weights_P)
+        starts_DB[:, -1] = cursors_V[terms_D]
+        for array in (terms_D, starts_DB, rows_P, weights_P):
+            # As mapped files are: kernels are compiled for one of the two.
+            array.flags.writeable = False
+        return cls(passages, len(counts_V), terms_D, starts_DB, rows_P, weights_P)
+
+    def save(self, folder: Path, prefix: str = "") -> None:
+        """Write the arrays into a folder, under names that begin with a prefix."""
+        shape = np.array([self.passages, self.vocab_size])
+        arrays = (shape, self.terms_D, self.starts_DB, self.rows_P, self.weights_P)
+        for name, array in zip(DTYPES, arrays, strict=True):
+            array.tofile(folder / f"{prefix}{name}.bin")
+
+    @classmethod
+    def open(cls, folder: Path, prefix: str = "") -> Self:
+        """Map a segment that `save` wrote; its size makes little difference to how long that takes.
+
+        Raises:
+            ValueError: the arrays are not those of a segment.
+            OSError: one is missing.
+        """
+        shape, terms_D, starts, rows_P, weights_P = read_arrays(
+            folder, {f"{prefix}{name}": dtype for name, dtype in DTYPES.items()}
+        ).values()
+        passages, vocab_size = shape.tolist()
+        starts_DB = starts.reshape(len(terms_D), _n_blocks(passages) + 1)
+        borders = starts_DB.astype(np.int64)
+        if (
+            len(rows_P) != len(weights_P)
+            or (np.diff(borders, axis=1) < 0).any()
+            or (borders[1:, 0] != borders[:-1, -1]).any()
+            or (len(borders) and (borders[0, 0], borders[-1, -1]) != (0, len(rows_P)))
+        ):
+            raise ValueError(f"the arrays in {folder} do not fit together: build the segment again")
+        return cls(passages, vocab_size, terms_D, starts_DB, rows_P, weights_P)
 
     def passage_digests(self) -> np.ndarray:
         """Return uint64 [N]: for each passage what `kernels.digest_impacts` makes of its impacts."""
-        blocks = self.starts_DB.shape[1] - 1
-        digests = np.zeros(blocks * BLOCK_ROWS, np.uint64)
-        digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
+        digests = np.zeros((self.starts_DB.shape[1] - 1) * BLOCK_ROWS, np.uint64)
+        kernels.digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
         return digests[: self.passages]
 
 
-def write_segment(folder: Path, batches: Iterable[Impacts], vocab_size: int) -> None:
-    """Write the segment of the passages in `batches` into a folder; see `PostingsSegment.build`."""
-    spool = _Spool(folder / "spool", vocab_size)
-    for batch in batches:
-        spool.add(batch)
-    _fill(_new_arrays(folder, spool), spool)
-    spool.remove()
-    write_header(folder, vocab_size=vocab_size, passages=spool.passages)
+class Found(NamedTuple):
+    """The passages found for one query, by score descending, then by number ascending."""
+
+    numbers: np.ndarray
+    """int32 [F], their numbers in the order of the index."""
+    scores: np.ndarray
+    """float32 [F], above 0."""
 
 
-class _Spool:
-    """Impacts on disk, passage by passage, and how many each term has of them."""
+def search(
+    segments: Sequence[PostingsSegment], numbers: Sequence[np.ndarray], queries: Impacts, k: int, *, threads: int = 1
+) -> list[Found]:
+    """Return the k best passages of each of Q queries; every passage that shares a term with a query is scored.
 
-    def __init__(self, folder: Path, vocab_size: int) -> None:
-        self.counts_V = np.zeros(vocab_size, np.int64)
-        self.passages = 0
-        self._lengths: list[np.ndarray] = []
-        self._ids, self._weights = folder / "ids", folder / "weights"
-        self._folder = folder
-        folder.mkdir()
-        self._ids.touch()
-        self._weights.touch()
+    Scores are inner products in float32, added in the order of the query's terms: of ascending ids, to the bit those of
+    `scoring.sparse.sparse_scores`.
 
-    def add(self, batch: Impacts) -> None:
-        weights_I = np.asarray(batch[1], np.float32)
-        _check(batch[0], weights_I, batch[2], len(self.counts_V), self.passages)
-        ids_I = np.asarray(batch[0], np.int32)
-        self.counts_V += np.bincount(ids_I, minlength=len(self.counts_V))
-        self._lengths.append(np.diff(batch[2]).astype(np.int32))
-        self.passages += len(self._lengths[-1])
-        for file, array in ((self._ids, ids_I), (self._weights, weights_I)):
-            with file.open("ab") as stream:
-                array.tofile(stream)
+    Args:
+        segments: of one vocabulary.
+        numbers: for each segment int32 [N], the numbers of its passages, by which ties are ranked; negative for
+            passages not to be found. No two are equal.
+        queries: ids in any order (one that is there twice counts twice), float32 weights above 0, and offsets.
+        k: at least 1.
+        threads: queries to search for at a time; the inner loops hold no lock.
 
-    def blocks(self) -> Iterable[Impacts]:
-        """Read back, one block of passages at a time."""
-        lengths_N, skip = np.concatenate([*self._lengths, np.zeros(0, np.int32)]), 0
-        for first in range(0, self.passages, BLOCK_ROWS):
-            offsets = offsets_of(lengths_N[first : first + BLOCK_ROWS])
-            count = int(offsets[-1])
-            ids_I = np.fromfile(self._ids, np.int32, count, offset=4 * skip)
-            yield ids_I, np.fromfile(self._weights, np.float32, count, offset=4 * skip), offsets
-            skip += count
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder)
+    Raises:
+        ValueError: a score exceeds float32, or k is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}: ask for at least one passage")
+    ids_T, weights_T, offsets = queries[0].astype(np.int64), queries[1], queries[2]
+    texts = [(ids_T[start:end], weights_T[start:end]) for start, end in pairwise(offsets)]
+    if threads == 1 or len(texts) <= 1:
+        return _find(segments, numbers, texts, k)
+    size = -(-len(texts) // threads)
+    shares = [texts[first : first + size] for first in range(0, len(texts), size)]
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(lambda share: _find(segments, numbers, share, k), shares)
+        return list(chain.from_iterable(found))
 
 
-def _check(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_size: int, first: int) -> None:
+def _find(
+    segments: Sequence[PostingsSegment],
+    numbers: Sequence[np.ndarray],
+    texts: Sequence[tuple[np.ndarray, np.ndarray]],
+    k: int,
+) -> list[Found]:
+    """Search for one query after the other, each with its ids and weights."""
+    totals_R, most = np.empty(BLOCK_ROWS, np.float32), min(k, sum(segment.passages for segment in segments))
+    scores, results = (totals_R, totals_R.view(np.int32)), []
+    for ids_T, weights_T in texts:
+        positions_T, pool = np.empty(len(ids_T), np.int64), kernels.new_pool(most)
+        for segment, numbers_N in zip(segments, numbers, strict=True):
+            assert len(numbers_N) == segment.passages, "a number a passage"
+            kernels.look_up(segment.terms_D, ids_T, positions_T)
+            arrays = segment.starts_DB, segment.rows_P, segment.weights_P
+            kernels.collect(arrays, (positions_T, weights_T), numbers_N, scores, pool, k)
+        found = Found(*kernels.decoded(np.sort(kernels.best_keys(pool, k))[::-1]))
+        if len(found.scores) and found.scores[0] == np.inf:
+            raise ValueError("scores of this query exceed float32: scale its weights or the passages' down")
+        results.append(found)
+    return results
+
+
+def _check_passages(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarray, vocab_size: int, first: int) -> None:
     assert offsets[0] == 0, "offsets start at 0"
     assert len(ids_I) == len(weights_I) == offsets[-1], "offsets end at the number of impacts"
     check_ids(ids_I, vocab_size)
     check_weights(weights_I, "passages' impacts")
-    row = first_out_of_order(ids_I, offsets)
-    if row is not None:
-        raise ValueError(f"the ids of passage number {first + row} do not ascend: sort its impacts by id, each id once")
-
-
-def _new_arrays(folder: Path, spool: _Spool) -> dict[str, np.ndarray]:
-    terms_D = np.flatnonzero(spool.counts_V)
-    postings = int(spool.counts_V.sum())
-    if postings > _MOST_POSTINGS:
-        raise ValueError(f"{postings} postings are too many for one segment: make segments of fewer passages")
-    shapes = {"terms": (len(terms_D),), "starts": (len(terms_D), blocks_of(spool.passages) + 1)}
-    arrays = {
-        name: new_array(folder / f"{name}.bin", dtype, shapes.get(name, (postings,))) for name, dtype in DTYPES.items()
-    }
-    arrays["terms"][:] = terms_D
-    return arrays
-
-
-def _fill(arrays: dict[str, np.ndarray], spool: _Spool) -> None:
-    cursors_V = np.cumsum(spool.counts_V) - spool.counts_V
-    for number, block in enumerate(spool.blocks()):
-        arrays["starts"][:, number] = cursors_V[arrays["terms"]]
-        place(block, cursors_V, arrays["rows"], arrays["weights"])
-    arrays["starts"][:, blocks_of(spool.passages)] = cursors_V[arrays["terms"]]
-
-
-def blocks_of(passages: int) -> int:
-    """Return B."""
-    return -(-passages // BLOCK_ROWS)
-
-
-def _starts_fit(starts_DB: np.ndarray, postings: int) -> bool:
-    """Return whether each term's postings end where the next one's begin: nothing looks beyond the last then."""
-    borders = starts_DB.astype(np.int64)
-    return bool(
-        (np.diff(borders, axis=1) >= 0).all()
-        and (borders[1:, 0] == borders[:-1, -1]).all()
-        and (not len(borders) or (borders[0, 0], borders[-1, -1]) == (0, postings))
-    )
-
-
-def check_ids(ids_I: np.ndarray, vocab_size: int) -> None:
-    """Raise ValueError if an id is outside the vocabulary."""
-    if len(ids_I) and not (ids_I.min() >= 0 and ids_I.max() < vocab_size):
-        wrong = ids_I.min() if ids_I.min() < 0 else ids_I.max()
-        raise ValueError(f"token id {wrong} is outside a vocabulary of {vocab_size}: use the retriever's own tokenizer")
+    ascends_I = np.diff(ids_I, prepend=-1) > 0
+    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
+    if not ascends_I.all():
+        row = first + int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1
+        raise ValueError(f"the ids of passage number {row} do not ascend: sort its impacts by id, each id once")
 
 
 def check_weights(weights_I: np.ndarray, whose: str) -> None:
@@ -218,8 +236,15 @@ def check_weights(weights_I: np.ndarray, whose: str) -> None:
         raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
 
 
-def first_out_of_order(ids_I: np.ndarray, offsets: np.ndarray) -> int | None:
-    """Return the first text whose ids do not ascend, or None; text i owns offsets[i] to offsets[i + 1]."""
-    ascends_I = np.diff(ids_I, prepend=-1) > 0
-    ascends_I[offsets[:-1][np.diff(offsets) > 0]] = True
-    return None if ascends_I.all() else int(np.searchsorted(offsets, np.argmin(ascends_I), side="right")) - 1
+def _blocks_in(ids_file: IO[bytes], weights_file: IO[bytes], lengths_N: np.ndarray) -> Iterator[Impacts]:
+    """Read spooled impacts back, one block of passages at a time."""
+    ids_file.seek(0)
+    weights_file.seek(0)
+    for first in range(0, len(lengths_N), BLOCK_ROWS):
+        offsets = offsets_of(lengths_N[first : first + BLOCK_ROWS])
+        ids_I = np.fromfile(ids_file, np.int32, int(offsets[-1]))
+        yield ids_I, np.fromfile(weights_file, np.float32, len(ids_I)), offsets
+
+
+def _n_blocks(passages: int) -> int:
+    return -(-passages // BLOCK_ROWS)
