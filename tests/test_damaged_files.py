@@ -294,7 +294,7 @@ def _read_job(file: Path) -> object:
 
 
 def _trained_for(file: Path) -> None:
-    _check_manifest(load_retriever("diffretriever-minilm"), file.parent)  # type: ignore[arg-type] # it has a backbone
+    _check_manifest(load_retriever("diffretriever-minilm"), file)  # type: ignore[arg-type] # it has a backbone
 
 
 def _scan(file: Path) -> object:

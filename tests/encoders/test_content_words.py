@@ -77,3 +77,18 @@ def test_what_the_named_filters_keep_is_counted() -> None:
         ["pieces", "100.0%", "0.0%", "3.5"],
         ["folded", "100.0%", "0.0%", "1.5"],
     ]
+
+
+def test_unknown_words_count_by_known_variants_alone() -> None:
+    tokenizer = WordTokenizer(" 日")
+    assert words("日 月", tokenizer, fold_space_variants=True) == [" 日"]
+    assert words("月", tokenizer, fold_space_variants=True, subwords=True) == []
+
+
+def test_a_word_that_is_a_fragment_too_keeps_its_variant() -> None:
+    """Whichever comes first: the order of a set changes from process to process, so many sets are tried."""
+    tokenizer = WordTokenizer(" b")
+    config = ContentWordsConfig(fold_space_variants=True, subwords=True)
+    for number in range(20):
+        ids, variants = ContentWords(tokenizer, config)(f"b zb{number}")
+        assert dict(zip(ids.tolist(), variants.tolist(), strict=True))[tokenizer.ids["b"]] == tokenizer.ids[" b"]

@@ -21,7 +21,7 @@ from tokenizers import normalizers
 from transformers import AddedToken, AutoConfig, AutoTokenizer
 
 from diffretriever.backbones import Vocabulary
-from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.files import understood

@@ -25,8 +25,8 @@ from diffretriever import __version__
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import LowRank, match_modules, module_names, outside_of_layers
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
-from diffretriever.backbones.base import compute_adapted_by
 from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.linear import compute_adapted_by
 from diffretriever.backbones.slot_layers import (
     MODULE,
     SLOTS_FILE,
@@ -55,7 +55,7 @@ def attach_lora(
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
-    authors' DeepSpeed configuration. B, the token head and the readout's R start as zero, so nothing
+    authors' DeepSpeed configuration. B and the token head start as zero, so nothing
     changes yet; slot embeddings start as random as the backbone's input embeddings are, for what starts alike stays
     alike for long.
 
@@ -116,8 +116,6 @@ def _new_slot_layers(
         embeddings_SH = spread * torch.randn(recipe.slot_embeddings, backbone.hidden_size)
     if recipe.token_head:
         token_head_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
-    if readout == "residual":
-        residual_HH = torch.zeros(backbone.hidden_size, backbone.hidden_size)
     # Slots look at what is like them from the start: with even attention all of them are the mean, and stay it.
     if readout == "pooling":
         residual_HH = torch.eye(backbone.hidden_size)
