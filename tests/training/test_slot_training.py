@@ -104,7 +104,7 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
         loaded.compile_layers()
 
 
-@pytest.mark.parametrize("case", ["masked-bert", "masked-modernbert"])
+@pytest.mark.parametrize("case", ["masked-bert"])
 def test_few_tokens_run_together_with_their_slots(
     case: str, folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
