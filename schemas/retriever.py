@@ -27,7 +27,7 @@ from diffretriever.schemas.mode import Mode, lists_of, modes_of, unweighted
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
 Side: TypeAlias = Literal["query", "passage"]
-Readout: TypeAlias = Literal["states", "residual", "pooling"]
+Readout: TypeAlias = Literal["states", "pooling"]
 TitleJoin: TypeAlias = Literal["space", "period-space", "none"]
 _INSTRUCTION = "{instruction}"
 
@@ -251,15 +251,10 @@ class MaskedRetriever(PromptedRetriever):
     """What chooses K_q where a query's budget is `adaptive`: `rule`, the paper's, by the query's length, or `fixed:4`,
     where none was measured to be better."""
     readout: Readout = "states"
-    """What a slot's vector is, before it gets length 1. `states`: the slot's state h, as in the paper. `residual`: the
-    mean of the states of all tokens that are no slots, and R h. `pooling`: that mean and R p, where p is a mean of the
-    same states too, weighted by softmax(h A x) for each state x. A training learns the matrices: R starts
-    at zero for `residual`, so that dense scores start at those of mean pooling; both start as the identity for
-    `pooling`, so that a slot starts as the mean and the tokens that are like it."""
-    slot_view: Literal["text", "part"] = "text"
-    """Which of the states p is a mean of (`readout: pooling`): those of the whole text, or of the slot's own part, the
-    i-th of as many equal parts as the text has slots. Without an adapter p is a part's plain mean, and R is left out:
-    slots that differ with no training."""
+    """A slot's vector, before it gets length 1. `states`: the slot's state h, as in the paper. `pooling`: the mean of
+    the states of all tokens that are not slots, and R p, where p is the mean of the states of the slot's own part of
+    the text, the i-th of as many equal parts as the text has slots, weighted by softmax(h A x) for each state x. A
+    training learns R and A, from the identity on. Without an adapter p is a part's plain mean, and R is left out."""
     adapter_on: Literal["all", "slots"] = "all"
     """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
     their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
@@ -270,7 +265,7 @@ class MaskedRetriever(PromptedRetriever):
     that were never trained to fill slots."""
     nested_slots: bool = False
     """Slot i sees the text and the slots up to itself, and nothing else sees slots: the first k vectors of a text are
-    those of budget k, so that one encoding serves all smaller budgets; with `slot_view: part` vectors depend on k, and
+    those of budget k, so that one encoding serves all smaller budgets; with `readout: pooling` vectors depend on k, and
     one pass serves them all the same. For backbones trained so."""
     steps: PositiveInt = 1
     """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A). An
@@ -290,12 +285,6 @@ class MaskedRetriever(PromptedRetriever):
             raise ValueError(
                 f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _views_are_for_pooling(self) -> Self:
-        if self.slot_view == "part" and self.readout != "pooling":
-            raise ValueError("slot_view: part is for slots that pool the text's states: set readout to pooling")
         return self
 
     @model_validator(mode="after")

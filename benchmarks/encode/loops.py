@@ -18,8 +18,9 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
-from diffretriever.backbones.base import BackboneOutput, pad_right
-from diffretriever.backbones.cpu_tuning import BlockedLinear
+from diffretriever.backbones.base import BackboneOutput
+from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.linear import BlockedLinear
 from diffretriever.backbones.source import resolve_source
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder

@@ -133,7 +133,7 @@ def _rates(encoder: BackboneEncoder, texts: list[PreparedText], form: str) -> di
 
 def _in_order(encoder: BackboneEncoder, texts: Sequence[PreparedText]) -> None:
     for start in range(0, len(texts), _PLAIN_ROWS):
-        encoder.encode_batch(texts[start : start + _PLAIN_ROWS])
+        encoder.encode(texts[start : start + _PLAIN_ROWS])
 
 
 def checkpoint(family: str, size: Size, device: str, folder: str) -> None:
@@ -146,10 +146,9 @@ def checkpoint(family: str, size: Size, device: str, folder: str) -> None:
 def bare(folder: str, device: str, passages: int, words: int, slots: int) -> Figures:
     """Return the rate of encoding texts of about so many words by a checkpoint, in one process and nothing else."""
     from diffretriever.encoders import load_encoder
-    from diffretriever.encoders.room import chosen_tokens
 
     encoder = load_encoder(retriever_of("masked", Path(folder), budget=f"q{slots}p{slots}"), device)
-    encoder.tokens_per_batch = chosen_tokens(encoder, "auto")
+    encoder.fit_batches("auto")
     texts = encoder.preparer.prepare_passages([""] * passages, written_texts(passages, words))
     encoder.encode(texts[: max(1, passages // 4)])
     start = time.perf_counter()

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.testing.adapters import main, write_random_adapter
+from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import (
     PREFIX,
@@ -163,26 +163,6 @@ def test_the_digest_follows_the_adapter_not_its_place(
     assert len(set(found)) == len(found) == 6
     choices = [load(folder_of("dream"), adapter_of("dream"), adapter_head=head) for head in ("include", "drop")]
     assert choices[0].weights_digest != choices[1].weights_digest
-
-
-def test_the_command_line(folder_of: FolderOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ["--backbone", str(folder_of("qwen2")), "--output", str(tmp_path / "made")]
-    main([*place, "--rank", "2", "--alpha", "6", "--dtype", "bfloat16"])
-    assert capsys.readouterr().out.strip() == str(tmp_path / "made")
-    tensors = load_file(tmp_path / "made" / "adapter_model.safetensors")
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    load(folder_of("qwen2"), tmp_path / "made")
-    with pytest.raises(SystemExit):
-        main([*place, "--rank", "0"])
-    assert "rank must be at least 1" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="unknown dtype 'int8'"):
-        write_random_adapter(folder_of("qwen2"), tmp_path / "bad", dtype="int8")
-
-
-def test_random_adapters_repeat(folder_of: FolderOf, adapter_of: AdapterOf, tmp_path: Path) -> None:
-    again = write_random_adapter(folder_of("llada"), tmp_path)
-    for file in adapter_of("llada").iterdir():
-        assert (again / file.name).read_bytes() == file.read_bytes()
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Size]:

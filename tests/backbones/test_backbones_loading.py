@@ -13,10 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig, Qwen2ForCausalLM
 
 from diffretriever.backbones import Backbone, decoder, load_backbone
-from diffretriever.backbones.checkpoint import GENERIC
 from diffretriever.backbones.dream import DreamBackbone
-from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
+from diffretriever.schemas.retriever import BackboneConfig
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
 
@@ -62,13 +60,12 @@ def test_an_unknown_config_field_is_an_error(copied: Path) -> None:
 
 def test_the_fields_of_every_transformers_config_are_harmless_at_their_defaults(copied: Path) -> None:
     """A dump of a whole config has them, and loads as the published file does."""
-    edit_config(copied, return_dict=True, id2label={"0": "LABEL_0", "1": "LABEL_1"}, pruned_heads={}, top_k=50)
-    expected = load(copied)
-    edit_config(copied, **{name: value for name, value in PreTrainedConfig().to_dict().items() if name in GENERIC})
+    expected, own = load(copied), json.loads((copied / "config.json").read_text())
+    edit_config(copied, **{name: value for name, value in PreTrainedConfig().to_dict().items() if name not in own})
     batch = pad(texts(7, 12))
     assert torch.equal(hidden(load(copied), batch), hidden(expected, batch))
-    edit_config(copied, tie_encoder_decoder=True)
-    with pytest.raises(ValueError, match=r"unknown field 'tie_encoder_decoder' \(= True\)"):
+    edit_config(copied, chunk_size_feed_forward=3)
+    with pytest.raises(ValueError, match=r"unknown field 'chunk_size_feed_forward' \(= 3\)"):
         load(copied)
 
 
@@ -80,15 +77,6 @@ def test_a_preset_may_accept_further_fields(copied: Path) -> None:
     load_backbone(copied, device="cpu", accepted_fields=("query_norm", "other_norm"))
     with pytest.raises(ValueError, match="accepted_fields names 'vocab_size', which the model is computed from"):
         load_backbone(copied, device="cpu", accepted_fields=("vocab_size",))
-
-
-def test_accepting_a_field_is_no_other_retriever() -> None:
-    accepting = BackboneConfig(source="minilm", accepted_fields=("query_norm",))
-    one, other = (
-        IndexManifest(retriever=MaskedRetriever(backbone=place), weights="w", created="now").fingerprint
-        for place in (BackboneConfig(source="minilm"), accepting)
-    )
-    assert one == other
 
 
 def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
@@ -267,12 +255,3 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ValueError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
         load(tmp_path)
-
-
-def test_random_checkpoints_repeat(tmp_path: Path, folder_of: FolderOf) -> None:
-    again = write_random_checkpoint("llada", tmp_path / "again")
-    for file in folder_of("llada").iterdir():
-        assert (again / file.name).read_bytes() == file.read_bytes()
-    other = write_random_checkpoint("llada", tmp_path / "other", seed=1, dtype="bfloat16")
-    assert json.loads((other / "config.json").read_text())["torch_dtype"] == "bfloat16"
-    assert load(other).dtype == torch.float32

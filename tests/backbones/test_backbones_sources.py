@@ -11,11 +11,8 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from diffretriever import backbones
 from diffretriever.backbones import checkpoint, device, load_backbone, source
 from diffretriever.schemas.retriever import BackboneConfig
-from diffretriever.testing import FAMILIES
-from diffretriever.testing.checkpoints import main, write_random_checkpoint
 from tests.backbones.helpers import FolderOf
 
 
@@ -26,10 +23,6 @@ def test_importing_the_package_does_not_import_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root / "platform"
     )
     assert result.stdout.strip() == "False"
-
-
-def test_every_family_has_random_checkpoints() -> None:
-    assert {published.model_type for published in FAMILIES.values()} == backbones.FAMILIES.keys()
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -165,14 +158,3 @@ def test_large_files_are_sampled(folder_of: FolderOf, monkeypatch: pytest.Monkey
     assert ranges[1] == (0, 100)
     assert ranges[-1] == (size - 100, 100)
     assert len({opened.digest(), opened.digest(), whole}) == 2
-
-
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--family", "llada", "--output", str(tmp_path / "made"), "--hidden-size", "16", "--heads", "2"])
-    assert capsys.readouterr().out.strip() == str(tmp_path / "made")
-    assert load_backbone(tmp_path / "made", device="cpu").hidden_size == 16
-    with pytest.raises(SystemExit):
-        main(["--family", "llada", "--output", str(tmp_path / "bad"), "--hidden-size", "15"])
-    assert "hidden_size must be a multiple of heads" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="unknown family 'gpt'"):
-        write_random_checkpoint("gpt", tmp_path / "bad")

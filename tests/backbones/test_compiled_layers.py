@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 TOLERANCE = 2e-5
@@ -79,10 +79,3 @@ def test_layers_in_8_bits_are_one_graph(folder_of: FolderOf) -> None:
     found, expected = hidden(compiled, batch), hidden(plain, batch)
     assert torch.cosine_similarity(found.float(), expected.float(), dim=-1).min() > 0.995
     assert counting.graphs == 1
-
-
-def test_names_stay_as_they_are(folder_of: FolderOf) -> None:
-    compiled: Backbone = load_backbone(folder_of("bert"), device="cpu")
-    names = list(compiled.model.state_dict())
-    compiled.compile_layers("eager")
-    assert list(compiled.model.state_dict()) == names

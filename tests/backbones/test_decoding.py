@@ -122,11 +122,5 @@ def test_the_models_length_is_not_exceeded(backbone: Backbone, monkeypatch: pyte
         decoding.feed(decoding.next_tokens())
 
 
-def test_rows_padded_on_the_right_are_refused(backbone: Backbone) -> None:
-    decoder, batch = Decoder(backbone), pad(texts(4, 6), side="right")
-    with pytest.raises(AssertionError, match="padded on the left"):
-        decoder.start(decoder.prefix(torch.zeros(0)), batch.ids_BL, batch.mask_BL)
-
-
 def _split(rows: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     return rows[0], rows[1:]

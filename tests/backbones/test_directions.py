@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.base import as_states
+from diffretriever.backbones.logits import as_states
 from diffretriever.backbones.slot_layers import attach_slot_layers
 from diffretriever.encoders.readout import unit_float16
 from tests.backbones.helpers import FolderOf, pad, texts

@@ -8,8 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffretriever.backbones import load_backbone
-from diffretriever.backbones.float8 import use_float8
-from diffretriever.backbones.flops import Matrices, forward_flops, reached_flops
+from diffretriever.backbones.flops import Matrices, reached_flops
 from tests.backbones.helpers import FolderOf, pad, texts
 
 
@@ -22,14 +21,7 @@ def test_a_forward_pass_as_torch_counts_it(family: str, folder_of: FolderOf) -> 
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
             backbone.forward(batch.ids_BL, batch.mask_BL, batch.last_B1, torch.zeros(0, dtype=torch.long))
         # Rotary positions are a product too.
-        assert counter.get_total_flops() == pytest.approx(forward_flops(backbone, [length] * 2), rel=2e-3)
-
-
-def test_as_many_in_float8(family: str, folder_of: FolderOf) -> None:
-    backbone = load_backbone(folder_of(family), device="cpu", dtype="bfloat16")
-    before = forward_flops(backbone, [9, 30])
-    use_float8(backbone)
-    assert forward_flops(backbone, [9, 30]) == before > 0
+        assert counter.get_total_flops() == pytest.approx(Matrices.of(backbone).forward_flops([length] * 2), rel=2e-3)
 
 
 def test_by_hand() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from diffretriever.backbones import Backbone, load_backbone, packed
-from diffretriever.backbones.packed import Part, Spans
+from diffretriever.backbones.packed import Part, Spans, Way, way_of
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
@@ -77,21 +77,6 @@ def test_nested_states_equal_those_with_pads(
     torch.testing.assert_close(given.run(packed_of(family), **options), expected_TH, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("family", BIDIRECTIONAL)
-@torch.inference_mode()
-def test_texts_of_slots_alone(family: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
-    ids_BL, mask_BL, _ = pad(texts(3, 5), side="right")
-    slots_BL = torch.where(mask_BL.bool(), torch.arange(5), -1)
-    given = Sample(ids_BL, mask_BL, torch.arange(5).expand(2, 5), mask_BL, slots_BL)
-    found_TH, expected_TH = (of(family) for of in (packed_of, backbone_of))
-    torch.testing.assert_close(
-        given.run(found_TH, slots=slots_BL, nested=True),
-        given.run(expected_TH, slots=slots_BL, nested=True),
-        atol=TOLERANCE,
-        rtol=0,
-    )
-
-
 @torch.inference_mode()
 def test_a_text_that_is_not_finite_spoils_no_other(family: str, folder_of: FolderOf) -> None:
     """Not at pads either, which pooling weights with zero."""
@@ -123,16 +108,6 @@ def test_gradients_equal_those_with_pads(
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", BIDIRECTIONAL)
-@torch.inference_mode()
-def test_bfloat16_is_close(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
-    half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu", attention="packed")
-    given = sample()
-    options = {"slots": given.slots_BL, "nested": True}
-    found_TH, exact_TH = given.run(half, **options).float(), given.run(backbone_of(family), **options)
-    assert torch.cosine_similarity(found_TH, exact_TH, dim=-1).min() > 0.99
-
-
 @pytest.fixture
 def rows_of_layers(family: str, packed_of: BackboneOf) -> Iterator[list[int]]:
     """Tokens that each linear layer of the packed backbone computes."""
@@ -153,14 +128,14 @@ def test_no_layer_computes_a_pad(
     family: str, nested: bool, packed_of: BackboneOf, rows_of_layers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = packed_of(family)
-    if nested and backbone.is_causal:
-        pytest.skip("has no nested slots")
+    if nested and (backbone.is_causal or backbone.window):
+        pytest.skip("has no nested slots, or computes them with pads")
     attended: list[int] = []
     attend = packed.attend_text_by_text
 
-    def counted(part: Part, query_TND: Tensor, *rest: Any) -> Tensor:
+    def counted(part: Part, way: Way, query_TND: Tensor, *rest: Any) -> Tensor:
         attended.append(len(query_TND))
-        return attend(part, query_TND, *rest)
+        return attend(part, way, query_TND, *rest)
 
     monkeypatch.setattr(packed, "attend_text_by_text", counted)
     given = sample()
@@ -212,7 +187,7 @@ def test_attention_text_by_text(window: tuple[int, int], key_heads: int) -> None
     query_TND = torch.randn(int(queries.sum()), 4, 8, generator=generator)
     key_MGD, value_MGD = (torch.randn(int(keys.sum()), key_heads, 8, generator=generator) for _ in range(2))
     part = Part(slice(0, len(query_TND)), Spans.of(queries, CPU), Spans.of(keys, CPU), None, window)
-    found = packed.attend_text_by_text(part, query_TND, key_MGD, value_MGD, 0.3, 0.0)
+    found = packed.attend_text_by_text(part, "sdpa", query_TND, key_MGD, value_MGD, 0.3, 0.0)
     offsets = (part.queries.offsets_E, part.keys.offsets_E, part.queries.longest, part.keys.longest)
     grouped = key_heads != 4
     expected = naive(query_TND, key_MGD, value_MGD, *offsets, scale=0.3, window_size=window, enable_gqa=grouped)
@@ -228,7 +203,7 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
     spans = Spans.of(lengths, CPU)
     part = Part(slice(0, len(query_TND)), spans, spans, None, window)
-    found = packed.attend_text_by_text(part, query_TND, key_TND, value_TND, None, 0.0)
+    found = packed.attend_text_by_text(part, way_of(CPU, torch.bfloat16), query_TND, key_TND, value_TND, None, 0.0)
     offsets = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
     expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *offsets, window_size=window)
     assert found.dtype == torch.bfloat16
@@ -242,15 +217,15 @@ def test_what_torchs_kernel_is_given(
 ) -> None:
     """The kernel runs on GPUs alone: what it documents is computed in its place, from what it would be given."""
     backbone = packed_of(family)
-    if nested and backbone.is_causal:
-        pytest.skip("has no nested slots")
+    if nested and (backbone.is_causal or backbone.window):
+        pytest.skip("has no nested slots, or computes them with pads")
     calls: list[int] = []
 
     def kernel(*tensors: Any, **options: Any) -> Tensor:
         calls.append(1)
         return naive(*tensors, **options)
 
-    monkeypatch.setattr(packed, "has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", kernel)
     given = sample()
     options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": nested}
@@ -261,7 +236,7 @@ def test_what_torchs_kernel_is_given(
 
 def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's kernel has none."""
-    monkeypatch.setattr(packed, "has_varlen_kernel", lambda *_: True)
+    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))
     backbone, given = packed_of("bert"), sample()
     backbone.model.train()

@@ -5,7 +5,6 @@ On a CPU a recording is the pass itself; shapes, padding, places and copies are 
 
 from __future__ import annotations
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import MagicMock, call
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.graphs import MOST_LENGTH, MOST_ROWS, MOST_TOKENS, PassGraphs, Shape, _captured, _Gpu
+from diffretriever.backbones.graphs import MOST_LENGTH, MOST_ROWS, PassGraphs, Shape, _captured, _Gpu
 from diffretriever.backbones.inputs import PassInputs, rung, whole_steps
 from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
@@ -67,21 +66,6 @@ def test_slots_and_positions_too(recorded: Backbone, family: str, backbone_of: B
         )
         torch.testing.assert_close(found.hidden, expected.hidden, atol=TOLERANCE, rtol=0)
         torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=0)
-
-
-def test_shapes_are_few(folder_of: FolderOf) -> None:
-    backbone = load_backbone(folder_of("dream"), device="cpu")
-    backbone.record_passes()
-    drawing = random.Random(0)
-    for _ in range(150):
-        lengths = [drawing.randint(1, 90) for _ in range(drawing.randint(1, 10))]
-        hidden(backbone, pad(texts(*lengths), side="right"), offsets=(0,))
-    shapes = backbone.recorded_shapes
-    possible = {
-        (rows, length) for rows in (1, 2, 4, 8) for length in LADDER if rows * length <= MOST_TOKENS and length <= 96
-    }
-    assert {(shape.rows, shape.length) for shape in shapes} <= possible
-    assert len(shapes) == len(set(shapes)) > 10
 
 
 @pytest.mark.parametrize("lengths", [(MOST_LENGTH + 1,), (4,) * (MOST_ROWS + 1), (200,) * 6])

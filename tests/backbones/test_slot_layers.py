@@ -76,24 +76,6 @@ def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: s
     torch.testing.assert_close(some.logits, expected_BKV[..., [3, 7]], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", [False, True])
-def test_vectors_by_hand(*, pooling: bool) -> None:
-    generator = torch.Generator().manual_seed(2)
-    hidden_BKH, states_BLH = torch.randn(2, 3, 4, generator=generator), torch.randn(2, 5, 4, generator=generator)
-    residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
-    own_BL = torch.tensor([[True, True, False, True, False], [False, False, True, False, False]])
-    layers = SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH if pooling else None)
-    found_BKH = layers.vectors(hidden_BKH, states_BLH.masked_fill(~own_BL[..., None], 1e3), own_BL)
-    for text in range(2):
-        own_LH = states_BLH[text, own_BL[text]]
-        for slot, slot_H in enumerate(hidden_BKH[text]):
-            weights_L = torch.tensor([float(slot_H @ attention_HH @ x_H) / 2 for x_H in own_LH]).softmax(0)
-            expected_H = own_LH.mean(0) + residual_HH @ (weights_L @ own_LH if pooling else slot_H)
-            torch.testing.assert_close(found_BKH[text, slot], expected_H, atol=1e-5, rtol=1e-5)
-    nothing = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL)
-    torch.testing.assert_close(nothing[0, 2], states_BLH[0, own_BL[0]].mean(0))
-
-
 def test_a_slot_sees_its_part_alone() -> None:
     generator = torch.Generator().manual_seed(3)
     hidden_BKH, states_BLH = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 8, 4, generator=generator)

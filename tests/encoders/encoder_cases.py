@@ -22,7 +22,7 @@ from tests.encoders.example_package import METHOD
 
 _PREFIXES = {"append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}
 _REPLLAMA = {"pooling": "last", **_PREFIXES}
-PARTS = {"readout": "pooling", "slot_view": "part"}
+PARTS = {"readout": "pooling"}
 """The fields of masked retrievers whose slots pool their own parts of the text."""
 _NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
@@ -48,7 +48,6 @@ CASES: dict[str, dict[str, Any]] = {
     "pooled-qwen2-last": _REPLLAMA,
     "installed-bert": {"method": METHOD},
     **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
-    "masked-dream-residual": {"budget": "q2p3", "readout": "residual"},
     "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
     "masked-llada-parts": {"budget": "q3p5", **PARTS},
 }

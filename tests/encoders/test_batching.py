@@ -1,4 +1,4 @@
-"""Batches by a token budget, for any lengths and any budget."""
+"""Batches by a token budget, for any lengths and any budget, and the budget that fits in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.base import packed_batches, similar_lengths, token_budget_batches
+from diffretriever.encoders.batching import (
+    LEAST_TOKENS,
+    TOKENS_PER_BATCH_GPU,
+    fitting_tokens,
+    packed_batches,
+    similar_lengths,
+    token_budget_batches,
+)
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 BUDGETS = st.integers(1, 5000)
@@ -72,3 +79,13 @@ def test_groups_of_similar_lengths(lengths: list[int], least_tokens: int) -> Non
         longest = max(1, int(array[group].max()))
         assert len(group) * longest >= least_tokens
         assert array[following].max() < 0.8 * longest
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 30), st.integers(1, 1 << 24))
+def test_a_batch_takes_four_fifths_of_the_memory(free: int, fixed: int, per_token: int) -> None:
+    small, large = ((tokens, fixed + tokens * per_token) for tokens in (1000, 4000))
+    tokens = fitting_tokens(small, large, free)
+    assert LEAST_TOKENS <= tokens <= TOKENS_PER_BATCH_GPU
+    assert tokens == LEAST_TOKENS or fixed + tokens * per_token <= 0.8 * free * (1 + 1e-9) + 1
+    assert tokens == TOKENS_PER_BATCH_GPU or fixed + (tokens + 2) * per_token > 0.8 * free * (1 - 1e-9)
+    assert fitting_tokens(small, (4000, small[1]), free) == TOKENS_PER_BATCH_GPU

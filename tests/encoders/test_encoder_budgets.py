@@ -28,11 +28,6 @@ def test_a_querys_budget_replaces_the_configured_one(make_masked: Make[MaskedEnc
     assert_identical(asked, make_masked("llada", budget=Budget(5, 9)).encode_queries(TEXTS))
 
 
-def test_passages_have_their_own_budget(make_masked: Make[MaskedEncoder]) -> None:
-    found = make_masked("dream", budget=Budget(1, 6)).encode_passages(["", ""], ["river", "honey"])
-    assert found.offsets.tolist() == [0, 6, 12]
-
-
 def test_encoders_without_slots_ignore_budgets(encoder: Encoder) -> None:
     found = encoder.encode_queries(["river", "honey"], [1, 3])
     own = np.diff(encoder.encode_queries(["river", "honey"]).offsets).tolist()
@@ -46,11 +41,6 @@ def test_bad_budgets_are_refused(encoder: Encoder) -> None:
     for wrong in ([1], [1, 2, 3], []):
         with pytest.raises(ValueError, match=f"2 queries but {len(wrong)} budgets"):
             encoder.encode_queries(["river", "honey"], wrong)
-
-
-def test_more_slots_than_the_model_has_positions(make_masked: Make[MaskedEncoder]) -> None:
-    with pytest.raises(ValueError, match="smaller budget"):
-        make_masked("bert").encode_queries(["river"], [600])
 
 
 def test_a_backbone_without_a_mask_token_is_refused(folder_of: FolderOf) -> None:

@@ -31,13 +31,6 @@ def test_a_text_does_not_depend_on_its_batch(encoder: Encoder) -> None:
     assert_close(encoded(encoder), Representations.concatenate(alone))
 
 
-def test_a_passage_does_not_depend_on_its_batch(encoder: Encoder) -> None:
-    titles = ["copper", "", *TEXTS[:-2]]
-    together = encoder.encode_passages(titles, TEXTS)
-    alone = [encoder.encode_passages([title], [text]) for title, text in zip(titles, TEXTS, strict=True)]
-    assert_close(together, Representations.concatenate(alone))
-
-
 @pytest.mark.parametrize("case", PACKED)
 def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], Encoder]) -> None:
     packed, padded = encoder_of(case), encoder_of(PACKED[case])
@@ -64,7 +57,7 @@ def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monk
     expected = encoded(encoder)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
     prepared = encoder.preparer.prepare_queries(TEXTS)
-    (found,), cost = encoder.launch(prepared)()
+    (found,), cost = encoder.submit(prepared).result()
     assert_close(found, expected)
     lengths = [len(text.input_ids) for text in prepared]
     assert cost.tokens == sum(lengths)
@@ -88,16 +81,6 @@ def test_shapes_and_types(encoder: Encoder) -> None:
     assert {found.offsets.dtype, found.impact_offsets.dtype} == {np.dtype(np.int64)}
     assert {found.slot_tokens.dtype, found.impact_ids.dtype, found.n_tokens.dtype} == {np.dtype(np.int32)}
     assert found.impact_weights.dtype == np.float32
-
-
-def test_vectors_have_unit_norm(encoder: Encoder) -> None:
-    vectors_MH = encoded(encoder).vectors_MH.astype(np.float32)
-    np.testing.assert_allclose(np.linalg.norm(vectors_MH, axis=1), 1, atol=1e-3)
-
-
-def test_different_texts_have_different_vectors(encoder: Encoder) -> None:
-    first, second = encoder.encode_queries(TEXTS[:2]), encoder.encode_queries(TEXTS[1:2])
-    assert np.abs(first.vectors_MH[0] - second.vectors_MH[0]).max() > 1e-2
 
 
 def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder) -> None:

@@ -19,8 +19,8 @@ def words_of(encoder: Encoder, text: str) -> list[int]:
 def test_a_huge_text_leaves_prompt_slots_and_tail_whole(masked: MaskedEncoder) -> None:
     (ids,) = sequences(masked, [HUGE])
     slots = masked.preparer.default_slots("query")
-    left, right = masked.preparer.frame_ids("query", slots)
-    ending = [*right, *[masked.backbone.vocabulary.mask_token_id] * slots, *masked.preparer.tail]
+    left, right, after, _ = masked.preparer.frame("query", slots)
+    ending = [*right, *after]
     limit = min(masked.preparer._limit("query"), masked.backbone.max_length - len(left) - len(ending))
     assert ids == [*left, *words_of(masked, HUGE[: limit * 12])[:limit], *ending]
     found = masked.encode_queries([HUGE, "river"])
@@ -55,14 +55,6 @@ def test_what_the_limits_count(family: str, make_masked: Make[MaskedEncoder]) ->
             assert len(passage.input_ids) == 110 + 5 + after_the_prompt
 
 
-def test_texts_within_the_limit_stay_whole(make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]) -> None:
-    for encoder in (make_masked("dream"), make_pooled("dream"), make_pooled("bert")):
-        text = "honey water river " * 20
-        own = words_of(encoder, text)
-        ids = sequences(encoder, [text])[0]
-        assert any(ids[start : start + len(own)] == own for start in range(len(ids)))
-
-
 def test_the_models_own_length_is_never_exceeded(
     make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]
 ) -> None:
@@ -84,7 +76,7 @@ def test_long_blanks_are_cut_alike_in_every_batch(make_masked: Make[MaskedEncode
     """Characters are cut before tokens, at a length that goes with a text's own K, not with that of others."""
     text = TextConfig(max_query_tokens=60, length_semantics="total")
     preparer = make_masked("bert", text=text).preparer
-    limits = [preparer._text_limit("query", slots) for slots in (1, 3)]
+    limits = [preparer.frame("query", slots).limit for slots in (1, 3)]
     assert limits[0] > limits[1]
     blank = " " * (64 * limits[1]) + "river"
     together = [prepared.n_tokens for prepared in preparer.prepare_queries([blank, blank], [1, 3])]

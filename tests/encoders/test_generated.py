@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, ContentWordsConfig, GeneratedRetriever
-from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, impacts
+from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, impacts
 
 FAMILIES = ("qwen2", "llama3")
 N = 6
@@ -143,22 +142,6 @@ def test_cap_then_cut(family: str, piece: str, cuts: bool, make_generated: Make[
     assert_as_described(encoder, found)
 
 
-def test_the_cap_alone_stops_nothing_early(family: str, make_generated: Make[GeneratedEncoder]) -> None:
-    encoder = make_generated(family, max_tokens=N, stop="cap")
-    close_some_with(encoder, '"')
-    found = encoder.encode_queries(TEXTS)
-    assert lengths(found) == [N] * len(TEXTS)
-    assert_as_described(encoder, found)
-
-
-def test_one_vector(family: str, make_generated: Make[GeneratedEncoder]) -> None:
-    for stop in ("quote", "cap-then-cut", "cap"):
-        encoder = make_generated(family, stop=stop)
-        found = encoder.encode_queries(TEXTS)
-        assert lengths(found) == [1] * len(TEXTS)
-        assert_as_described(encoder, found)
-
-
 class Calls(NamedTuple):
     """What went through the model, [rows, columns] a call, and through the whole head, rows a call."""
 
@@ -193,26 +176,6 @@ def test_only_texts_still_decoding_are_computed(stop: str, make_generated: Make[
     assert active[0] > active[1] or stop != "quote"
 
 
-def test_no_step_is_run_once_all_texts_are_done(make_generated: Make[GeneratedEncoder]) -> None:
-    encoder = make_generated("qwen2", max_tokens=20)
-    (text,) = encoder.preparer.prepare_queries(["river"])
-    plain = run(encoder, text.input_ids.tolist(), 1)
-    quote = encoder.backbone.vocabulary.tokenizer('"')["input_ids"]
-    with torch.no_grad():
-        encoder.backbone.model.lm_head.weight[quote] = 2 * encoder.backbone.model.lm_head.weight[plain.predicted]
-    calls = counted(encoder)
-    assert lengths(encoder.encode([text, text])) == [1, 1]
-    assert [columns for _, columns in calls.model] == [text.prefix_tokens, len(text.input_ids) - text.prefix_tokens]
-
-
-def test_one_vector_reads_no_whole_vocabulary(make_generated: Make[GeneratedEncoder]) -> None:
-    encoder = make_generated("llama3")
-    calls = counted(encoder)
-    encoder.encode_queries(TEXTS)
-    assert len(calls.model) == 2
-    assert calls.head == []
-
-
 def test_each_sides_prompt_is_run_once(make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated("qwen2", max_tokens=2)
     calls = counted(encoder)
@@ -230,16 +193,9 @@ def test_a_batch_may_mix_sides(family: str, make_generated: Make[GeneratedEncode
     encoder = make_generated(family, max_tokens=3)
     queries = encoder.preparer.prepare_queries(TEXTS[:3])
     passages = encoder.preparer.prepare_passages([""] * 3, TEXTS[:3])
-    mixed = encoder.encode_batch([text for pair in zip(passages, queries, strict=True) for text in pair])
+    mixed = encoder.encode([text for pair in zip(passages, queries, strict=True) for text in pair])
     assert_close(mixed.take(np.array([0, 2, 4])), encoder.encode(passages))
     assert_close(mixed.take(np.array([1, 3, 5])), encoder.encode(queries))
-
-
-def test_prepared_texts_may_come_from_arrow_first(make_generated: Make[GeneratedEncoder]) -> None:
-    """Arrow's arrays cannot be written to, which torch warns of where it shares them."""
-    encoder = make_generated("qwen2", max_tokens=3)
-    texts = encoder.preparer.prepare_queries(TEXTS)
-    assert_identical(encoder.encode(prepared.from_arrow(prepared.to_arrow(texts))), encoder.encode(texts))
 
 
 def test_a_query_may_have_a_cap_of_its_own(family: str, make_generated: Make[GeneratedEncoder]) -> None:

@@ -6,10 +6,8 @@ Legend: K slots, H hidden size, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ import torch
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
-from tests.encoders.encoder_cases import TEXTS, Make, assert_close, assert_identical, impacts
+from tests.encoders.encoder_cases import TEXTS, Make, assert_identical, impacts
 
 BUDGETS = [8, 4, 2, 7, 1, 3, 5, 16]
 
@@ -113,14 +111,6 @@ def test_mixed_budgets_equal_each_text_filled_slowly(
             assert_read(encoder, found, row, text, filled)
 
 
-def test_the_size_of_batches_does_not_matter(plain: MaskedEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = varied(plain, steps=3)
-    expected = encoder.encode_queries(TEXTS, BUDGETS)
-    for tokens in (1, 300):
-        monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
-        assert_close(encoder.encode_queries(TEXTS, BUDGETS), expected)
-
-
 @pytest.mark.parametrize(("schedule", "first_pass"), [("time-grid", 7), ("even", 8)])
 def test_a_slot_keeps_what_the_pass_that_filled_it_said(plain: MaskedEncoder, schedule: str, first_pass: int) -> None:
     """As many slots as the first pass fills are as with one pass, and they are the surest; the others changed."""
@@ -136,16 +126,6 @@ def test_one_slot_takes_one_pass_whatever_s(plain: MaskedEncoder) -> None:
     assert_identical(
         varied(plain, steps=5).encode_queries(TEXTS, [1] * len(TEXTS)), plain.encode_queries(TEXTS, [1] * len(TEXTS))
     )
-
-
-def test_positions_of_spread_slots_go_with_their_texts(make_masked: Make[MaskedEncoder]) -> None:
-    """Also when other texts of the batch have dropped out."""
-    encoder = make_masked("bert", slot_positions="spread", steps=3)
-    together = encoder.encode_queries(TEXTS, BUDGETS)
-    alone = [encoder.encode_queries([text], [slots]) for text, slots in zip(TEXTS, BUDGETS, strict=True)]
-    assert_close(together, Representations.concatenate(alone))
-    natural = make_masked("bert", steps=3).encode_queries(TEXTS, BUDGETS)
-    assert np.abs(together.vectors_MH - natural.vectors_MH).max() > 1e-2
 
 
 def test_variants_with_a_space_count_in_every_pass(plain: MaskedEncoder) -> None:
@@ -182,43 +162,6 @@ def test_stops_are_looked_for_among_the_tokens_written(step: int, make_masked: M
     found = encoder.encode_queries(TEXTS[:1])
     assert found.offsets.tolist() == [0, cut]
     assert_read(encoder, found, 0, TEXTS[0], filled[:cut])
-
-
-class Call(NamedTuple):
-    texts: int
-    slots: int
-    whole_vocabulary: bool
-
-
-@pytest.fixture
-def calls(plain: MaskedEncoder) -> Iterator[list[Call]]:
-    """What the model was asked for, pass by pass."""
-    seen: list[Call] = []
-    forward = plain.backbone.forward
-
-    def record(*args: Any, **named: Any) -> Any:
-        texts, slots = args[2].shape
-        seen.append(Call(texts, slots, whole_vocabulary=args[3] is None))
-        return forward(*args, **named)
-
-    with mock.patch.object(plain.backbone, "forward", record):
-        yield seen
-
-
-def test_what_a_pass_computes(plain: MaskedEncoder, calls: list[Call]) -> None:
-    plain.encode_queries(TEXTS[:4], [1, 4, 8, 8])
-    assert calls == [Call(4, 8, whole_vocabulary=False)]
-    calls.clear()
-    varied(plain, steps=2, schedule="even").encode_queries(TEXTS[:4], [1, 4, 8, 8])
-    assert calls == [Call(4, 8, whole_vocabulary=True), Call(3, 4, whole_vocabulary=False)]
-    calls.clear()
-    varied(plain, steps=4, schedule="time-grid").encode_queries(TEXTS[:4], [1, 3, 8, 8])
-    slots_left = [8, 7, 5, 3]
-    texts_left = [4, 3, 3, 2]
-    assert calls == [Call(t, k, whole_vocabulary=k > 3) for t, k in zip(texts_left, slots_left, strict=True)]
-    calls.clear()
-    varied(plain, steps=1000).encode_queries(TEXTS[:2], [2, 3])
-    assert [call.texts for call in calls] == [2, 2, 1]
 
 
 def test_logits_that_are_no_numbers_are_an_error_that_names_the_text(make_masked: Make[MaskedEncoder]) -> None:

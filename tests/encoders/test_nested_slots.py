@@ -51,14 +51,14 @@ def test_one_encoding_gives_all_smaller_budgets(
     encoder.tokens_per_batch = 64
     prepared = encoder.preparer.prepare_queries(TEXTS)
     budgets = (2, 5, 1)
-    for budget, cut in zip(budgets, encoder.launch_cut(prepared, budgets)().parts, strict=True):
+    for budget, cut in zip(budgets, encoder.submit(prepared, budgets).result().parts, strict=True):
         apart = encoder.encode_queries(TEXTS, [budget] * len(TEXTS))
         for name in ("offsets", "impact_ids", "impact_offsets", "slot_tokens", "n_tokens"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(apart, name))
         for name in ("vectors_MH", "impact_weights"):
             found, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
             np.testing.assert_allclose(found, expected, atol=2e-3)
-    assert [len(cut) for cut in encoder.launch_cut([], budgets)().parts] == [0, 0, 0]
+    assert [len(cut) for cut in encoder.submit([], budgets).result().parts] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
@@ -70,24 +70,6 @@ def test_budgets_mixed_in_a_batch(readout: dict[str, str], make_masked: Make[Mas
         alone = encoder.encode_queries([text], [budget])
         found_KH = mixed.vectors_MH[mixed.offsets[row] : mixed.offsets[row + 1]].astype(np.float32)
         np.testing.assert_allclose(found_KH, alone.vectors_MH.astype(np.float32), atol=1e-3)
-
-
-def test_a_slot_of_one_is_mean_pooling_and_parts_differ(make_masked: Make[MaskedEncoder]) -> None:
-    """Without an adapter, as slots do not reach the text's states."""
-    encoder = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], **PARTS)
-    plain = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], readout="pooling")
-    texts = ["a river runs to the sea", "ab"]
-    means = plain.encode_queries(texts, [1, 1]).vectors_MH.astype(np.float32)
-    np.testing.assert_allclose(encoder.encode_queries(texts, [1, 1]).vectors_MH.astype(np.float32), means, atol=1e-3)
-    found_KH = encoder.encode_queries(texts, [3, 3]).vectors_MH[:3].astype(np.float32)
-    assert np.abs(found_KH[0] - found_KH[1]).max() > 1e-3
-    assert (found_KH @ means[0]).min() > 0.7
-
-
-def test_parts_are_of_what_is_pooled() -> None:
-    fields = {"backbone": {"source": "minilm"}, "slot_view": "part", "readout": "residual"}
-    with pytest.raises(ValidationError, match="set readout to pooling"):
-        MaskedRetriever.model_validate(fields)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +100,13 @@ def test_an_adapter_with_fewer_slots(folder_of: FolderOf, tmp_path_factory: pyte
     assert len(encoder.encode_passages([""], ["river"]).vectors_MH) == 4
     with pytest.raises(ValueError, match="a query's budget must be at most 4, for which the adapter was trained"):
         encoder.encode_queries(["river"], [5])
+
+
+def test_parts_without_an_adapter_differ_around_the_mean(make_masked: Make[MaskedEncoder]) -> None:
+    """The only part of a text with one slot is the text, whose states slots do not reach."""
+    encoder = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], **PARTS)
+    text = "a river runs to the sea"
+    one_H = encoder.encode_queries([text], [1]).vectors_MH[0].astype(np.float32)
+    found_KH = encoder.encode_queries([text], [3]).vectors_MH.astype(np.float32)
+    assert np.abs(found_KH[0] - found_KH[1]).max() > 1e-3
+    assert (found_KH @ one_H).min() > 0.7

@@ -20,7 +20,7 @@ MUCH = 65_536
 def limit_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, tokens: int) -> list[int]:
     """Let the encoder run out of memory beyond so many tokens; returns those of the batches that it had memory for."""
     sizes: list[int] = []
-    inner = "_states" if isinstance(encoder, MaskedEncoder) else "begin_batch"
+    inner = "_states" if isinstance(encoder, MaskedEncoder) else "encode_batch"
     begin = getattr(encoder, inner)
 
     def limited(texts: Sequence[PreparedText]) -> Any:
@@ -44,7 +44,7 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
-    (found,), cost = encoder.launch(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS))()
+    (found,), cost = encoder.submit(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)).result()
     assert_close(found, expected)
     assert cost.padded_tokens == sum(sizes)
     # Nothing fails again: the encoder remembers.
@@ -56,9 +56,9 @@ def test_smaller_budgets_of_nested_slots_too(masked: MaskedEncoder, monkeypatch:
     if not masked.config.nested_slots:
         pytest.skip("has none")
     prepared = masked.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    expected = masked.launch_cut(prepared, [1, 2])().parts
+    expected = masked.submit(prepared, [1, 2]).result().parts
     limit_memory(monkeypatch, masked, longest(masked))
-    for found, wanted in zip(masked.launch_cut(prepared, [1, 2])().parts, expected, strict=True):
+    for found, wanted in zip(masked.submit(prepared, [1, 2]).result().parts, expected, strict=True):
         assert_close(found, wanted)
 
 
@@ -82,8 +82,7 @@ def test_several_threads_at_once(
     tokens = 2 * max(len(text.input_ids) for block in blocks for text in block)
     sizes = limit_memory(monkeypatch, encoder, tokens)
     with ThreadPoolExecutor(len(blocks)) as threads:
-        finishing = list(threads.map(encoder.launch, blocks))
-        done = list(threads.map(lambda finish: finish(), finishing))
+        done = [submitted.result() for submitted in threads.map(encoder.submit, blocks)]
     for (found,), wanted in zip([parts for parts, _ in done], expected, strict=True):
         assert_close(found, wanted)
     assert sum(cost.padded_tokens for _, cost in done) == sum(sizes)

@@ -31,7 +31,7 @@ def test_parts_are_what_slots_read(family: str, slots: int, make_masked: Make[Ma
         batch = encoder.masked_batch([prepared], torch.zeros(1, 0, dtype=torch.long))
         own_BL = batch.mask_BL.bool() & (batch.slots_BL < 0)
         view_KL = parts_of(own_BL, batch.valid_BK.sum(1), slots)[0]
-        left, _ = encoder.preparer.frame_ids("passage", slots)
+        left = encoder.preparer.frame("passage", slots).left
         in_text_L = own_BL[0].clone()
         in_text_L[: len(left)] = False
         in_text_L[len(left) + prepared.n_tokens :] = False

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
@@ -20,7 +18,7 @@ from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, LibraryRetriever, MaskedRetriever
-from tests.encoders.encoder_cases import HUGE, TEXTS, WORDS, FolderOf, Make, assert_close
+from tests.encoders.encoder_cases import TEXTS, WORDS, FolderOf, Make, assert_close
 
 BUDGETS = [1, 5, 2, 4, 3, 1, 5, 2]
 
@@ -73,13 +71,6 @@ def test_one_recording_serves_every_budget(make_masked: Make[MaskedEncoder]) -> 
     assert np.diff(expected.offsets).tolist() == BUDGETS
 
 
-def test_long_texts_beside_short_ones(make_masked: Make[MaskedEncoder]) -> None:
-    recorded, plain = make_masked("bert"), make_masked("bert")
-    recorded.record_passes()
-    texts = ["river", HUGE[:4000], "water in winter"]
-    assert_close(recorded.encode_queries(texts), plain.encode_queries(texts))
-
-
 def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
     place = BackboneConfig(source=str(folder_of("qwen2")), dtype="float32")
     encoder = load_encoder(GeneratedRetriever(backbone=place), "cpu")
@@ -88,14 +79,6 @@ def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match=r"generated .*: only passes over whole texts .* can be recorded"):
         encoder.record_passes()
     assert not encoder.can_record
-
-
-def test_compiling_is_the_default_backend(make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda _, **options: asked.append(options))
-    encoder: BackboneEncoder = make_masked("dream")
-    encoder.compile_layers()
-    assert asked == [{"dynamic": True, "backend": "inductor"}] * 2
 
 
 def test_8_bits_are_for_our_backbones(folder_of: FolderOf) -> None:
@@ -110,14 +93,3 @@ def test_an_adapter_of_slots_alone_is_not_merged_into_8_bits() -> None:
     place = config.backbone.model_copy(update={"dtype": "float8"})  # type: ignore[union-attr] # it has a backbone
     with pytest.raises(ValueError, match="dtype 'float8' does not go with adapter_on: slots"):
         load_encoder(config.model_copy(update={"backbone": place}), "cpu")  # type: ignore[arg-type]
-
-
-def test_the_embedded_model_in_8_bits() -> None:
-    found = {}
-    for dtype in ("float32", "float8"):
-        config = load_retriever("diffretriever-minilm-untrained")
-        assert isinstance(config, MaskedRetriever)
-        place = config.backbone.model_copy(update={"dtype": dtype})
-        encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
-        found[dtype] = encoder.encode_passages([""], ["Honey keeps for years because it holds so little water."])
-    assert cosines(found["float8"], found["float32"]).min() > 0.97

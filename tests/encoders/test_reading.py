@@ -69,21 +69,6 @@ def test_readings_are_the_strongest_words_of_all(encoder: Encoder) -> None:
     assert encoder.read(vectors_MH[:0]) == []
 
 
-def test_more_words_than_there_are(encoder_of: Callable[[str], Encoder]) -> None:
-    encoder = encoder_of("masked-bert")
-    (reading,) = encoder.read(encoder.encode_queries(["honey"]).vectors_MH[:1], 100_000)
-    assert len({each.word for each in reading}) == len(reading) > 50
-
-
-def test_fewer_words_are_the_first_of_more(encoder_of: Callable[[str], Encoder]) -> None:
-    """In half precision, too, where many logits are equal."""
-    encoder = encoder_of("masked-minilm-trained")
-    vectors_MH = encoder.encode_passages([""] * 3, TEXTS[:3]).vectors_MH
-    more = encoder.read(vectors_MH, 30)
-    for words in (1, 4, 8):
-        assert encoder.read(vectors_MH, words) == [reading[:words] for reading in more]
-
-
 def test_many_vectors_are_read_as_few_are(encoder_of: Callable[[str], Encoder]) -> None:
     encoder = encoder_of("masked-dream")
     vectors_MH = np.repeat(encoder.encode_queries(["honey", "river"]).vectors_MH, 70, axis=0)
@@ -101,7 +86,7 @@ def test_slots_say_what_the_model_predicts_there(family: str, make_masked: Make[
     prepared = encoder.preparer.prepare_passages(["", ""], ["honey bees store water in winter", "river"])
     batch = encoder.masked_batch(prepared, content_ids(prepared, encoder.config).gathered_BG)
     with torch.inference_mode():
-        _, logits_BKV, _ = encoder._read_columns(batch, batch.columns_BK, None)
+        _, logits_BKV, _ = encoder._read(batch, None)
     readings = encoder.read(encoder.encode(prepared).vectors_MH, 5)
     tokenizer = encoder.backbone.vocabulary.tokenizer
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])

@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders.readout import keep_topk, log_relu, max_pool, quantise
-
-
-def test_log_relu_by_hand() -> None:
-    values = log_relu(torch.tensor([-3.0, 0.0, math.e - 1]))
-    torch.testing.assert_close(values, torch.tensor([0.0, 0.0, 1.0]))
-
-
-def test_max_pool_ignores_slots_that_a_text_does_not_have() -> None:
-    weights = torch.tensor([[[1.0, 5.0], [2.0, 0.0]], [[1.0, 1.0], [9.0, 9.0]], [[1.0, 1.0], [1.0, 1.0]]])
-    valid = torch.tensor([[True, True], [True, False], [False, False]])
-    assert max_pool(weights, valid).tolist() == [[2.0, 5.0], [1.0, 1.0], [0.0, 0.0]]
+from diffretriever.encoders.readout import keep_topk, pooled_impacts, quantise
 
 
 @pytest.mark.parametrize(
@@ -45,3 +34,11 @@ def test_keep_topk_keeps_the_order_by_id_and_the_smaller_id_of_a_tie() -> None:
     assert kept_ids.tolist() == [2, 5, 9]
     assert kept_weights.tolist() == [1.0, 3.0, 2.0]
     assert keep_topk(ids, weights, 4)[0].tolist() == ids.tolist()
+
+
+def test_impacts_by_hand() -> None:
+    """log(1 + ReLU), max-pooled over the slots that a text has, and multiplied by the weights of words."""
+    logits = torch.tensor([[[-3.0, math.e - 1], [0.0, 0.0], [9.0, 9.0]]]).repeat(2, 1, 1)
+    valid = torch.tensor([[True, True, False], [False, False, False]])
+    assert pooled_impacts(logits, valid, None).tolist() == [[0.0, pytest.approx(1.0)], [0.0, 0.0]]
+    assert pooled_impacts(logits, valid, torch.tensor([[2.0, 0.5]])).tolist()[0] == [0.0, pytest.approx(0.5)]

@@ -13,7 +13,7 @@ import torch
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
-from tests.encoders.encoder_cases import Make, assert_close, assert_identical, impacts
+from tests.encoders.encoder_cases import Make, assert_close
 
 TEXTS = ("honey bees store water", "copper river", "winter and summer", "a passage")
 TEXT_BUDGETS = [4, 4, 2, 1]
@@ -114,35 +114,8 @@ def test_what_each_switch_stops_at(family: str, token: str, make_masked: Make[Ma
         assert_close(varied(encoder, switch).encode_queries(TEXTS, TEXT_BUDGETS), expected(encoder, kept))
 
 
-def test_impacts_of_slots_left_out_do_not_count(make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("llada", budget=Budget(4, 4))
-    predict_at(encoder, "<|endoftext|>", [(0, 1)])
-    whole, cut = (varied(encoder, switch).encode_queries(TEXTS[:1]) for switch in ("none", "special"))
-    heavier = dict(zip(*impacts(whole, 0), strict=True))
-    assert all(weight < heavier[word] for word, weight in zip(*impacts(cut, 0), strict=True))
-
-
 def test_a_stop_in_the_first_slot_stops_nothing(make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked("dream", budget=Budget(4, 4))
     predict_at(encoder, "<|im_end|>", [(0, 0), (0, 2), (1, 0), (3, 0)])
     found = varied(encoder, "turn-end").encode_queries(TEXTS, TEXT_BUDGETS)
     assert_close(found, varied(encoder, "none").encode_queries(TEXTS, TEXT_BUDGETS))
-
-
-def test_truncation_does_not_depend_on_the_batch(make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("dream", budget=Budget(4, 4), stop_truncation="special")
-    predict_at(encoder, "<|endoftext|>", [(0, 3), (1, 2)])
-    together = encoder.encode_queries(TEXTS, TEXT_BUDGETS)
-    assert np.diff(together.offsets).tolist() == [3, 2, 2, 1]
-    alone = [encoder.encode_queries([text], [slots]) for text, slots in zip(TEXTS, TEXT_BUDGETS, strict=True)]
-    assert_close(together, Representations.concatenate(alone))
-
-
-def test_the_table_form_keeps_ragged_slots(make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("dream", budget=Budget(4, 4), stop_truncation="special")
-    predict_at(encoder, "<|endoftext|>", [(0, 3), (1, 2)])
-    found = encoder.encode_queries(TEXTS, TEXT_BUDGETS)
-    back = Representations.from_arrow(found.to_arrow())
-    assert_identical(back, found)
-    norms_M = np.linalg.norm(back.vectors_MH.astype(np.float32), axis=1)
-    np.testing.assert_allclose(norms_M, 1, atol=1e-3)

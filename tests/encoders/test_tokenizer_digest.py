@@ -18,7 +18,7 @@ from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import open_searcher
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.search.conftest import QUERIES, fill
+from tests.search.conftest import fill
 
 
 def retriever(folder: Path) -> NeuralRetriever:
@@ -62,20 +62,6 @@ def test_another_tokenizer_is_refused(change: str, made: tuple[Path, PassageInde
     CHANGES[change](other)
     with pytest.raises(ValueError, match=rf"another retriever(.|\n)*tokenizer: {index.manifest.tokenizer} != \w+"):
         open_searcher(index.uri, SearchOptions(index=index.uri, backbone=str(other)))
-
-
-def test_the_same_files_elsewhere_are_the_same(made: tuple[Path, PassageIndex], tmp_path: Path) -> None:
-    folder, index = made
-    shutil.copytree(folder, tmp_path / "copy")
-    found = open_searcher(index.uri, SearchOptions(index=index.uri, backbone=str(tmp_path / "copy"))).search(QUERIES)
-    assert found == open_searcher(index.uri).search(QUERIES), "and to tokenise does not change the digest"
-    assert set(index.manifest.libraries) == {"tokenizers", "torch", "transformers"}
-
-
-def test_a_digest_after_tokenising_is_the_same(made: tuple[Path, PassageIndex]) -> None:
-    encoder = load_encoder(retriever(made[0]), "cpu")
-    encoder.encode_queries(QUERIES)
-    assert encoder.preparer.vocabulary.digest() == encoder.facts.tokenizer == made[1].manifest.tokenizer
 
 
 def test_an_actor_with_another_tokenizer_is_refused(made: tuple[Path, PassageIndex]) -> None:

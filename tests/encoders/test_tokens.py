@@ -100,7 +100,7 @@ def test_passages_are_clustered_and_queries_are_not(make: Make[TokensEncoder]) -
 def test_sides_may_share_a_batch(make: Make[TokensEncoder]) -> None:
     encoder = make("bert", clusters=2)
     texts = [*encoder.preparer.prepare_queries([LONG]), *encoder.preparer.prepare_passages([""], [LONG])]
-    found = encoder.encode_batch(from_arrow(to_arrow(texts)))
+    found = encoder.encode(from_arrow(to_arrow(texts)))
     assert np.diff(found.offsets).tolist() == [len(texts[0].input_ids), 2]
 
 
@@ -128,16 +128,6 @@ def by_hand(tokens_NH: np.ndarray, most: int) -> list[list[int]]:
     return groups
 
 
-def test_short_and_uniform_texts() -> None:
-    tokens_NH = unit(torch.randn(3, 6, generator=torch.Generator().manual_seed(1)))
-    for most in (3, 4):
-        torch.testing.assert_close(clustered(tokens_NH, most), tokens_NH)
-    alike_NH = tokens_NH[:1].repeat(9, 1)
-    found_CH = unit(clustered(alike_NH, 4))
-    assert 1 <= len(found_CH) <= 4
-    torch.testing.assert_close(found_CH, alike_NH[: len(found_CH)])
-
-
 def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> None:
     encoder = make("bert", clusters=2)
     read = encoder._read
@@ -148,7 +138,7 @@ def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> 
         return states_BLH, own_BL
 
     encoder._read = damaged  # type: ignore[method-assign]
-    found = encoder.encode_batch(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
+    found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
     assert np.diff(found.offsets).tolist() == [2, 1]
     assert not_finite(found).tolist() == [1]
 

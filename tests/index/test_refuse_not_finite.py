@@ -71,8 +71,9 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
     budgets = {index.uri: 3 for index in indexes}
     with (
         patch("diffretriever.pipelines.encoder_start.load_in_actor"),
-        patch.object(EncodeBlocks, "_launched", return_value=lambda: Encoded([sound, bad], BatchCost(1, 1, 0.0))),
+        patch.object(EncodeBlocks, "_submitted") as submitted,
     ):
+        submitted.return_value.result.return_value = Encoded([sound, bad], BatchCost(1, 1, 0.0))
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
         stage.setup()
         prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))

@@ -114,7 +114,8 @@ def test_a_trained_adapter_gives_in_searches_what_training_sees(
     loaded = load_encoder(retriever.model_copy(update={"backbone": place}), "cpu")
     assert isinstance(loaded, BackboneEncoder)
     texts = loaded.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    seen, stored = TrainableEncoder(session.encoder).encode_batch(texts), loaded.encode_batch(texts)
+    seen = TrainableEncoder(session.encoder).encode_batch(texts)
+    stored = loaded.represent(texts, loaded.encode_batch(texts))
     vectors_MH = seen.vectors_BKH[seen.valid_BK].detach()
     np.testing.assert_array_equal(vectors_MH.to(torch.float16).numpy(), stored.vectors_MH)
     np.testing.assert_array_equal(

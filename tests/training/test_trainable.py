@@ -42,7 +42,7 @@ def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
 
 
 def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
-    expected = encoder.encode_batch(texts)
+    expected = encoder.encode(texts)
     found = TrainableEncoder(encoder).encode(texts)
     assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
     np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))

@@ -9,22 +9,22 @@ N dimensions that the final norm does not switch off.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Collection
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.cpu_tuning import block_weights, keep_freed_memory
+from diffretriever.backbones.cpu_tuning import keep_freed_memory
 from diffretriever.backbones.device import moved, resolve_attention
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
-from diffretriever.backbones.packed import KERNEL, Layout, PackedBatch
+from diffretriever.backbones.linear import SlotAdapter, block_weights
+from diffretriever.backbones.logits import as_states, chosen_logits
+from diffretriever.backbones.packed import KERNEL, PackedBatch
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
@@ -34,11 +34,6 @@ TEXTS_APART = 128
 
 For fewer, a second look at the weights takes longer than the adapter's products for texts (measured on a CPU).
 """
-_SWITCHED_OFF = 1e-3
-"""Relative to the norm's largest weight. What z is in a dimension with less, no state tells: it counts there as it does
-in the others, on average. MiniLM has 3 such dimensions of 384."""
-Adapted: TypeAlias = Callable[[Any, nn.Module, nn.Linear, nn.Linear, float, Tensor], Tensor]
-"""PEFT's layer, its dropout, A, B and scaling, and inputs [B, L, I] → [B, L, O]."""
 
 
 class BackboneOutput(NamedTuple):
@@ -83,9 +78,7 @@ class Backbone(ABC):
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
         self._is_compiled = False
-        self.adapts_slots_only = False
-        """Whether an adapter changes the states of slots alone."""
-        self._slot_rows: slice | Tensor | None = None
+        self._slot_adapter: SlotAdapter | None = None
         self._graphs: PassGraphs | None = None
 
     @classmethod
@@ -175,7 +168,7 @@ class Backbone(ABC):
     def freeze(self) -> None:
         """Get ready for passes without gradients: on a CPU weights are put in blocks, and freed memory is kept.
 
-        States stay the same bit for bit. See `cpu_tuning`.
+        States stay the same bit for bit. See `linear.block_weights` and `cpu_tuning`.
         """
         block_weights(self.model.base_model)
         if self.device.type == "cpu":
@@ -209,35 +202,21 @@ class Backbone(ABC):
         self._graphs = PassGraphs(self._recordable_states, self.device)
 
     def adapt_slots_only(self) -> None:
-        """Have an adapter that stands beside the weights change the states of slots alone, in passes from now on.
+        """Apply an adapter that is not merged to slot positions only, in passes from now on.
 
-        Its products are then of slots alone too. Gradient checkpointing would compute a pass again with the slots of a
-        later one.
+        Gradient checkpointing would compute a pass again with the slots of a later one.
         """
-        self.adapts_slots_only = True
         # A head of its own reads slots alone.
-        compute_adapted_by(self._adapted, self.model.base_model)
+        self._slot_adapter = SlotAdapter(self.model.base_model)
+
+    @property
+    def adapts_slots_only(self) -> bool:
+        """Whether an adapter changes the states of slots alone."""
+        return self._slot_adapter is not None
 
     def _check_whole_adapter(self, what: str) -> None:
         if self.adapts_slots_only:
             raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
-
-    def _adapted(
-        self, layer: Any, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
-    ) -> Tensor:
-        """Return what PEFT's layer does at slots, and the layer under it everywhere else."""
-        given_BLO: Tensor = layer.base_layer(inputs_BLI)
-        rows = self._slot_rows
-        if rows is None:
-            return given_BLO
-        given_TO = given_BLO.flatten(0, 1)
-        read_MI = inputs_BLI.flatten(0, 1)[rows].float()
-        if layer.training:
-            read_MI = dropout(read_MI)
-        change_MO = linear(linear(read_MI, down.weight), up.weight)
-        # The sum is rounded once.
-        given_TO[rows] = torch.add(given_TO[rows], change_MO, alpha=scaling).to(given_TO.dtype)
-        return given_TO.view_as(given_BLO)
 
     @property
     def recorded_shapes(self) -> list[Shape]:
@@ -336,13 +315,11 @@ class Backbone(ABC):
             vocab_size=self.vocab_size,
             max_length=self.max_length,
         )
-        if nested:
-            self._check_nested(slots)
-        read = self._read_packed if self.is_packed else self._read_padded
-        if self._graphs is not None and torch.is_inference_mode_enabled():
-            read = self._read_recorded if Shape.of(input_ids, slots, nested=nested).is_recorded else read
-        inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
-        hidden_BPH = read(inputs, positions, nested=nested)
+        if nested and slots is None:
+            raise ValueError("nested slots need `slots`, which say where they are.")
+        if nested and self.is_causal:
+            raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
+        hidden_BPH = self._read(PassInputs(input_ids, attention_mask, position_ids, slots), positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
@@ -363,45 +340,51 @@ class Backbone(ABC):
             return logits_MV
         return self._logits(states_MH[None], None)[0]
 
-    def _check_nested(self, slots_BL: Tensor | None) -> None:
-        if slots_BL is None:
-            raise ValueError("nested slots need `slots`, which say where they are.")
-        if self.is_causal:
-            raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
+    def _read(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+        """Run the model once, without pads or with them, and return the states at positions [B, P, H].
 
-    def _read_packed(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
-        ids_BL, mask_BL, position_ids_BL, slots_BL = inputs.placed()
+        Small passes are replayed from a recording, which has pads, if passes are recorded. Nested slots in layers that
+        attend to a window have pads too: no two ends bound the tokens that a slot attends to.
+        """
+        graphs = self._graphs if torch.is_inference_mode_enabled() else None
+        if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
+            if self.slot_layers is not None and inputs.slots_BL is not None:
+                self.slot_layers.check(inputs.slots_BL)
+            hidden_BLH = graphs.states(inputs.placed(), nested=nested)
+        elif self.is_packed and not (nested and self.window is not None):
+            hidden_TH, places_BL = self._packed_states(inputs.placed(), nested=nested)
+            return hidden_TH[moved(places_BL.gather(1, positions_BP.cpu().long()), self.device)]
+        else:
+            hidden_BLH = self._padded_states(inputs, nested=nested)
+        index_BPH = moved(positions_BP, self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
+        return hidden_BLH.gather(1, index_BPH)
+
+    def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
+        """Return the final states [T, H] of a batch's tokens in one row, and their places in it [B, L] on the CPU.
+
+        Texts that an adapter of slots leaves as they are run before their slots, if there are enough tokens, and no
+        gradient goes back through them, which costs most of a training step otherwise.
+        """
+        ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         assert position_ids_BL is not None, "they are placed"
-        batch = PackedBatch(mask_BL, slots_BL if nested else None)
-        layout = batch.layout(self.device, is_causal=self.is_causal, window=self.window)
-        ids_1T = moved(batch.row(ids_BL), self.device, torch.long)
-        position_ids_1T = moved(batch.row(position_ids_BL), self.device, torch.long)
-        slots_1T = None if slots_BL is None else batch.row(slots_BL)
-        apart = self.adapts_slots_only and (torch.is_grad_enabled() or ids_1T.shape[1] >= TEXTS_APART)
-        if apart and slots_1T is not None and 0 < batch.first_slot < ids_1T.shape[1]:
-            hidden_1TH = self._run_in_two(ids_1T, slots_1T, position_ids_1T, layout, batch.first_slot)
-        else:
-            hidden_1TH = self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)
-        places_BP = batch.places_BL.gather(1, positions_BP.cpu().long())
-        return hidden_1TH[0][moved(places_BP, self.device)]
+        device, batch = self.device, PackedBatch(mask_BL, slots_BL if nested else None)
+        layout = batch.layout(device, self.dtype, is_causal=self.is_causal, window=self.window)
+        ids_1T = moved(batch.row(ids_BL), device, torch.long)
+        position_ids_1T = moved(batch.row(position_ids_BL), device, torch.long)
+        slots_1T, first, tokens = None if slots_BL is None else batch.row(slots_BL), batch.first_slot, ids_1T.shape[1]
+        apart = self.adapts_slots_only and (torch.is_grad_enabled() or tokens >= TEXTS_APART)
+        if not apart or slots_1T is None or not 0 < first < tokens:
+            return self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)[0], batch.places_BL
+        of_texts, of_slots = layout.in_two()
+        with torch.no_grad():
+            texts_1TH = self._run(ids_1T[:, :first], None, position_ids_1T[:, :first], packed_layout=of_texts)
+        slots_1TH = self._run(
+            ids_1T[:, first:], slots_1T[:, first:], position_ids_1T[:, first:], packed_layout=of_slots
+        )
+        return torch.cat([texts_1TH, slots_1TH], dim=1)[0], batch.places_BL
 
-    def _read_recorded(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
-        assert self._graphs is not None, "`forward` has looked"
-        if self.slot_layers is not None and inputs.slots_BL is not None:
-            self.slot_layers.check(inputs.slots_BL)
-        return self._at(positions_BP, self._graphs.states(inputs.placed(), nested=nested))
-
-    def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
-        """Return the final states of inputs on the device, without a look at their values."""
-        real_BL = inputs.mask_BL.bool()
-        if nested:
-            assert inputs.slots_BL is not None, "`forward` has checked"
-            attention_mask = self.nested_attention(inputs.slots_BL, real_BL)
-        else:
-            attention_mask = self.padded_attention(real_BL)
-        return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
-
-    def _read_padded(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+    def _padded_states(self, inputs: PassInputs, *, nested: bool) -> Tensor:
+        """Return the final states of a padded batch, [B, L, H] or longer."""
         if self._is_compiled or not bool(inputs.mask_BL.all()):
             inputs = inputs.placed()
         if self._is_compiled:
@@ -418,50 +401,28 @@ class Backbone(ABC):
         if position_ids_BL is not None:
             position_ids_BL = moved(position_ids_BL, self.device, torch.long)
         ids_BL = moved(ids_BL, self.device, torch.long)
-        hidden_BLH = self._run(ids_BL, slots_BL, position_ids_BL, attention_mask=attention_mask)
-        return self._at(positions_BP, hidden_BLH)
+        return self._run(ids_BL, slots_BL, position_ids_BL, attention_mask=attention_mask)
 
-    def _at(self, positions_BP: Tensor, hidden_BLH: Tensor) -> Tensor:
-        index_BPH = moved(positions_BP, self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
-        return hidden_BLH.gather(1, index_BPH)
+    def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
+        """Return the final states of inputs on the device, without a look at their values."""
+        real_BL = inputs.mask_BL.bool()
+        if nested:
+            assert inputs.slots_BL is not None, "`forward` has checked"
+            attention_mask = self.nested_attention(inputs.slots_BL, real_BL)
+        else:
+            attention_mask = self.padded_attention(real_BL)
+        return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
 
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
-        """Return the final states; `attention` is what the module is told of who sees whom."""
-        inputs = self._inputs(ids_BL, slots_BL)
-        if self.adapts_slots_only:
-            self._slot_rows = None if slots_BL is None else self._rows_of(slots_BL)
+        """Return the final states; `attention` is the mask or the layout for the module."""
+        if self._slot_adapter is not None:
+            self._slot_adapter.set_slots(slots_BL, self.device)
+        inputs, layers = {"input_ids": ids_BL}, self.slot_layers
+        if layers is not None and layers.embeddings is not None and slots_BL is not None:
+            inputs = {"inputs_embeds": layers.embedded(self.model.get_input_embeddings()(ids_BL), slots_BL)}
         output = self.model.base_model(**inputs, position_ids=position_ids_BL, use_cache=False, **attention)
         hidden_BLH: Tensor = output.last_hidden_state
         return hidden_BLH
-
-    def _rows_of(self, slots_BL: Tensor) -> slice | Tensor:
-        """Return which tokens are slots: a slice where they stand together, as nested ones of a row do."""
-        rows_M = (slots_BL.flatten() >= 0).nonzero()[:, 0]
-        if len(rows_M) and rows_M[-1] - rows_M[0] == len(rows_M) - 1:
-            return slice(int(rows_M[0]), int(rows_M[-1]) + 1)
-        return moved(rows_M, self.device)
-
-    def _run_in_two(
-        self, ids_1T: Tensor, slots_1T: Tensor, position_ids_1T: Tensor, layout: Layout, first_slot: int
-    ) -> Tensor:
-        """Return what `_run` does: of texts, which an adapter of slots leaves as they are, and then of their slots.
-
-        No gradient goes back through the texts, which costs most of a training step otherwise.
-        """
-        of_texts, of_slots = layout.in_two()
-        with torch.no_grad():
-            texts_1TH = self._run(ids_1T[:, :first_slot], None, position_ids_1T[:, :first_slot], packed_layout=of_texts)
-        slots_1TH = self._run(
-            ids_1T[:, first_slot:], slots_1T[:, first_slot:], position_ids_1T[:, first_slot:], packed_layout=of_slots
-        )
-        return torch.cat([texts_1TH, slots_1TH], dim=1)
-
-    def _inputs(self, input_ids_BL: Tensor, slots_BL: Tensor | None) -> dict[str, Tensor]:
-        layers = self.slot_layers
-        if layers is None or layers.embeddings is None or slots_BL is None:
-            return {"input_ids": input_ids_BL}
-        embedded_BLH = self.model.get_input_embeddings()(input_ids_BL)
-        return {"inputs_embeds": layers.embedded(embedded_BLH, slots_BL)}
 
     def _logits(self, hidden_BPH: Tensor, token_ids: Tensor | None) -> Tensor:
         if token_ids is not None and token_ids.shape[-1] == 0:
@@ -475,33 +436,6 @@ class Backbone(ABC):
         return chosen_logits(self.output_projection, states_BPH, moved(token_ids, self.device, torch.long))
 
 
-def compute_adapted_by(adapted: Adapted, model: nn.Module) -> None:
-    """Have every matrix of a model that LoRA adapts be computed by `adapted`, in place of PEFT's own code."""
-    layer: Any
-    for layer in model.modules():
-        if hasattr(layer, "lora_B"):
-            # Looked up once: a query asks every matrix for them.
-            parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
-            layer.forward = partial(adapted, layer, *(part["default"] for part in parts))
-
-
-def chosen_logits(projection: nn.Module, states_BPH: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the logits [B, P, T] of tokens `token_ids`, [T] for all rows alike or [B, T].
-
-    Only the rows of the projection that are asked for are multiplied.
-    """
-    batch, positions, _ = states_BPH.shape
-    if not isinstance(projection, nn.Linear):
-        # An adapter sits on the head: the rows of its weight are not all it computes.
-        index_BPT = token_ids.expand(batch, -1).unsqueeze(1).expand(-1, positions, -1)
-        adapted_BPV: Tensor = projection(states_BPH)
-        return adapted_BPV.gather(-1, index_BPT)
-    logits_BPT = states_BPH @ projection.weight[token_ids].transpose(-1, -2)
-    if projection.bias is None:
-        return logits_BPT
-    return logits_BPT + projection.bias[token_ids].expand(batch, -1).unsqueeze(1)
-
-
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
 
@@ -513,38 +447,3 @@ def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor
     # What is no slot counts as before the first one.
     sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
     return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]
-
-
-def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int64 [B, L] with `fill` after each row's end, and the mask int64 [B, L] of real entries."""
-    lengths = torch.tensor([len(row) for row in rows])
-    width = int(lengths.max()) if len(rows) else 0
-    mask_BL = (torch.arange(width)[None, :] < lengths[:, None]).long()
-    ids_BL = torch.full((len(rows), width), fill, dtype=torch.int64)
-    if width:
-        ids_BL[mask_BL.bool()] = torch.from_numpy(np.concatenate(rows)).long()
-    return ids_BL, mask_BL
-
-
-def as_states(directions_MH: Tensor, weight_H: Tensor, bias_H: Tensor | None) -> Tensor:
-    """Return float32 [M, H]: each direction of a final state with the length that a state has there.
-
-    A norm leaves its states on an ellipsoid: state = weight · z + bias with |z|² = H, for RMSNorm and LayerNorm alike.
-    So the length that a stored unit vector has lost follows from the weights of the norm, up to the rounding of the
-    vector and the norm's epsilon. The mean of several states lies within the ellipsoid, and is made longer than it was.
-
-    Args:
-        directions_MH: floating, of any length; 0 stays 0.
-        weight_H: of the norm.
-        bias_H: of the norm; None for one without.
-    """
-    weight_H = weight_H.float()
-    is_on_H = weight_H.abs() > _SWITCHED_OFF * weight_H.abs().max()
-    ray_MN = directions_MH.float()[:, is_on_H] / weight_H[is_on_H]
-    centre_N = torch.zeros_like(ray_MN[0]) if bias_H is None else bias_H.float()[is_on_H] / weight_H[is_on_H]
-    # |length · ray - centre|² = N; of the two lengths the one that goes along the ray, not against it.
-    square_M = ray_MN.square().sum(1).clamp(min=torch.finfo(torch.float32).tiny)
-    along_M = ray_MN @ centre_N
-    outside = centre_N.square().sum() - len(centre_N)
-    length_M = (along_M + (along_M.square() - square_M * outside).clamp(min=0).sqrt()) / square_M
-    return directions_MH.float() * length_M[:, None]

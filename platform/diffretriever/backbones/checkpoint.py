@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
 
 from diffretriever.files import understood
 
@@ -36,57 +37,6 @@ BOOKKEEPING = frozenset(
     }
 )
 """Fields of every family that do not change what is computed here."""
-GENERIC: Mapping[str, Any] = {
-    "add_cross_attention": False,
-    "bad_words_ids": None,
-    "begin_suppress_tokens": None,
-    "chunk_size_feed_forward": 0,
-    "cross_attention_hidden_size": None,
-    "decoder_start_token_id": None,
-    "diversity_penalty": 0.0,
-    "do_sample": False,
-    "early_stopping": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "exponential_decay_length_penalty": None,
-    "finetuning_task": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "id2label": {"0": "LABEL_0", "1": "LABEL_1"},
-    "is_decoder": False,
-    "is_encoder_decoder": False,
-    "label2id": {"LABEL_0": 0, "LABEL_1": 1},
-    "length_penalty": 1.0,
-    "max_length": 20,
-    "min_length": 0,
-    "no_repeat_ngram_size": 0,
-    "num_beam_groups": 1,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "output_attentions": False,
-    "output_hidden_states": False,
-    "output_scores": False,
-    "prefix": None,
-    "problem_type": None,
-    "pruned_heads": {},
-    "remove_invalid_values": False,
-    "repetition_penalty": 1.0,
-    "return_dict": True,
-    "return_dict_in_generate": False,
-    "sep_token_id": None,
-    "suppress_tokens": None,
-    "task_specific_params": None,
-    "temperature": 1.0,
-    "tf_legacy_loss": False,
-    "tie_encoder_decoder": False,
-    "tokenizer_class": None,
-    "top_k": 50,
-    "top_p": 1.0,
-    "torchscript": False,
-    "typical_p": 1.0,
-    "use_bfloat16": False,
-}
-"""Fields of every config of transformers (4 and 5), as JSON, at the library's defaults: a dump of a whole config has
-them. At another value they are as unknown as any."""
 TOKEN_IDS = frozenset({"bos_token_id", "eos_token_id", "mask_token_id", "pad_token_id"})
 
 
@@ -160,12 +110,14 @@ class ConfigFields:
         Raises:
             ValueError: Naming the file and the field.
         """
+        # A dump of a whole config has all of transformers' own fields. At another value they are as unknown as any.
+        generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
         known = computed | self.ignored | BOOKKEEPING | TOKEN_IDS
         if refused := sorted(computed.intersection(accepted)):
             raise ValueError(f"accepted_fields names '{refused[0]}', which the model is computed from: leave it out.")
         for name, value in config.items():
-            if name in known or name in accepted or (name in GENERIC and value == GENERIC[name]):
+            if name in known or name in accepted or (name in generic and value == generic[name]):
                 continue
             raise ValueError(
                 f"{file}: unknown field '{name}' (= {value!r}): it may change what the model computes. "

@@ -158,7 +158,7 @@ def _run_packed(
         position_ids=positions_1T.to(backbone.device, torch.long),
         past_key_values=cache,
         use_cache=True,
-        packed_layout=after_prefix(cache.get_seq_length(), lengths_B, backbone.device),
+        packed_layout=after_prefix(cache.get_seq_length(), lengths_B, backbone.device, backbone.dtype),
     )
     hidden_TH: Tensor = output.last_hidden_state[0]
     return hidden_TH

@@ -1,8 +1,7 @@
-"""A device: which, in what precision and by which attention kernel a backbone runs there, and the work it is given.
+"""A device: its name, dtype and attention kernel, which are fixed when a backbone is loaded, and its queue of batches.
 
-The former is decided once, when a backbone is loaded. One batch is launched at a time, whichever thread it is of, and
-finished without the device. On a GPU a launch returns at once: passes and copies are queued, and an event says when
-their results are there. On a CPU a launch computes.
+A lock serialises launches; results are made outside of it. On a GPU a launch returns at once: passes and copies are
+queued, and an event shows when their results are there.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -156,64 +156,56 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
+@dataclass(frozen=True)
 class Launched(Generic[T]):
     """A batch that was given to a device."""
 
-    def __init__(self, finish: Callable[[], T], wait: Callable[[], float]) -> None:
-        """Know the batch.
+    output: T
+    """On a GPU, the values of tensors from `to_host` are there after `wait`."""
+    events: tuple[torch.cuda.Event, torch.cuda.Event] | None
+    """Of a GPU: before and after the batch."""
+    seconds: float = 0.0
 
-        Args:
-            finish: makes something of the device's results, without the device.
-            wait: waits for them; returns the seconds in which the device worked on the batch alone.
-        """
-        self._finish, self._wait = finish, wait
-
-    def result(self) -> tuple[T, float]:
-        """Wait for the device; return what is made of its results, and its seconds."""
-        seconds = self._wait()
-        return self._finish(), seconds
+    def wait(self) -> float:
+        """Wait for the device; return the seconds in which it worked on the batch alone."""
+        if self.events is None:
+            return self.seconds
+        started, ended = self.events
+        ended.synchronize()
+        return float(started.elapsed_time(ended)) / 1000
 
 
-class Launcher:
-    """Gives batches to a device, so that no two of them are in its memory at once, nor their seconds counted twice."""
+class DeviceQueue:
+    """Gives a device one batch at a time, from any thread, and times it. On a CPU a launch computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._lock = threading.Lock()
 
-    def launch(self, begin: Callable[[], Callable[[], T]], *, is_small: bool = False) -> Launched[T]:
-        """Give the device a batch, when it is this thread's turn.
+    def launch(self, compute: Callable[..., T], *args: Any, is_small: bool = False) -> Launched[T]:
+        """Give the device a batch.
 
         Args:
-            begin: has the device compute, by `to_host` at the end; returns what makes something of the results.
+            compute: has the device compute; its results are copied to the CPU by `to_host`.
+            *args: of `compute`.
             is_small: whether a CPU computes the batch in one thread; see `cpu_tuning.is_small_pass`.
 
         Raises:
             torch.OutOfMemoryError: there is no memory for the batch.
         """
         with self._lock:
-            return self._on_gpu(begin) if self._device.type == "cuda" else self._on_cpu(begin, is_small=is_small)
-
-    def _on_cpu(self, begin: Callable[[], Callable[[], T]], *, is_small: bool) -> Launched[T]:
-        start = time.perf_counter()
-        with torch_threads(1) if is_small else nullcontext():
-            finish = begin()
-        seconds = time.perf_counter() - start
-        return Launched(finish, lambda: seconds)
-
-    def _on_gpu(self, begin: Callable[[], Callable[[], T]]) -> Launched[T]:
-        stream = torch.cuda.current_stream(self._device)
-        # A thread that waits for such an event sleeps; others would spin.
-        started, ended = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
-        started.record(stream)
-        finish = begin()
-        ended.record(stream)
-
-        def wait() -> float:
-            ended.synchronize()
-            return float(started.elapsed_time(ended)) / 1000
-
-        return Launched(finish, wait)
+            if self._device.type == "cuda":
+                stream = torch.cuda.current_stream(self._device)
+                # A thread that waits for such an event sleeps; others would spin.
+                started, ended = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
+                started.record(stream)
+                output = compute(*args)
+                ended.record(stream)
+                return Launched(output, (started, ended))
+            start = time.perf_counter()
+            with torch_threads(1) if is_small else nullcontext():
+                output = compute(*args)
+            return Launched(output, None, time.perf_counter() - start)
 
 
 def peak_memory(device: torch.device) -> int:

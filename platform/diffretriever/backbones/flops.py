@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.cpu_tuning import BlockedLinear
 from diffretriever.backbones.float8 import Float8Linear
+from diffretriever.backbones.linear import BlockedLinear
 
 _FORWARD, _BACKWARD = 1, 2
 """Products of attention: forward, and for the gradients of both factors."""
@@ -83,11 +83,6 @@ def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
         yield module.weight_OI
     elif isinstance(module, BlockedLinear):
         yield module.blocks_OI
-
-
-def forward_flops(backbone: Backbone, lengths: Sequence[int] | np.ndarray) -> float:
-    """Return the operations of a forward pass over texts of so many tokens each; see `Matrices.forward_flops`."""
-    return Matrices.of(backbone).forward_flops(lengths)
 
 
 @cache

@@ -6,8 +6,10 @@ padding to a shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -44,6 +46,17 @@ class PassInputs(NamedTuple):
             pad(self.position_ids_BL, more)[row_R],
             None if self.slots_BL is None else pad(self.slots_BL, more, value=-1)[row_R],
         )
+
+
+def pad_right(rows: Sequence[np.ndarray], fill: int) -> tuple[Tensor, Tensor]:
+    """Return int64 [B, L] with `fill` after each row's end, and the mask int64 [B, L] of real entries."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max()) if len(rows) else 0
+    mask_BL = (torch.arange(width)[None, :] < lengths[:, None]).long()
+    ids_BL = torch.full((len(rows), width), fill, dtype=torch.int64)
+    if width:
+        ids_BL[mask_BL.bool()] = torch.from_numpy(np.concatenate(rows)).long()
+    return ids_BL, mask_BL
 
 
 def default_position_ids(mask_BL: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertMode
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
-from diffretriever.backbones.packed import nested_places
 from diffretriever.backbones.vocabulary import EncoderVocabulary
 
 REQUIRED = frozenset(
@@ -175,7 +174,9 @@ class ModernBertBackbone(Backbone):
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
         """Return the mask of each kind of layer; transformers would take a single one for both, without a window."""
         everywhere_BLL = super().nested_attention(slots_BL, real_BL)[:, 0]
-        place_BL = nested_places(slots_BL, real_BL)
+        # Tokens after the slots are where they would be without them: they must not move with the number of slots.
+        is_slot_BL = slots_BL >= 0
+        place_BL = (real_BL & ~is_slot_BL).cumsum(dim=1) + torch.where(is_slot_BL, slots_BL, -1)
         distance_BLL = (place_BL[:, :, None] - place_BL[:, None, :]).abs()
         is_far_BLL = distance_BLL > self.window
         near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)

@@ -95,31 +95,29 @@ class SlotLayers(nn.Module):
             return hidden_BPH
         return hidden_BPH + hidden_BPH @ self.token_head.to(hidden_BPH.dtype).T
 
-    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor, view_BKL: Tensor | None = None) -> Tensor:
-        """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R h or R p.
+    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor, parts_BKL: Tensor) -> Tensor:
+        """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R p.
 
-        h is the slot's state; p, where there is an A, is the mean of the states that the slot sees weighted by
-        softmax(h A x / √H) for each state x. Where nothing was trained, a slot with a view adds its plain mean.
+        p is the mean of the states of the slot's part, weighted by softmax(h A x / √H) for the slot's state h and each
+        state x. Without A it is the plain mean, without R it is added as it is.
 
         Args:
             hidden_BKH: states of slots.
             states_BLH: states of all tokens.
             own_BL: bool, the tokens that are the text's.
-            view_BKL: bool, those of them that a slot sees; None: all.
+            parts_BKL: bool, the tokens of each slot's part.
         """
-        read_BKH, states_BLH = hidden_BKH.float(), states_BLH.float()
-        mean_B1H = mean_state(states_BLH, own_BL)[:, None]
-        if self.residual is None and view_BKL is None:
-            return mean_B1H.expand_as(read_BKH)
-        if self.attention is not None:
-            weights_BKL = read_BKH @ self.attention @ states_BLH.mT / math.sqrt(states_BLH.shape[-1])
-            unseen_BKL = ~(own_BL[:, None] if view_BKL is None else view_BKL)
-            weights_BKL = weights_BKL.masked_fill(unseen_BKL, torch.finfo(torch.float32).min).softmax(-1)
-            # A text without tokens has nothing to be seen.
-            read_BKH = weights_BKL.masked_fill(unseen_BKL, 0) @ states_BLH
-        elif view_BKL is not None:
-            read_BKH = view_BKL.float() @ states_BLH / view_BKL.sum(-1, keepdim=True).clamp(min=1)
-        return mean_B1H + (read_BKH if self.residual is None else read_BKH @ self.residual.T)
+        states_BLH = states_BLH.float()
+        if self.attention is None:
+            pooled_BKH = parts_BKL.float() @ states_BLH / parts_BKL.sum(-1, keepdim=True).clamp(min=1)
+        else:
+            weights_BKL = hidden_BKH.float() @ self.attention @ states_BLH.mT / math.sqrt(states_BLH.shape[-1])
+            weights_BKL = weights_BKL.masked_fill(~parts_BKL, torch.finfo(torch.float32).min).softmax(-1)
+            # A text without tokens has empty parts.
+            pooled_BKH = weights_BKL.masked_fill(~parts_BKL, 0) @ states_BLH
+        if self.residual is not None:
+            pooled_BKH = pooled_BKH @ self.residual.T
+        return mean_state(states_BLH, own_BL)[:, None] + pooled_BKH
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in the file, on the CPU."""

@@ -9,7 +9,7 @@ read in one pass), H hidden size, G ids whose logits are needed, P tokens of a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.backbones.base import chosen_logits, pad_right
 from diffretriever.backbones.decoding import Decoder, Prefix
 from diffretriever.backbones.device import moved
-from diffretriever.encoders.base import BackboneEncoder, TextStates
-from diffretriever.encoders.preparer import Following, PreparedText, PromptedPreparer
-from diffretriever.encoders.readout import content_ids, read_slots, represent
+from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.logits import chosen_logits
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.preparer import PreparedText, PromptedPreparer
+from diffretriever.encoders.readout import SlotReadout, TextStates, content_ids, read_slots, represent_slots
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import GeneratedRetriever, Side
 
@@ -34,23 +35,19 @@ class GeneratedPreparer(PromptedPreparer):
     """Prompt, text, prompt up to the opening quote; room is kept for the tokens to be generated."""
 
     config: GeneratedRetriever
+    shares_prefix = True
 
     def default_slots(self, side: Side) -> int:
         """N, the most vectors of a text, on both sides."""
         return self.config.max_tokens
 
-    def _following(self, slots: int) -> Following:
-        # The last vector needs no token after it.
-        return Following(slots - 1, f"{slots - 1} generated tokens", "fewer generated tokens (max_tokens)")
+    def following(self, slots: int) -> list[int]:
+        """Return nothing: tokens are generated there."""
+        return []
 
-    def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        left, right = self.frame_ids(side, slots)
-        # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
-        ids = [*left, *row, *right] or [self.vocabulary.pad_token_id]
-        own_ids, variant_ids = self._content_words(text)
-        # At least one token is left to run after the prefix.
-        shared = min(len(left), len(ids) - 1)
-        return PreparedText(np.array(ids, np.int32), slots, own_ids, variant_ids, len(row), shared)
+    def reserved(self, slots: int) -> int:
+        """Return N - 1: the last vector needs no token after it."""
+        return slots - 1
 
 
 class GeneratedEncoder(BackboneEncoder):
@@ -74,23 +71,32 @@ class GeneratedEncoder(BackboneEncoder):
         """Return the preparer that writes the prompt."""
         return GeneratedPreparer(vocabulary, config)
 
-    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        """Begin with one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding.
+    def encode_batch(self, texts: Sequence[PreparedText]) -> list[tuple[list[int], SlotReadout]]:
+        """Encode one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding.
 
         Each step waits for the tokens of the one before.
+
+        Returns:
+            For each prompt, the rows of its texts and their vectors.
         """
         groups: dict[bytes, list[int]] = {}
         for row, text in enumerate(texts):
             groups.setdefault(_prefix_of(text).tobytes(), []).append(row)
         with torch.inference_mode():
-            begun = [self._begin_group([texts[row] for row in rows]) for rows in groups.values()]
-        order = np.argsort([row for rows in groups.values() for row in rows])
-        return lambda: Representations.concatenate([finish() for finish in begun]).take(order)
+            return [(rows, self._read_group([texts[row] for row in rows])) for rows in groups.values()]
+
+    def represent(
+        self, texts: Sequence[PreparedText], computed: list[tuple[list[int], SlotReadout]]
+    ) -> Representations:
+        """See the base class."""
+        made = [represent_slots([texts[row] for row in rows], self.config, slots) for rows, slots in computed]
+        order_B = np.argsort([row for rows, _ in computed for row in rows])
+        return Representations.concatenate(made).take(order_B)
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return all states of each text, read in one pass over text and answer; see the base class.
 
-        The answers are decoded first, without gradients and dropout. The states are those that `begin_batch` reads
+        The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
         while it decodes, up to the rounding of sums.
         """
         answers, valid_BK = self._answers(texts)
@@ -104,8 +110,8 @@ class GeneratedEncoder(BackboneEncoder):
         hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
 
-    def _begin_group(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        """Begin with texts of one prefix."""
+    def _read_group(self, texts: Sequence[PreparedText]) -> SlotReadout:
+        """Decode texts of one prefix, and read their vectors."""
         states, fed_BN = self._decode(texts)
         hidden_BNH = _placed(states, fed_BN)
         content = content_ids(texts, self.config, self.backbone.slot_layers)
@@ -114,8 +120,8 @@ class GeneratedEncoder(BackboneEncoder):
             self.backbone.head_input(hidden_BNH),
             moved(content.gathered_BG, self.backbone.device),
         )
-        slots = read_slots(hidden_BNH, self._valid(fed_BN), content, logits_BNG)
-        return lambda: represent(texts, self.config, slots, slots.valid_BK)
+        valid_BN = self._valid(fed_BN)
+        return read_slots(TextStates(hidden_BNH, valid_BN, content, logits_BNG), valid_BN)
 
     def _answers(self, texts: Sequence[PreparedText]) -> tuple[list[np.ndarray], torch.Tensor]:
         """Return the tokens whose states are vectors, of each text, and which states are vectors, bool [B, K]."""

@@ -8,7 +8,7 @@ Legend: B texts of a batch, L padded length, K vectors of a text, M vectors of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModel
 
 from diffretriever.backbones import Vocabulary
-from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
@@ -194,16 +194,33 @@ class LibraryEncoder(Encoder):
             config = config.model_copy(update={"similarity": "cosine" if normalises else named})
         return cls(config, model, preparer, files.digest(code=config.remote_code))
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> Representations:
-        """See the base class."""
-        return self._at_once(texts)
+    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """Encode one batch by one forward pass through the library's modules.
 
-    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        """Begin with one batch: one forward pass through the library's modules."""
-        vectors_MH, counts = self.vectors(texts)
-        finish = _begin_unit(vectors_MH) if self.config.similarity == "cosine" else _begin_float16(vectors_MH)
-        n_tokens = [text.n_tokens for text in texts]
-        return lambda: Representations.of_vectors(finish(), counts, n_tokens)
+        Returns:
+            Vectors, float16 [M, H]; their largest component before rounding; counts of vectors [B].
+        """
+        vectors_MH, counts_B = self.vectors(texts)
+        if self.config.similarity == "cosine":
+            return to_host(unit_float16(vectors_MH)), torch.zeros(()), counts_B
+        largest = to_host(vectors_MH.abs().max()) if len(vectors_MH) else torch.zeros(())
+        return to_host(vectors_MH.to(torch.float16)), largest, counts_B
+
+    def represent(
+        self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, np.ndarray]
+    ) -> Representations:
+        """See the base class.
+
+        Raises:
+            ValueError: a component does not fit into float16.
+        """
+        vectors_MH, largest, counts_B = computed
+        if not float(largest) <= torch.finfo(torch.float16).max:
+            raise ValueError(
+                f"a vector has the component {float(largest):g}, which float16, the form at rest, cannot hold: "
+                "use similarity: cosine"
+            )
+        return Representations.of_vectors(vectors_MH.numpy(), counts_B, [text.n_tokens for text in texts])
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
         """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
@@ -228,26 +245,6 @@ class LibraryEncoder(Encoder):
         (features["prompt_length"],) = {text.prefix_tokens for text in texts}
         with torch.inference_mode():
             return self.model(features)
-
-
-def _begin_unit(vectors_MH: torch.Tensor) -> Callable[[], np.ndarray]:
-    stored_MH = to_host(unit_float16(vectors_MH))
-    return stored_MH.numpy
-
-
-def _begin_float16(vectors_MH: torch.Tensor) -> Callable[[], np.ndarray]:
-    stored_MH = to_host(vectors_MH.to(torch.float16))
-    largest = to_host(vectors_MH.abs().max()) if len(vectors_MH) else torch.zeros(())
-
-    def finish() -> np.ndarray:
-        if not float(largest) <= torch.finfo(torch.float16).max:
-            raise ValueError(
-                f"a vector has the component {float(largest):g}, which float16, the stored precision, cannot "
-                "represent: use similarity: cosine"
-            )
-        return stored_MH.numpy()
-
-    return finish
 
 
 def _trust(config: LibraryRetriever) -> dict[str, bool]:

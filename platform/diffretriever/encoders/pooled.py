@@ -2,22 +2,22 @@
 
 The mean of all tokens' states (DiffEmbed; the way all-MiniLM is meant to be used) or the last one (RepLLaMA).
 
-Legend: B texts of a batch, L padded length, P positions read, H hidden size.
+Legend: B texts of a batch, P positions read, H hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import to_host
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.slot_layers import mean_state
-from diffretriever.encoders.base import BackboneEncoder, TextStates
+from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PrefixedPreparer, PreparedText
-from diffretriever.encoders.readout import unit_float16
+from diffretriever.encoders.readout import TextStates, unit_float16
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import PooledRetriever
 
@@ -35,12 +35,14 @@ class PooledEncoder(BackboneEncoder):
         """Return the preparer that writes the prefix."""
         return PrefixedPreparer(vocabulary, config)
 
-    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        """Begin with one batch: one forward pass; no logits are computed."""
+    def encode_batch(self, texts: Sequence[PreparedText]) -> torch.Tensor:
+        """Encode one batch by one forward pass: vectors, float16 [B, H]."""
         with torch.inference_mode():
-            vectors_BH = to_host(unit_float16(self.forward(texts).hidden_BKH[:, 0]))
-        counts, n_tokens = [1] * len(texts), [text.n_tokens for text in texts]
-        return lambda: Representations.of_vectors(vectors_BH.numpy(), counts, n_tokens)
+            return to_host(unit_float16(self.forward(texts).hidden_BKH[:, 0]))
+
+    def represent(self, texts: Sequence[PreparedText], computed: torch.Tensor) -> Representations:
+        """See the base class."""
+        return Representations.of_vectors(computed.numpy(), [1] * len(texts), [text.n_tokens for text in texts])
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return the pooled states, float32 [B, 1, H]; see the base class."""

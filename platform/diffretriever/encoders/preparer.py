@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -220,82 +220,87 @@ def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
     return left, right + prompt.assistant
 
 
+class Frame(NamedTuple):
+    """The token ids around a text of one side and one number of slots."""
+
+    left: list[int]
+    right: list[int]
+    after: list[int]
+    """After the prompt: slots and tail."""
+    limit: int
+    """Most tokens of the text."""
+
+
 class PromptedPreparer(Preparer):
     """Frames a text with the retrieval prompt and finds its content ids.
 
-    A method says what follows the prompt (`_following`) and how the parts become one sequence (`_place`).
+    A method says which tokens follow the prompt (`following`), and for how many more there must be room (`reserved`).
     """
 
     config: PromptedRetriever
+    shares_prefix: ClassVar[bool] = False
+    """Whether `prefix_tokens` are counted."""
 
     def __init__(self, vocabulary: Vocabulary, config: PromptedRetriever) -> None:
         super().__init__(vocabulary, config.text)
         self.config = config
         self._content_words = ContentWords(vocabulary.tokenizer, config.content_words)
-        self._frames: dict[tuple[Side, int], tuple[list[int], list[int]]] = {}
+        self._frames: dict[tuple[Side, int], Frame] = {}
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Prepare `texts`; only the text is ever truncated.
 
         Raises:
-            ValueError: prompt, and what follows it, leave no room for a text.
+            ValueError: prompt, and the tokens after it, leave no room for a text.
         """
-        limits = [self._text_limit(side, k) for k in slots]
-        rows = self.vocabulary.tokenise(texts, limits)
-        cut = [row[:limit] for row, limit in zip(rows, limits, strict=True)]
-        return [self._place(text, row, side, k) for text, row, k in zip(texts, cut, slots, strict=True)]
-
-    def frame_ids(self, side: Side, slots: int) -> tuple[list[int], list[int]]:
-        """Return the token ids left and right of a text of one side and one number of slots."""
-        key = (side, slots)
-        if key not in self._frames:
-            self._frames[key] = self._build_frame(side, slots)
-        return self._frames[key]
-
-    @abstractmethod
-    def _following(self, slots: int) -> Following:
-        """What follows the prompt of a text with `slots` slots."""
+        frames = [self.frame(side, k) for k in slots]
+        rows = self.vocabulary.tokenise(texts, [frame.limit for frame in frames])
+        prepared = []
+        for text, row, k, frame in zip(texts, rows, slots, frames, strict=True):
+            own = row[: frame.limit]
+            # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
+            ids = [*frame.left, *own, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
+            # At least one token is left to run after the prefix.
+            shared = min(len(frame.left), len(ids) - 1) if self.shares_prefix else 0
+            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(own), shared))
+        return prepared
 
     @abstractmethod
-    def _place(self, text: str, row: list[int], side: Side, slots: int) -> PreparedText:
-        """Put together the sequence of `text`, whose token ids, cut to its limit, are `row`."""
+    def following(self, slots: int) -> list[int]:
+        """Return the token ids after the prompt of a text with `slots` slots."""
 
-    def _text_limit(self, side: Side, slots: int) -> int:
-        """Most tokens of a text: what the config allows, or what the model has room for, if that is less."""
-        framing = sum(len(part) for part in self.frame_ids(side, slots))
-        following = self._following(slots)
-        limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
-        room = self.vocabulary.max_length - framing - following.tokens
-        if min(limit, room) < 1:
-            raise ValueError(
-                f"no room for the text: the prompt takes {framing} tokens, {following.description} follow, "
-                f"the {side} limit is {self._limit(side)}, the model's {self.vocabulary.max_length}. "
-                f"Raise the limit, or take {following.remedy} or a shorter prompt."
-            )
-        return min(limit, room)
+    def reserved(self, slots: int) -> int:
+        """Return for how many tokens after the sequence there must be room."""
+        return 0
 
-    def _build_frame(self, side: Side, slots: int) -> tuple[list[int], list[int]]:
+    def frame(self, side: Side, slots: int) -> Frame:
+        """Return the frame of texts of one side and one number of slots.
+
+        Raises:
+            ValueError: it leaves no room for a text.
+        """
+        if (side, slots) not in self._frames:
+            self._frames[side, slots] = self._build_frame(side, slots)
+        return self._frames[side, slots]
+
+    def _build_frame(self, side: Side, slots: int) -> Frame:
         tokenizer = self.vocabulary.tokenizer
-        opening = tokenizer.cls_token or tokenizer.bos_token or ""
-        if self.config.prompt.variant == "bare":
-            left, right = opening, ""
-        else:
-            left, right = frame(build_prompt(self.config.prompt, side, slots), tokenizer, opening)
+        before = tokenizer.cls_token or tokenizer.bos_token or ""
+        behind = ""
+        if self.config.prompt.variant != "bare":
+            before, behind = frame(build_prompt(self.config.prompt, side, slots), tokenizer, before)
         # The two sides are tokenised apart from the text, so that no subword crosses its borders.
-        return self._ids(left), self._ids(right)
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
-
-
-class Following(NamedTuple):
-    """The tokens that come after the prompt: room is kept for them."""
-
-    tokens: int
-    description: str
-    """What they are, such as `4 slots and 3 tail tokens`: part of an error message."""
-    remedy: str
-    """What makes them fewer, such as `a smaller budget`."""
+        left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (before, behind))
+        after, framing, longest = self.following(slots), len(left) + len(right), self.vocabulary.max_length
+        limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
+        limit = min(limit, longest - framing - len(after) - self.reserved(slots))
+        if limit < 1:
+            raise ValueError(
+                f"no room for the text: the prompt takes {framing} tokens, {len(after) + self.reserved(slots)} follow "
+                f"for slots, tail or generated tokens, the {side} limit is {self._limit(side)}, the model's {longest}. "
+                "Raise the limit, or take a smaller budget (max_tokens of generated ones) or a shorter prompt."
+            )
+        return Frame(left, right, after, limit)
 
 
 def content_words(text: str) -> set[str]:
@@ -323,18 +328,15 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            for own, variant in self._pairs(word):
+            if word not in self._known:
+                if len(self._known) > _MOST_WORDS_KEPT:
+                    self._known.clear()
+                self._known[word] = self._look_up(word)
+            for own, variant in self._known[word]:
                 # A word that is also a fragment of another keeps its variant, whichever of them comes first.
                 pairs[own] = variant if variant != own else pairs.get(own, own)
-        ids = np.fromiter(sorted(pairs), dtype=np.int32, count=len(pairs))
-        return ids, np.fromiter((pairs[i] for i in ids.tolist()), dtype=np.int32, count=len(pairs))
-
-    def _pairs(self, word: str) -> tuple[tuple[int, int], ...]:
-        if word not in self._known:
-            if len(self._known) > _MOST_WORDS_KEPT:
-                self._known.clear()
-            self._known[word] = self._look_up(word)
-        return self._known[word]
+        ids = sorted(pairs)
+        return np.array(ids, np.int32), np.array([pairs[own] for own in ids], np.int32)
 
     def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
         ids = self._encode(word)
@@ -392,10 +394,11 @@ class PrefixedPreparer(Preparer):
             )
         limits = [limit - len(self._end)] * len(texts)
         rows = self.vocabulary.tokenise([prefix + text for text in texts], limits, special=True)
-        # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every text
-        # has a vector.
-        nothing = [self.vocabulary.pad_token_id]
-        ids = [row + self._end or nothing for row in rows]
-        counts = [len(row) + len(self._end) for row in rows]
-        most = self.default_slots(side)
-        return [PreparedText(np.array(i, np.int32), most, NO_IDS, NO_IDS, n) for i, n in zip(ids, counts, strict=True)]
+        most, prepared = self.default_slots(side), []
+        for row in rows:
+            ids = row + self._end
+            # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every
+            # text has a vector.
+            filled = np.array(ids or [self.vocabulary.pad_token_id], np.int32)
+            prepared.append(PreparedText(filled, most, NO_IDS, NO_IDS, len(ids)))
+        return prepared

@@ -1,4 +1,4 @@
-"""What a pass of the model says, as representations: unit vectors of states, impacts of logits (paper Eq. 3).
+"""States and logits of a pass → representations: unit vectors of states, impacts of logits (paper Eq. 3).
 
 Legend: B texts of a batch, L padded length, K most slots of the batch, H hidden size, M vectors of all texts, T most
 content ids of the batch (in `keep_topk`: impacts of a text), G ids whose logits are needed: T, or 2T where variants
@@ -8,19 +8,76 @@ with a leading space count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
-from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import moved, to_host
-from diffretriever.backbones.slot_layers import SlotLayers
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.retriever import PromptedRetriever
 
+if TYPE_CHECKING:
+    from diffretriever.backbones.slot_layers import SlotLayers
+
 Rounding: TypeAlias = Literal["none", "trunc100", "round100"]
+
+
+class ContentIds(NamedTuple):
+    """The content ids of a batch, on the CPU."""
+
+    ids_BT: torch.Tensor
+    """int64."""
+    mask_BT: torch.Tensor
+    """bool, False where a text has fewer ids."""
+    gathered_BG: torch.Tensor
+    """int64, the ids to gather logits of: `ids_BT`, and after them the variants where they count."""
+    weights_BT: torch.Tensor | None = None
+    """float32, factors of the impacts, from an adapter; None: impacts are those of paper Eq. 3."""
+
+    def fold(self, logits_BKG: torch.Tensor) -> torch.Tensor:
+        """Return [B, K, T]: the logits of `ids_BT`, those of a variant where they are larger."""
+        if logits_BKG.shape[-1] == self.ids_BT.shape[1]:
+            return logits_BKG
+        return torch.maximum(*logits_BKG.chunk(2, dim=-1))
+
+
+class TokenStates(NamedTuple):
+    """The final hidden states of B texts in a pass, on the device."""
+
+    hidden_BLH: torch.Tensor
+    """floating, of all tokens, slots and pads among them."""
+    own_BL: torch.Tensor
+    """bool, the tokens that are the text's."""
+
+
+class TextStates(NamedTuple):
+    """The states and logits of B texts, before they are normalised, rounded or stored."""
+
+    hidden_BKH: torch.Tensor
+    """floating, on the device; anything where a text has fewer vectors."""
+    valid_BK: torch.Tensor
+    """bool on the CPU, the vectors that a text has: its first ones, at least one."""
+    content: ContentIds | None = None
+    """None for methods without sparse scores."""
+    logits_BKG: torch.Tensor | None = None
+    """floating, on the device, of the ids `content.gathered_BG`."""
+    tokens: TokenStates | None = None
+    """Of the text itself, if an encoder of slots keeps them."""
+
+
+class SlotReadout(NamedTuple):
+    """The slots of a batch, as they are copied to the CPU."""
+
+    vectors_MH: torch.Tensor
+    """float16, unit vectors of the slots in `valid_BK`."""
+    valid_BK: torch.Tensor
+    """bool, the slots that a text has."""
+    logits_BKT: torch.Tensor
+    """floating, of `content.ids_BT`."""
+    content: ContentIds
 
 
 def unit(vectors: torch.Tensor) -> torch.Tensor:
@@ -34,40 +91,21 @@ def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
 
 
 def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
-    """Return the unit vectors, float16 [M, H] on the device, of the states that count, text after text.
+    """Return the unit vectors, float16 [M, H] on the device, of the valid states, text after text.
 
     Args:
         states_BKH: floating, on the device.
-        valid_BK: bool on the CPU, the states that count.
+        valid_BK: bool on the CPU.
     """
-    # By numbers, as a GPU would be waited for to count what a mask chooses.
+    # By numbers: to count a mask's entries the host would wait for a GPU.
     rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
     return unit_float16(states_BKH.flatten(0, 1)[rows_M])
-
-
-class ContentIds(NamedTuple):
-    """The content ids of a batch, on the CPU."""
-
-    ids_BT: torch.Tensor
-    """int64."""
-    mask_BT: torch.Tensor
-    """bool, False where a text has fewer ids."""
-    gathered_BG: torch.Tensor
-    """int64, the ids to gather logits of: `ids_BT`, and after them the variants where they count."""
-    weights_BT: torch.Tensor | None = None
-    """float32, what impacts are multiplied with; None: they stay as they are (paper Eq. 3)."""
-
-    def fold(self, logits_BKG: torch.Tensor) -> torch.Tensor:
-        """Return [B, K, T]: the logits of `ids_BT`, those of a variant where they are larger."""
-        if logits_BKG.shape[-1] == self.ids_BT.shape[1]:
-            return logits_BKG
-        return torch.maximum(*logits_BKG.chunk(2, dim=-1))
 
 
 def content_ids(
     texts: Sequence[PreparedText], config: PromptedRetriever, layers: SlotLayers | None = None
 ) -> ContentIds:
-    """Return the content ids of `texts`, with the weights of words that an adapter's `layers` bring."""
+    """Return the content ids of `texts`, with the word weights of an adapter's `layers`."""
     ids_BT, mask_BT = pad_right([text.content_ids for text in texts], 0)
     gathered_BG = ids_BT
     if config.content_words.fold_space_variants:
@@ -76,98 +114,51 @@ def content_ids(
     return ContentIds(ids_BT, mask_BT.bool(), gathered_BG, None if weights_V is None else weights_V[ids_BT])
 
 
-def log_relu(logits: torch.Tensor) -> torch.Tensor:
-    """Return log(1 + max(0, logit)), any shape: the activation of Eq. 3 of the paper, arXiv 2605.07210."""
-    return torch.log1p(torch.relu(logits))
-
-
-def max_pool(weights_BKT: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
-    """Return each token's largest weight over the valid slots: the pooling of Eq. 3, arXiv 2605.07210.
+def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
+    """Return [B, T]: log(1 + max(0, logit)) max-pooled over valid slots (Eq. 3 of the paper, arXiv 2605.07210).
 
     Args:
-        weights_BKT: floating, at least 0 (what `log_relu` returns).
-        valid_BK: bool; slots that a text does not have are False. A text without valid slots gets zeros.
-
-    Returns:
-        [B, T] of the dtype of `weights_BKT`.
+        logits_BKT: floating.
+        valid_BK: bool; a text without valid slots gets zeros.
+        weights_BT: factors of the impacts, `ContentIds.weights_BT`.
     """
-    return weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
-
-
-def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
-    """Return log(1 + ReLU) max-pooled over slots (paper Eq. 3) and multiplied with `ContentIds.weights_BT`, [B, T]."""
-    pooled_BT = max_pool(log_relu(logits_BKT), valid_BK)
+    weights_BKT = torch.log1p(torch.relu(logits_BKT))
+    pooled_BT = weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
     return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
 
 
-class SlotReadout(NamedTuple):
-    """What is copied to the CPU of the slots of a batch."""
-
-    vectors_MH: torch.Tensor
-    """float16, unit vectors of the slots in `valid_BK`."""
-    valid_BK: torch.Tensor
-    """bool, the slots that a text has."""
-    logits_BKT: torch.Tensor
-    """floating, of `content.ids_BT`."""
-    content: ContentIds
-    """The batch's content ids."""
-
-
-def read_slots(
-    hidden_BKH: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds, logits_BKG: torch.Tensor
-) -> SlotReadout:
-    """Normalise, round and fold on the device, and begin to copy what is left to the CPU; see `device.to_host`.
+def read_slots(states: TextStates, valid_BK: torch.Tensor) -> SlotReadout:
+    """Normalise, round and fold on the device, and begin to copy the rest to the CPU; see `device.to_host`.
 
     Args:
-        hidden_BKH: floating, on the device.
+        states: of a batch, with logits.
         valid_BK: bool on the CPU, the slots whose vectors and impacts count.
-        content: the batch's content ids.
-        logits_BKG: floating, on the device, of `content.gathered_BG`.
     """
-    vectors_MH = to_host(stored_vectors(hidden_BKH, valid_BK))
-    return SlotReadout(vectors_MH, valid_BK, to_host(content.fold(logits_BKG)), content)
+    assert states.content is not None, "slots have sparse scores"
+    assert states.logits_BKG is not None, "slots have sparse scores"
+    vectors_MH = to_host(stored_vectors(states.hidden_BKH, valid_BK))
+    return SlotReadout(vectors_MH, valid_BK, to_host(states.content.fold(states.logits_BKG)), states.content)
 
 
-def represent(
-    texts: Sequence[PreparedText], config: PromptedRetriever, slots: SlotReadout, kept_BK: torch.Tensor
-) -> Representations:
-    """Return what slots say of texts, in the form at rest.
-
-    Args:
-        texts: the batch.
-        config: says how many impacts are kept, and how they are rounded.
-        slots: what was read, copied by now.
-        kept_BK: bool, those of `slots.valid_BK` whose vectors and impacts count.
-    """
-    content, logits_BKT = slots.content, slots.logits_BKT.float()
-    impact_ids, impact_weights, impact_offsets = _kept_impacts(config, logits_BKT, kept_BK, content)
-    return Representations(
-        vectors_MH=slots.vectors_MH[kept_BK[slots.valid_BK]].numpy(),
-        offsets=offsets_of(kept_BK.sum(1).numpy()),
-        slot_tokens=_strongest_words(content, logits_BKT)[kept_BK].numpy(),
-        impact_ids=impact_ids,
-        impact_weights=impact_weights,
-        impact_offsets=impact_offsets,
-        n_tokens=np.array([text.n_tokens for text in texts], np.int32),
-    )
-
-
-def _kept_impacts(
-    config: PromptedRetriever, logits_BKT: torch.Tensor, valid_BK: torch.Tensor, content: ContentIds
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and pooled impacts of all texts, and offsets; zeros left out."""
+def represent_slots(texts: Sequence[PreparedText], config: PromptedRetriever, slots: SlotReadout) -> Representations:
+    """Return the representations of a batch, in the form at rest, when its slots are on the CPU."""
+    content, valid_BK, logits_BKT = slots.content, slots.valid_BK, slots.logits_BKT.float()
     pooled_BT = pooled_impacts(logits_BKT, valid_BK, content.weights_BT)
     weights_BT = quantise(pooled_BT.numpy(), config.sparse_rounding)
-    # NaN is kept, to be refused by who stores or searches: without it the text would only seem to lack the word.
+    # NaN is kept, so that storing and searching refuse it: without it the text would only seem to lack the word.
     keep_BT = ~(weights_BT <= 0) & content.mask_BT.numpy()
     ids_BT = content.ids_BT.numpy().astype(np.int32)
     rows = [(ids[keep], weights[keep]) for ids, weights, keep in zip(ids_BT, weights_BT, keep_BT, strict=True)]
     if config.sparse_topk is not None:
         rows = [keep_topk(ids, weights, config.sparse_topk) for ids, weights in rows]
-    return (
-        np.concatenate([ids for ids, _ in rows]),
-        np.concatenate([weights for _, weights in rows]),
-        offsets_of([len(ids) for ids, _ in rows]),
+    return Representations(
+        vectors_MH=slots.vectors_MH.numpy(),
+        offsets=offsets_of(valid_BK.sum(1).numpy()),
+        slot_tokens=_strongest_words(content, logits_BKT)[valid_BK].numpy(),
+        impact_ids=np.concatenate([ids for ids, _ in rows]),
+        impact_weights=np.concatenate([weights for _, weights in rows]),
+        impact_offsets=offsets_of([len(ids) for ids, _ in rows]),
+        n_tokens=np.array([text.n_tokens for text in texts], np.int32),
     )
 
 
@@ -183,8 +174,7 @@ def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Ten
 def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
     """Return float32 weights of the same shape: as they are (paper), or in hundredths (the authors' code).
 
-    `trunc100` multiplies by 100 and cuts, `round100` multiplies by 100 and rounds half to even. Weights below
-    one hundredth may become 0; dropping them is the caller's business.
+    `trunc100` truncates hundredths, `round100` rounds them half to even; small weights become 0.
     """
     weights = np.asarray(weights, dtype=np.float32)
     if rounding == "none":

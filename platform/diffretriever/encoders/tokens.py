@@ -11,19 +11,19 @@ Legend: B texts of a batch, L padded length, M vectors of all texts, N tokens of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from scipy.cluster.hierarchy import fcluster, ward
 
-from diffretriever.backbones.base import pad_right
 from diffretriever.backbones.device import to_host
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.slot_layers import mean_state
-from diffretriever.encoders.base import BackboneEncoder, TextStates
+from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PrefixedPreparer, PreparedText
-from diffretriever.encoders.readout import stored_vectors, unit, unit_float16
+from diffretriever.encoders.readout import TextStates, stored_vectors, unit, unit_float16
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import Side, TokensRetriever
 
@@ -51,50 +51,52 @@ class TokensEncoder(BackboneEncoder):
         """Return the preparer that writes the prefix."""
         return TokensPreparer(vocabulary, config)
 
-    def begin_batch(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        """Begin with one batch: one forward pass; no logits are computed."""
-        if any(text.slots for text in texts):
-            return self._begin_clusters(texts)
+    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Encode one batch by one forward pass.
+
+        Returns:
+            Vectors [M, H], float16 before they are clustered; counts of tokens [B]; of texts to be clustered, means
+            [B, H].
+        """
         with torch.inference_mode():
-            states = self.forward(texts)
-            vectors_MH = to_host(stored_vectors(states.hidden_BKH, states.valid_BK))
-        counts, n_tokens = states.valid_BK.sum(1).numpy(), [text.n_tokens for text in texts]
-        return lambda: Representations.of_vectors(vectors_MH.numpy(), counts, n_tokens)
+            hidden_BLH, own_BL = self._read(texts)
+            means_BH = None
+            if any(text.slots for text in texts):
+                means_BH = to_host(mean_state(hidden_BLH, own_BL))
+            elif self.config.mean_share:
+                hidden_BLH = self._with_share(hidden_BLH, own_BL)
+            return to_host(stored_vectors(hidden_BLH, own_BL)), own_BL.sum(1), means_BH
+
+    def represent(
+        self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+    ) -> Representations:
+        """Cluster passages if they are to be clustered; see the base class."""
+        vectors_MH, counts_B, means_BH = computed
+        if means_BH is not None:
+            parts = [
+                clustered(tokens_NH.float(), text.slots or len(tokens_NH))
+                for tokens_NH, text in zip(vectors_MH.split(counts_B.tolist()), texts, strict=True)
+            ]
+            counts_B = torch.tensor([len(part_CH) for part_CH in parts])
+            means_MH = means_BH.repeat_interleave(counts_B, dim=0)
+            vectors_MH = unit_float16(with_mean(torch.cat(parts), means_MH, self.config.mean_share))
+        return Representations.of_vectors(vectors_MH.numpy(), counts_B.numpy(), [text.n_tokens for text in texts])
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return the states of all tokens, floating [B, L, H], with the mean's share in them; see the base class."""
         hidden_BLH, own_BL = self._read(texts)
-        if self.config.mean_share:
-            means_BH = mean_state(hidden_BLH, own_BL)
-            hidden_BLH = with_mean(hidden_BLH, means_BH[:, None], self.config.mean_share)
-        return TextStates(hidden_BLH, own_BL)
+        return TextStates(self._with_share(hidden_BLH, own_BL) if self.config.mean_share else hidden_BLH, own_BL)
+
+    def _with_share(self, hidden_BLH: torch.Tensor, own_BL: torch.Tensor) -> torch.Tensor:
+        return with_mean(hidden_BLH, mean_state(hidden_BLH, own_BL)[:, None], self.config.mean_share)
 
     def _read(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the states on the device, floating [B, L, H], and on the CPU which are no pads', bool [B, L]."""
+        """Return the states on the device, floating [B, L, H], and on the CPU the mask of real tokens, bool [B, L]."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         positions_BL = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape)
         no_tokens = torch.zeros(0, dtype=torch.int64)
         hidden_BLH, _ = self.backbone.forward(ids_BL, mask_BL, positions_BL, no_tokens)
         return hidden_BLH, mask_BL.bool()
-
-    def _begin_clusters(self, texts: Sequence[PreparedText]) -> Callable[[], Representations]:
-        with torch.inference_mode():
-            hidden_BLH, own_BL = self._read(texts)
-            tokens_MH = to_host(stored_vectors(hidden_BLH, own_BL))
-            means_BH = to_host(mean_state(hidden_BLH, own_BL))
-        lengths = own_BL.sum(1).tolist()
-
-        def finish() -> Representations:
-            parts = [
-                clustered(tokens_NH.float(), text.slots or len(tokens_NH))
-                for tokens_NH, text in zip(tokens_MH.split(lengths), texts, strict=True)
-            ]
-            counts = torch.tensor([len(part_CH) for part_CH in parts])
-            own_means_MH = means_BH.repeat_interleave(counts, dim=0)
-            vectors_MH = unit_float16(with_mean(torch.cat(parts), own_means_MH, self.config.mean_share))
-            return Representations.of_vectors(vectors_MH.numpy(), counts.numpy(), [text.n_tokens for text in texts])
-
-        return finish
 
 
 def with_mean(vectors_MH: torch.Tensor, means_MH: torch.Tensor, share: float) -> torch.Tensor:

@@ -35,7 +35,7 @@ from diffretriever.representations import not_finite
 from diffretriever.schemas.retriever import RetrieverConfig
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.base import Encoded, Encoder
+    from diffretriever.encoders.base import Encoder, Submitted
     from diffretriever.encoders.preparer import PreparedText
     from diffretriever.representations import Representations
 
@@ -202,8 +202,8 @@ class EncodeBlocks(Stage):
             began = time.monotonic()
             prepared = from_arrow(block)
             with self._turn:
-                finish = self._launched(encoder, prepared)
-            parts, cost = finish()
+                submitted = self._submitted(encoder, prepared)
+            parts, cost = submitted.result()
             table, parts, left_out = _finite_only(block, parts)
             texts = table.select(self._writers[0].text_columns)
             found = zip(self._writers, parts, strict=True)
@@ -222,14 +222,9 @@ class EncodeBlocks(Stage):
                 peak_memory=peak_memory(encoder.facts.device),
             )
 
-    def _launched(self, encoder: Encoder, texts: list[PreparedText]) -> Callable[[], Encoded]:
-        """Give the device a block; return what waits for its representations for each index."""
-        from diffretriever.encoders.masked import MaskedEncoder
-
-        if len(self._budgets) == 1:
-            return encoder.launch(texts)
-        assert isinstance(encoder, MaskedEncoder), "only such retrievers have budgets"
-        return encoder.launch_cut(texts, list(self._budgets.values()))
+    def _submitted(self, encoder: Encoder, texts: list[PreparedText]) -> Submitted:
+        """Give the device a block, whose texts have one representation for each index."""
+        return encoder.submit(texts, list(self._budgets.values()) if len(self._budgets) > 1 else [])
 
 
 def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:

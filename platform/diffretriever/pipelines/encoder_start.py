@@ -139,7 +139,6 @@ def load_in_actor(start: EncoderStart) -> Encoder:
     import torch
 
     from diffretriever.encoders import load_encoder
-    from diffretriever.encoders.room import chosen_tokens
 
     torch.set_num_threads(start.threads)
     encoder = load_encoder(retriever_from(start.retriever_json), start.device)
@@ -156,7 +155,7 @@ def load_in_actor(start: EncoderStart) -> Encoder:
             )
     if start.compiled:
         encoder.compile_layers()
-    encoder.tokens_per_batch = chosen_tokens(encoder, start.tokens_per_batch)
+    encoder.fit_batches(start.tokens_per_batch)
     return encoder
 
 

@@ -210,7 +210,6 @@ class LocalExecutor(Executor):
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
         from diffretriever.encoders import load_encoder
-        from diffretriever.encoders.room import chosen_tokens
         from diffretriever.index.manifest import manifest_of
 
         wanted = self.config.tokens_per_batch
@@ -219,7 +218,7 @@ class LocalExecutor(Executor):
                 self.encoder = load_encoder(with_commits(retriever), self.device)
                 if self.config.compiled:
                     self.encoder.compile_layers()
-                self.encoder.tokens_per_batch = chosen_tokens(self.encoder, wanted)
+                self.encoder.fit_batches(wanted)
         elif wanted != "auto":
             self.encoder.tokens_per_batch = wanted
         return manifest_of(self.encoder)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.base import pad_right
+from diffretriever.backbones.inputs import pad_right
 from diffretriever.collections import Passage
-from diffretriever.encoders.base import token_budget_batches, tokens_per_batch
+from diffretriever.encoders.batching import token_budget_batches, tokens_per_batch
 from diffretriever.encoders.preparer import Prompt, frame, join_title
 from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig

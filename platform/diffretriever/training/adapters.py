@@ -24,8 +24,8 @@ from diffretriever import __version__
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import LowRank, match_modules, module_names, outside_of_layers
 from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
-from diffretriever.backbones.base import compute_adapted_by
 from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.linear import compute_adapted_by
 from diffretriever.backbones.slot_layers import (
     MODULE,
     SLOTS_FILE,
@@ -52,8 +52,8 @@ def attach_lora(
     """Put a new adapter on a backbone in place, freeze everything else, and return its config.
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
-    authors' DeepSpeed configuration. B, the token head and the readout's R start as zero, so nothing changes yet. Slot
-    embeddings start with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
+    authors' DeepSpeed configuration. B and the token head start as zero, so nothing changes yet. Slot embeddings start
+    with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
 
     Args:
         backbone: without an adapter.
@@ -107,8 +107,6 @@ def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout, word_
         spread = float(backbone.model.get_input_embeddings().weight.float().std())
         embeddings_SH = spread * torch.randn(recipe.slot_layers, size)
         token_head_HH = torch.zeros(size, size)
-    if readout == "residual":
-        residual_HH = torch.zeros(size, size)
     # Slots attend to similar states from the start: with even attention all slots are the mean, and stay it.
     if readout == "pooling":
         residual_HH, attention_HH = torch.eye(size), torch.eye(size)

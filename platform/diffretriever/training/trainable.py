@@ -19,9 +19,10 @@ from torch.nn.functional import pad
 
 from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import mean_state
-from diffretriever.encoders.base import BackboneEncoder, TextStates, similar_lengths
+from diffretriever.encoders.base import BackboneEncoder
+from diffretriever.encoders.batching import similar_lengths
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.encoders.readout import pooled_impacts, unit
+from diffretriever.encoders.readout import TextStates, pooled_impacts, unit
 from diffretriever.encoders.tokens import with_mean
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
