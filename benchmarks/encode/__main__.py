@@ -46,6 +46,8 @@ class EncodeBenchmark(Benchmark):
     """Passages for (d), of words of the built-in collection; each is cut at 256 tokens, or nearly as long."""
     vocab_size: PositiveInt = 152_064
     """Vocabulary of the random model of (b); the default is that of Dream 7B."""
+    repeats: PositiveInt = 3
+    """Measurements of each loop; the ratio is the median."""
 
     @model_validator(mode="after")
     def _enough_blocks(self) -> EncodeBenchmark:
