@@ -9,6 +9,7 @@ import gc
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # A look through everything takes most of a second: seldom.
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seconds that each folder of tests took, in all processes together."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = Path(report.nodeid.partition("::")[0]).parent
+                seconds[folder.parts[1] if len(folder.parts) > 1 else "tests"] += report.duration
+    if seconds:
+        terminalreporter.section("seconds by folder")
+        terminalreporter.write_line(", ".join(f"{name} {spent:.0f}" for name, spent in seconds.most_common()))
 
 
 class Scheduling(LoadFileScheduling):
