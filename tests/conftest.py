@@ -9,9 +9,10 @@ import gc
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the seconds that each folder of tests took, in all processes together."""
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -55,7 +56,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds[folder.parts[1] if len(folder.parts) > 1 else "tests"] += report.duration
     if seconds:
         terminalreporter.section("seconds by folder")
-        terminalreporter.write_line(", ".join(f"{name} {spent:.0f}" for name, spent in seconds.most_common()))
+        terminalreporter.write_line(
+            ", ".join(f"{name} {spent:.0f}" for name, spent in sorted(seconds.items(), key=itemgetter(1), reverse=True))
+        )
 
 
 class Scheduling(LoadFileScheduling):
