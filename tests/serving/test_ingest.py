@@ -153,6 +153,19 @@ def test_answers_under_writes_are_each_of_one_version(
     assert all(new == version - first and rows == 60 + new for version, rows, new in answers)
 
 
+def test_a_passage_that_the_encoder_rejects_is_a_problem_with_the_reason(
+    client: TestClient, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*_: object) -> None:
+        raise ValueError("no room for the text")
+
+    monkeypatch.setattr(type(encoder.preparer), "prepare_passages", reject)
+    refused = client.post("/passages", json={"passages": [{"id": "n1", "text": "heat of a wing"}]})
+    assert (refused.status_code, refused.json()["field"]) == (422, "passages")
+    assert "no room for the text" in refused.json()["detail"]
+    assert PassageIndex.open(own_index.uri).version == own_index.version
+
+
 def test_a_full_disk_refuses_passages_and_nothing_else(
     client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,7 +61,7 @@ def add(
         encode: returns the representations of titles and texts.
 
     Raises:
-        InvalidError: metadata without a column, or a passage encodes to NaN; nothing is written.
+        InvalidError: metadata without a column, or a passage that cannot be encoded; nothing is written.
         UnavailableError: another job writes to the index, or the disk is full.
     """
     with _changing(uri, manifest, "written") as index:
@@ -74,12 +74,16 @@ def add(
                 collections.append(collection)
         replaced = [passage.id for passage in new if passage.id in stored]
         if new:
-            encoded = encode([passage.title for passage in new], [passage.text for passage in new])
+            try:
+                encoded = encode([passage.title for passage in new], [passage.text for passage in new])
+                table = beside(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
+            except ValueError as error:
+                detail = f"a passage cannot be encoded: {error}"
+                raise InvalidError(detail, "correct the passage, or leave it out", "passages") from None
             wrong = not_finite(encoded).tolist()
             if wrong:
                 detail = f"{named([new[row].id for row in wrong])} would be stored with NaN or infinity"
                 raise InvalidError(detail, "leave it out, and report it to the operator of this server", "passages")
-            table = beside(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
             Committer(index).commit({"request": write_block(index.uri, table)}, replaced)
         return IngestResponse(
             added=len(new) - len(replaced),
