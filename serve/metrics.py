@@ -20,7 +20,6 @@ _TAGS: dict[Measured, str] = {
     "stage_ms": "stage",
     "batch_requests": "kind",
     "waiting_requests": "kind",
-    "reduced_requests": "level",
 }
 _AGENT_S = 5.0
 
@@ -35,7 +34,6 @@ class RayMetrics:
             "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, tag_keys=kind),
             "waiting_requests": Gauge("diffretriever_waiting_requests", "Requests after the batch", tag_keys=kind),
             "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS),
-            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
             "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard"),
             "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
             "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),

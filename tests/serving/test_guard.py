@@ -13,7 +13,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.guard import Guard, Keys
-from diffretriever.serving.load import Caps, Load
 
 
 class Sent:
@@ -50,7 +49,7 @@ async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
 
 def guard(keys: Keys | None = None, **settings: Any) -> Guard:
     config = ServeConfig.model_validate({"index": "i", **settings})
-    return Guard(answer, config, keys or Keys(), Load(config.max_ongoing, (Caps(),)))
+    return Guard(answer, config, keys or Keys())
 
 
 async def request(
