@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray._common.utils import import_attr
 from ray.exceptions import ActorDiedError
 from ray.serve._private.http_util import convert_object_to_asgi_messages
 from starlette.types import Message, Receive, Scope, Send
 
-from diffretriever.serve.front import ENVIRONMENT, Front
+from diffretriever.serve.front import Front
 
 LONG_S = 3600.0
 """Longer than a test may take."""
@@ -184,28 +183,9 @@ def test_who_comes_while_it_is_deployed_waits(ours: Handle, monkeypatch: pytest.
     assert run(lambda: request(Front(proxy))).status == 200
 
 
-def test_without_any_application_there_will_be_one() -> None:
-    proxy = Proxy()
-    proxy.routes = {}
-    assert_retryable(run(lambda: request(Front(proxy))), "starting or ending")
-
-
 def test_slow_bodies_do_not_reach_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.serve.front._BODY_S", 0.1)
     proxy = Proxy(200, {})
     answer = run(lambda: request(Front(proxy), "/ours/search", *[b"x"] * 50, wait=0.02))
     assert (answer.status, answer.headers["connection"]) == (408, "close")
     assert not proxy.bodies
-
-
-def test_long_bodies_pass_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.serve.front._HELD_BYTES", 4)
-    proxy = Proxy(200, {})
-    assert run(lambda: request(Front(proxy), "/ours/passages", b"abc", b"def", b"ghi")).status == 200
-    assert proxy.bodies == [b"abcdefghi"]
-
-
-def test_ray_finds_it() -> None:
-    (place,) = ENVIRONMENT.values()
-    (only,) = import_attr(place)()
-    assert isinstance(only.cls(Proxy()), Front)

@@ -75,11 +75,6 @@ async def request(
     return sent
 
 
-def test_a_body_in_parts_arrives_whole() -> None:
-    sent = asyncio.run(request(guard(), b"a", b"b", b"c"))
-    assert [message.get("body") for message in sent.messages] == [None, b"abc"]
-
-
 def test_too_many_requests_are_refused_at_once() -> None:
     async def ask() -> list[Sent]:
         busy = guard(max_ongoing=2, limits={"timeout_s": 0.2})
@@ -206,17 +201,6 @@ def test_a_page_of_another_site_changes_nothing(origin: str | None, writing: int
         for method, path in asked:
             sent = asyncio.run(request(through, b"", path=path, method=method, origin=origin))
             assert sent.status == expected, (method, path)
-
-
-def test_a_websocket_is_closed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    async def receive() -> Message:
-        return {"type": "websocket.connect"}
-
-    sent = Sent()
-    scope = {"type": "websocket", "path": "/search", "headers": [(b"host", b"localhost")]}
-    asyncio.run(guard()(scope, receive, sent))
-    assert [message["type"] for message in sent.messages] == ["websocket.close"]
-    assert not caplog.text
 
 
 @pytest.mark.parametrize("name", ["DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY"])

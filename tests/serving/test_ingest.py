@@ -13,10 +13,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
-from diffretriever.schemas.retriever import RetrieverBase
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import Bm25Search
-from diffretriever.serving import snapshots
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
@@ -49,27 +46,6 @@ def test_added_passages_are_those_of_an_encode_job(
     assert [[(hit["id"], hit["score"]) for hit in each["hits"]] for each in body["results"]] == expected
     (stored,) = own_index.dataset.to_table(["n_tokens"], filter="id = 'n1'").to_pylist()
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
-
-
-def test_words_are_counted_before_a_version_answers(
-    client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[int] = []
-
-    class Noted(Bm25Search):
-        def __init__(self, index: PassageIndex) -> None:
-            super().__init__(index)
-            opened.append(index.version)
-
-    monkeypatch.setattr(snapshots, "Bm25Search", Noted)
-    client.delete("/passages/d7").raise_for_status()
-    assert opened == [], "hybrid is the default mode, which has no need of them"
-    monkeypatch.setattr(RetrieverBase, "ranked_by", property(lambda _: "dense+0.05bm25"))
-    answer = client.delete("/passages/d8").raise_for_status().json()
-    assert opened == [answer["version"]]
-    found = client.post("/search", json={"query": "heat", "k": 3}).raise_for_status().json()
-    assert (found["mode"], found["index"]["version"]) == ("dense+0.05bm25", answer["version"])
-    assert opened == [answer["version"]]
 
 
 def test_deleted_passages_are_gone(client: TestClient, own_index: PassageIndex) -> None:

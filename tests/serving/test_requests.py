@@ -91,14 +91,6 @@ def test_a_filter_by_collection(client: TestClient, index: PassageIndex) -> None
     assert {hit.collection for result in answer.results for hit in result.hits} == {"other's"}
 
 
-def test_adaptive_budgets_say_why(client: TestClient) -> None:
-    result = search(client, query=QUERIES[0], budget="adaptive").results[0]
-    assert result.budget.reason == "adaptive"
-    assert result.budget.rule == "rule"
-    assert result.budget.slots in result.budget.allowed
-    assert result.budget.features.keys() == {"length"}
-
-
 @pytest.mark.parametrize(("selector", "rule"), [(None, "rule"), ("fixed:2", "fixed:2")])
 def test_the_selector_of_the_settings_chooses(index: PassageIndex, selector: str | None, rule: str) -> None:
     client = TestClient(make_api(local_service(index.uri, selector=selector), Keys(), None))

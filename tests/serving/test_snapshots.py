@@ -40,15 +40,6 @@ def test_a_version_that_opens_slowly_holds_up_no_other(
         assert waiting.result().whole.version == own_index.version
 
 
-def test_a_version_that_cannot_be_opened_is_tried_again(own_index: PassageIndex) -> None:
-    snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
-    later = Version.of(own_index)._replace(number=own_index.version + 1)
-    with pytest.raises(ValueError, match=f"keeps no version {later.number}"):
-        snapshots.get(later)
-    own_index.delete(["d1"])
-    assert snapshots.get(later).whole.version == later.number
-
-
 def test_bm25_is_opened_once_and_tried_again(own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[PassageIndex] = []
 

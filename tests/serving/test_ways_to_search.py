@@ -34,11 +34,6 @@ def rankings(client: TestClient) -> list[Any]:
     return [[(hit["id"], hit["scores"]) for hit in result["hits"]] for each in answers for result in each["results"]]
 
 
-def test_an_index_as_the_demo_leaves_it_is_streamed(index: PassageIndex) -> None:
-    with served(index.uri) as client:
-        assert ways(client) == {"dense": ["stream"], "sparse": ["stream"]}
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

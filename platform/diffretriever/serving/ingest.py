@@ -52,13 +52,7 @@ def add(
     passages: Sequence[PassageIn],
     encode: Callable[[list[str], list[str]], Representations],
 ) -> IngestResponse:
-    """Encode and write passages in one commit, except those that the index has already.
-
-    Args:
-        uri: of the index.
-        manifest: of the index that is served.
-        passages: checked.
-        encode: returns the representations of titles and texts.
+    """Encode and write checked passages in one commit, except those that the index has already.
 
     Raises:
         InvalidError: metadata without a column, or a passage that cannot be encoded; nothing is written.
@@ -94,12 +88,7 @@ def add(
 
 
 def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse:
-    """Delete one passage.
-
-    Raises:
-        NotFoundError: the index does not contain it.
-        UnavailableError: another job writes to the index, or the disk is full.
-    """
+    """Delete one passage; raise a problem if it is unknown, or the index cannot be written to."""
     with _changing(uri, manifest, "deleted") as index:
         if not index.passages([passage_id]):
             raise NotFoundError(f"there is no passage '{shortened(passage_id)}'", "check the id", "id")

@@ -79,13 +79,7 @@ def shown_passages(searches: Sequence[Search]) -> dict[Version, dict[int, dict[s
 def query_results(
     search: Search, shown: Mapping[int, dict[str, Any]], explained: list[Explanation] | None
 ) -> list[QueryResult]:
-    """Return the ranking of each query of a search.
-
-    Args:
-        search: with its best passages.
-        shown: the fields of each passage, by row.
-        explained: the explanation of each hit; None: none.
-    """
+    """Return the ranking of each query of a search, with the fields `shown` of each row and its explanations."""
     best = search.best
     rows, names, values = best.rows().tolist(), best.names(), best.scores_F.tolist()
     columns = {name: scores_in(found, best) for name, found in search.found.items()}
@@ -124,15 +118,7 @@ def explanations(
     tokenizer: threading.Lock,
     read: Callable[[np.ndarray, int], list[Reading]],
 ) -> list[Explanation]:
-    """Explain every hit of all queries of a search.
-
-    Args:
-        search: with its best passages.
-        shown: the fields of each passage, by row.
-        preparer: of the encoder.
-        tokenizer: lock of the preparer.
-        read: returns the words that vectors predict, that many for each.
-    """
+    """Explain every hit of all queries of a search; `read` returns the words that vectors predict."""
     words = search.request.words
     reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
     rows, places = np.unique(search.best.rows(), return_inverse=True)
@@ -149,14 +135,7 @@ def explanations(
 
 
 def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, name: NameWord) -> EncodedQuery:
-    """Return one query's representations as `POST /encode` responds with them.
-
-    Args:
-        text: the query.
-        budget: its K_q.
-        encoded: its representations.
-        name: returns the text of a vocabulary entry.
-    """
+    """Return one query's representations as `POST /encode` responds with them."""
     slots = [
         EncodedSlot(words=words, vector=vector.tolist())
         for words, vector in zip(slot_words(encoded, name), encoded.vectors_MH.astype(np.float64), strict=True)

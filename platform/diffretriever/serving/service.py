@@ -77,18 +77,7 @@ class Service:
         backend: Backend,
         measure: Measure = unmeasured,
     ) -> None:
-        """Serve an index.
-
-        Args:
-            config: of the application.
-            index: the version to begin with.
-            preparer: of the encoder that made it.
-            backend: encodes and searches.
-            measure: receives measurements.
-
-        Raises:
-            ValueError: the selector cannot be used for this index.
-        """
+        """Serve `index` and its later versions; raise `ValueError` if the selector cannot be used for it."""
         self.config = config
         most = min(config.limits.max_budget, preparer.most_slots or config.limits.max_budget)
         self.limits = config.limits.model_copy(update={"max_budget": most})
@@ -351,11 +340,7 @@ class Service:
 def open_budgets(
     config: ServeConfig, index: PassageIndex, preparer: Preparer
 ) -> tuple[int | None, BudgetChooser | None]:
-    """Return the retriever's own K_q, and the selector of adaptive budgets.
-
-    Raises:
-        ValueError: the selector cannot be used for this index.
-    """
+    """Return the retriever's own K_q and the selector of adaptive budgets; raise `ValueError` if it does not fit."""
     retriever = index.manifest.retriever
     budget = retriever.max_vectors("query") if retriever.has_query_budget else None
     chooser = None

@@ -125,23 +125,12 @@ class SearchSpec:
 
 
 class Snapshot:
-    """One version of an index, or a shard of it, ready to be searched.
-
-    Attributes:
-        whole: the version.
-    """
+    """One version of an index, or a shard of it, ready to be searched."""
 
     def __init__(
         self, whole: PassageIndex, shard: tuple[int, int], options: SearchOptions, device: torch.device
     ) -> None:
-        """Open a version, or a shard of it.
-
-        Args:
-            whole: the version.
-            shard: number of the shard, from 0, and the number of shards.
-            options: of the searches.
-            device: of dense searches.
-        """
+        """Open the shard with a number, from 0, of a number of shards."""
         self.whole = whole
         number, shards = shard
         fragments = shard_fragments(whole, shards)[number] if shards > 1 else None
@@ -188,14 +177,6 @@ class Snapshots:
         shard: tuple[int, int] = (0, 1),
         measure: Measure = unmeasured,
     ) -> None:
-        """Open versions when `get` is first called with them.
-
-        Args:
-            options: of the searches.
-            device: of dense searches.
-            shard: number of the shard, from 0, and the number of shards.
-            measure: receives the newest version and its size.
-        """
         self._options, self._device, self._shard, self._measure = options, device, shard, measure
         self._open: dict[Version, Snapshot] = {}
         self._lock = threading.Lock()
