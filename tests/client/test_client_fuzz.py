@@ -10,30 +10,18 @@ from hypothesis import strategies as st
 
 from diffretriever.client import ClientError, Retries
 from diffretriever.schemas.serve import SearchResponse
-from tests.client.service import FOUND, REFUSED, awaited, blocking
+from tests.client.service import awaited, blocking
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
 )
-_answers = [json.loads(each.model_dump_json()) for each in (FOUND, REFUSED)]
-_nearly = st.builds(
-    lambda answer, place, by: {**answer, list(answer)[place % len(answer)]: by},
-    st.sampled_from(_answers),
-    st.integers(0, 9),
-    _json,
-)
-_bodies = (_nearly | _json).map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
+_bodies = _json.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
 _header = st.sampled_from(
     [
         ("retry-after", "\x00"),
-        ("retry-after", "Mon, 01 Jan 0001 00:00:00 +9959"),
-        ("content-type", "application/json; charset=klingon"),
         ("content-encoding", "gzip"),
-        ("content-encoding", "br, deflate"),
         ("location", "http://[broken"),
-        ("location", "//"),
-        ("set-cookie", "=;;\x01"),
     ]
 )
 
