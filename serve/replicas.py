@@ -20,7 +20,7 @@ from ray.serve.schema import ServeStatus
 from diffretriever.serving.problems import UnavailableError
 
 T = TypeVar("T")
-GONE = "a replica has died and is being replaced"
+_GONE = "a replica has died and is being replaced"
 _PATIENCE_S = 0.5
 """Seconds between looks, for a request that waits."""
 _LOOK_S = 5.0
@@ -51,7 +51,7 @@ class Replicas:
                 await self.check()
                 return await self.while_alive(partial(getattr(self._handle, method).remote, *arguments))
         except (RayActorError, DeploymentUnavailableError):
-            raise UnavailableError(GONE) from None
+            raise UnavailableError(_GONE) from None
         except BackPressureError:
             raise UnavailableError("too many requests are waiting") from None
 
@@ -84,7 +84,7 @@ class Replicas:
             self._looking = asyncio.create_task(self._ping())
         await asyncio.shield(self._looking)
         if self._are_gone:
-            raise UnavailableError(GONE)
+            raise UnavailableError(_GONE)
 
     async def _ping(self) -> None:
         self._are_gone = not (await self._any_answers() or await self._are_being_deployed())

@@ -70,13 +70,8 @@ class Answer:
         return self.response.status_code
 
 
-def keep_asking(
-    url: str, is_enough: Callable[[list[Answer]], bool], may_be_reset: bool = False, **body: Any
-) -> list[Answer]:
-    """Ask from three threads until the answers so far are enough; fail if they never are, or if a connection is lost.
-
-    With `may_be_reset`, who lost a connection asks again.
-    """
+def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any) -> list[Answer]:
+    """Ask from three threads until the answers so far are enough; fail if a connection is lost."""
     answers: list[Answer] = []
     end = time.monotonic() + LIMIT_S
 
@@ -85,12 +80,7 @@ def keep_asking(
             while not answers or not is_enough(answers):
                 asked = time.monotonic()
                 assert asked < end
-                try:
-                    response = client.post(f"{url}/search", json=body)
-                except httpx2.ReadError:
-                    if not may_be_reset:
-                        raise
-                    continue
+                response = client.post(f"{url}/search", json=body)
                 answers.append(Answer(asked, time.monotonic() - asked, response))
                 # A replica that starts meanwhile needs the processor, too.
                 time.sleep(0.02 if response.status_code == 200 else 0.1)

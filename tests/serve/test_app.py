@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,6 @@ import httpx2
 import pytest
 
 from benchmarks.serve.session import kill_actor
-from diffretriever.collections import Passage
-from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
@@ -27,13 +24,12 @@ from tests.serve.asking import (
     MODES,
     Answer,
     ask,
-    in_threads,
     keep_asking,
     note_measured,
     pairs,
     wait_until,
 )
-from tests.serving.serving_cases import QUERIES, write_passages
+from tests.serving.serving_cases import QUERIES
 
 pytestmark = pytest.mark.cluster
 
@@ -54,18 +50,6 @@ def test_answers_are_those_of_the_search_job(
         assert [result["budget"]["slots"] for result in answer["results"]] == budgets
 
 
-def test_filters_and_explanations(client: httpx2.Client) -> None:
-    answer = ask(client, query=QUERIES[0], filter={"collection": "other's"}, explain=True, words=2, k=3)
-    for hit in answer["results"][0]["hits"]:
-        assert hit["collection"] == "other's"
-        assert [len(reading) for reading in hit["explanation"]["query_readings"]] == [2] * 4
-        assert len(hit["explanation"]["passage_readings"]) == len(hit["explanation"]["passage_slots"])
-        assert len(hit["explanation"]["slots"]) == 4
-        products = [slot["product"] for slot in hit["explanation"]["slots"]]
-        if hit["scores"]["dense"] is not None:
-            assert sum(products) / 4 == pytest.approx(hit["scores"]["dense"], abs=1e-5)
-
-
 def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client, index: PassageIndex) -> None:
     added = client.post("/passages", json={"passages": [{"id": "new", "text": "heat"}]}).raise_for_status().json()
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
@@ -77,41 +61,6 @@ def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client
     found = ask(client, **body)
     assert found["index"]["version"] == deleted["version"] > added["version"]
     assert "new" not in dict(pairs(found)[0])
-
-
-def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: PassageIndex, encoder: Encoder) -> None:
-    """Another process adds passages one by one: an answer has as many of them as the version that it names."""
-    opened = PassageIndex.open(index.uri)
-    first, rows = opened.version, len(opened)
-    # An earlier test may have changed the index a moment ago.
-    wait_until(lambda: client.get("/index").json()["index"]["version"] == first)
-    answers: list[tuple[int, int, int]] = []
-    has_failed = threading.Event()
-
-    def one(_: int) -> None:
-        while not has_failed.is_set() and (not answers or answers[-1][0] < first + 3):
-            answer = ask(client, query="heat wing", k=100, mode="dense")
-            new = sum(hit["id"].startswith("v") for hit in answer["results"][0]["hits"])
-            answers.append((answer["index"]["version"], answer["index"]["rows"], new))
-
-    def write() -> None:
-        for number in range(3):
-            write_passages(encoder, index.uri, [Passage(f"v{number}", "", "heat wing")])
-            time.sleep(0.7)
-
-    def one_or_write(number: int) -> None:
-        try:
-            one(number) if number else write()
-        except BaseException:
-            has_failed.set()
-            raise
-
-    in_threads(one_or_write, 4)
-    latest = PassageIndex.open(index.uri)
-    latest.delete([f"v{number}" for number in range(3)])
-    assert {version for version, _, _ in answers} >= {first + 3}
-    assert all(new == version - first and found == rows + new for version, found, new in answers)
-    wait_until(lambda: client.get("/index").json()["index"]["version"] == latest.version)
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])

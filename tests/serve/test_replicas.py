@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -124,18 +123,6 @@ def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
     assert {type(each) for each in run(asking)} == {UnavailableError}
 
 
-def test_a_deployment_that_ends_during_a_look_leaves_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers while it goes on, and it is over as soon as that was heard."""
-    deployment = Deployment([2], [])
-
-    def status() -> SimpleNamespace:
-        deployment.pings = [None]
-        return SimpleNamespace(applications={"search": SimpleNamespace(status="RUNNING")})
-
-    monkeypatch.setattr("diffretriever.serve.replicas.serve.status", status)
-    assert run(lambda: Replicas(deployment, "search").ask("encode", "text")) == "text 2"
-
-
 def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._STATUS_S", 0.05)
@@ -243,15 +230,3 @@ def test_the_application_is_ready_while_an_encoder_and_enough_shards_are(
 
     with nullcontext() if is_ready else pytest.raises(UnavailableError):
         run(check)
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"shards": 2, "shards_needed": 3}, "there are 2 shards"),
-        ({"shards": 2, "shard_timeout_s": 1.0}, "say by shards_needed"),
-    ],
-)
-def test_settings_of_shards_that_say_nothing(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        ServeConfig.model_validate({"index": "i", "layout": "apart", **settings})

@@ -10,13 +10,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.search.explain import explain
-from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.encoders.encoder_cases import PARTS
@@ -66,21 +63,6 @@ def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: 
     assert {term.word: term.product for term in found.terms} == pytest.approx(expected)
     assert [term.product for term in found.terms] == sorted(expected.values(), reverse=True)
     assert not expected or sum(term.share for term in found.terms) == pytest.approx(1)
-
-
-def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder: Encoder) -> None:
-    searcher = open_searcher(index.uri)
-    assert isinstance(searcher, NeuralSearcher)
-    queries = encoder.encode_queries(QUERIES)
-    hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
-    for number in range(len(QUERIES)):
-        sparse = dict(hits["sparse"][number])
-        rows = hits["dense"][number : number + 1].rows()
-        stored = index.representations(rows)
-        for place, (passage, score) in enumerate(hits["dense"][number]):
-            found = explain(queries.take(np.array([number])), stored.take(np.array([place])), str)
-            assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
-            assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
 
 
 def test_parts_of_texts(tmp_path: Path) -> None:

@@ -14,14 +14,12 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.search import open_searcher
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
-from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
+from tests.serving.serving_cases import PASSAGES, QUERIES, served, write_passages
 
 
 @pytest.fixture
 def client(own_index: PassageIndex) -> Iterator[TestClient]:
-    with TestClient(make_api(local_service(own_index.uri, limits={"max_passages": 3}), Keys(), None)) as made:
+    with served(own_index.uri, limits={"max_passages": 3}) as made:
         yield made
 
 

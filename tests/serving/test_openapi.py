@@ -41,21 +41,6 @@ def test_it_is_valid(document: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(document).validate()
 
 
-def test_every_operation_is_grouped_and_says_which_keys_it_takes(document: dict[str, Any]) -> None:
-    tags = {tag["name"]: tag["description"] for tag in document["tags"]}
-    schemes = document["components"]["securitySchemes"]
-    assert all(scheme["description"] for scheme in schemes.values())
-    used = set()
-    for _, path, operation in operations(document):
-        used |= set(operation["tags"])
-        assert operation["description"]
-        is_open = path in {"/healthz", "/readyz"}
-        assert is_open == ("security" not in operation) == ("401" not in operation["responses"])
-        assert {name for each in operation.get("security", []) for name in each} == (set() if is_open else set(schemes))
-        assert ("403" in operation["responses"]) == path.startswith("/passages")
-    assert used == set(tags)
-
-
 def examples(content: dict[str, Any]) -> list[Any]:
     named = [each["value"] for each in content.get("examples", {}).values()]
     return [*named, content["example"]] if "example" in content else named

@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from torch import Tensor
 
 from diffretriever.backbones.graphs import PassGraphs
 from diffretriever.backbones.inputs import PassInputs
 from diffretriever.index.table import PassageIndex
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
-from tests.serving.serving_cases import QUERIES, local_service
+from tests.serving.serving_cases import QUERIES, served
 
 
 def answers(uri: str, *, recorded: bool) -> list[Any]:
-    with TestClient(make_api(local_service(uri, recorded=recorded), Keys(), None)) as client:
+    with served(uri, recorded=recorded) as client:
         asked = [*QUERIES, *QUERIES, QUERIES]
         bodies = [{"query": query, "k": 5, "mode": "dense", "budget": "adaptive"} for query in asked]
         found = [client.post("/search", json=body).raise_for_status().json()["results"] for body in bodies]

@@ -88,13 +88,13 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     writing = description.refusals(*_REFUSED, 403)
 
     @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
-    async def search(request: Annotated[SearchRequest, body(description.SEARCHES)]) -> SearchResponse:
+    async def search(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
     @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
     async def encode(
-        request: Annotated[EncodeRequest, body({"query": ("One query", description.ENCODING)})],
+        request: Annotated[EncodeRequest, body(description.ENCODING)],
     ) -> EncodeResponse:
         """Return the vectors and words of queries."""
         return await service.encode(request)
@@ -111,7 +111,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
 
     @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
     async def ingest(
-        request: Annotated[IngestRequest, body({"notes": ("Two passages", description.ADDING)})],
+        request: Annotated[IngestRequest, body(description.ADDING)],
     ) -> IngestResponse:
         """Add passages, or replace those with their ids."""
         return await service.ingest(request)

@@ -5,7 +5,6 @@ The examples follow each other: passages are added, then found, explained and de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Body
@@ -42,18 +41,9 @@ _STATE = http.IndexState(
     checked_seconds_ago=0.4,
 )
 
-SEARCHES: dict[str, tuple[str, http.SearchRequest]] = {
-    "query": ("One query, with the defaults", http.SearchRequest(query=_QUERY)),
-    "queries": (
-        "Several queries, each with a budget chosen from its text",
-        http.SearchRequest(query=[_QUERY, "bread without yeast"], k=3, budget="adaptive"),
-    ),
-    "explained": (
-        "In one collection, with explanations",
-        http.SearchRequest(query=_QUERY, k=3, filter=http.Filter(collection="notes"), explain=True, words=3),
-    ),
-}
-"""Name → title, and a body of `POST /search`."""
+SEARCHING = http.SearchRequest(
+    query=_QUERY, k=3, budget="adaptive", filter=http.Filter(collection="notes"), explain=True, words=3
+)
 ENCODING = http.EncodeRequest(query=_QUERY)
 ADDING = http.IngestRequest(passages=[_NOTE, http.PassageIn(id="note-2", text="Sourdough rises for a night.")])
 FOUND = http.SearchResponse(
@@ -118,14 +108,14 @@ WELL = http.Health(status="ok")
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of problems, by status."""
     found: dict[int | str, dict[str, Any]] = {}
-    for kind in problems.KINDS:
-        if kind.status in statuses:
+    for kind in [problems.RequestError, *problems.RequestError.__subclasses__()]:
+        if kind.status in statuses and kind.status not in found:
             example = http.Problem(
                 type=f"urn:diffretriever:problem:{kind.kind}",
                 title=kind.title,
                 status=kind.status,
-                detail=str(kind.__doc__).removesuffix("."),
-                fix="the fix for this request",
+                detail="the mistake in this request",
+                fix="the suggested fix",
                 instance="/search",
             ).model_dump(mode="json")
             content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
@@ -139,11 +129,7 @@ def answer(example: BaseModel) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": "The answer", "content": content}}
 
 
-def body(examples: Mapping[str, tuple[str, BaseModel]]) -> Any:
-    """Return a request body with named examples, each without its default values."""
-    return Body(
-        openapi_examples={
-            name: {"summary": summary, "value": example.model_dump(mode="json", exclude_defaults=True)}
-            for name, (summary, example) in examples.items()
-        }
-    )
+def body(example: BaseModel) -> Any:
+    """Return a request body with an example, in which default values are left out."""
+    value = example.model_dump(mode="json", exclude_defaults=True)
+    return Body(openapi_examples={"example": {"summary": "Example", "value": value}})

@@ -141,18 +141,3 @@ class UnavailableError(RequestError):
     def __init__(self, detail: str, retry_after: int = 2) -> None:
         super().__init__(detail, f"send the same request again after {retry_after} seconds")
         self.headers = {"Retry-After": str(retry_after)}
-
-
-KINDS: tuple[type[RequestError], ...] = (
-    MalformedError,
-    UnauthorizedError,
-    ForbiddenError,
-    NotFoundError,
-    TooSlowError,
-    TooLargeError,
-    UnsupportedError,
-    InvalidError,
-    MisdirectedError,
-    UnavailableError,
-)
-"""The problems of the OpenAPI description."""

@@ -115,10 +115,9 @@ class Service:
         passages = request.k * len(texts)
         most = self.limits.max_explained if request.explain else self.limits.max_hits
         if passages > most:
-            fits = most * request.k // passages
-            fix = f"ask for a k of at most {fits}" if fits else f"send at most {most} queries"
             to_explain = " to explain" if request.explain else ""
-            raise InvalidError(f"{passages} passages are too many{to_explain}", f"{fix} in a request", "k")
+            fix = f"ask for at most {most} in a request, k times the queries"
+            raise InvalidError(f"{passages} passages are too many{to_explain}", fix, "k")
         if request.words:
             self._check_words(request, passages)
         mode = request.mode or self._retriever.ranked_by
@@ -126,7 +125,7 @@ class Service:
             fix = suggest(mode, self._retriever.offered_modes).strip()
             raise InvalidError(f"this index has no {shortened(mode)} scores", fix, "mode")
         condition = await self._condition(view, request.filter)
-        if "bm25" in lists_for([mode]) and not view.has_bm25:
+        if "bm25" in lists_for([mode]):
             await asyncio.to_thread(view.bm25)
         return Search(request, texts, view, mode, condition)
 

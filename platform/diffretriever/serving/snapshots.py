@@ -95,11 +95,6 @@ class View:
             each["metadata"] = {**each["metadata"], **times}
         return dict(zip(rows.tolist(), passages, strict=True))
 
-    @property
-    def has_bm25(self) -> bool:
-        """Whether BM25 is open."""
-        return self._bm25 is not None
-
     def bm25(self, condition: str | None = None) -> Bm25Search:
         """Return BM25 over the passages that a filter admits. The first call opens it, or computes its statistics."""
         with self._opening:
