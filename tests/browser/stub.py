@@ -65,20 +65,12 @@ def _plain(result: dict[str, Any]) -> None:
         slot["words"] = slot["passage_words"] = []
 
 
-def _read(result: dict[str, Any]) -> None:
-    explanation = result["hits"][0]["explanation"]
-    for side, slots in (("query", explanation["slots"]), ("passage", explanation["passage_slots"])):
-        words = [[f"{side}{slot}", "tide", "<b>moon"] for slot in range(len(slots))]
-        explanation[f"{side}_readings"] = [[{"word": word, "logit": 5.25} for word in said] for said in words]
-
-
 def _dated(result: dict[str, Any]) -> None:
     result["hits"][0]["metadata"] = {"year": 2020, "lang": None, "free": False}
 
 
 _CHANGES = {
     "dated": _dated,
-    "read": _read,
     "hostile": _hostile,
     "plain": _plain,
 }

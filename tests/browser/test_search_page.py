@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.browser.driving import Page
 from tests.browser.stub import TIDES, Stub, recorded, titles
 
@@ -43,25 +41,6 @@ def test_explanation_shows_slots_and_words(page: Page) -> None:
     assert all(slot.words[0].word in row for slot, row in zip(hit.explanation.slots, rows, strict=True))
     assert page.texts(".shared > span:first-child") == [term.word for term in hit.explanation.terms]
     assert page.one(".text").text == hit.text
-    assert page.accessibility_faults() == []
-
-
-def test_slots_in_any_words(page: Page, stub: Stub) -> None:
-    stub.index = {**stub.index, "readable": True}
-    page.go("/", q="read", mode="dense", budget=8)
-    page.settled()
-    assert stub.asked[-1].words == 8
-    page.one(".hit .why").click()
-    page.explained()
-    explanation = recorded(TIDES).results[0].hits[0].explanation
-    assert explanation is not None
-    met = sorted({slot.passage_slot for slot in explanation.slots})
-    assert page.texts("section > .readings dt.query") == [f"Query {slot.slot + 1}" for slot in explanation.slots]
-    assert page.texts("section > .readings dt.passage") == [f"Passage {slot + 1}" for slot in met]
-    assert page.texts("section > .readings dd")[0] == "query0, tide, <b>moon"
-    assert page.one("section > .readings dd strong").get_attribute("title") == "logit 5.25"
-    idle = len(explanation.passage_slots) - len(met)
-    assert page.run("return document.querySelectorAll('details .readings dt').length") == idle > 0
     assert page.accessibility_faults() == []
 
 
@@ -112,25 +91,6 @@ def test_scores_with_bm25_are_offered_where_the_server_does(page: Page, stub: St
     page.go("/compare", **{"q": TIDES, "a.mode": "bm25", "b.mode": "dense+bm25"})
     page.until("return document.querySelectorAll('#list-b li').length")
     assert [text.split(",")[0] for text in page.texts(".list h2")] == ["BM25", "Dense + BM25"]
-
-
-@pytest.mark.parametrize(
-    ("default", "further", "away", "back"),
-    [
-        ("dense+0.3bm25", ["bm25", "dense+bm25"], "[name=bm25][value=without]", "[name=bm25][value=added]"),
-        ("dense+0.1sparse", [], "[name=mode][value=dense]", "[name=mode][value='dense+0.1sparse']"),
-    ],
-)
-def test_the_default_sum_keeps_its_weights(
-    page: Page, stub: Stub, default: str, further: list[str], away: str, back: str
-) -> None:
-    stub.index = {**stub.index, "further_modes": further, "default_mode": default}
-    page.go("/", q=TIDES, mode="psychic", budget="-3", collection="nowhere")
-    page.settled()
-    assert (stub.asked[-1].mode, stub.asked[-1].budget, stub.asked[-1].filter) == (default, "adaptive", None)
-    choose(page, away, "mode=dense")
-    choose(page, back, default.partition("+")[2])
-    assert [each.mode for each in stub.asked[-2:]] == ["dense", default]
 
 
 def test_metadata_filters(page: Page, stub: Stub) -> None:
