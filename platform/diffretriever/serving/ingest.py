@@ -68,16 +68,12 @@ def add(
                 collections.append(collection)
         replaced = [passage.id for passage in new if passage.id in stored]
         if new:
-            try:
-                encoded = encode([passage.title for passage in new], [passage.text for passage in new])
-                table = beside(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
-            except ValueError as error:
-                detail = f"a passage cannot be encoded: {error}"
-                raise InvalidError(detail, "correct the passage, or leave it out", "passages") from None
+            encoded = encode([passage.title for passage in new], [passage.text for passage in new])
             wrong = not_finite(encoded).tolist()
             if wrong:
                 detail = f"{named([new[row].id for row in wrong])} would be stored with NaN or infinity"
                 raise InvalidError(detail, "leave it out, and report it to the operator of this server", "passages")
+            table = beside(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
             Committer(index).commit({"request": write_block(index.uri, table)}, replaced)
         return IngestResponse(
             added=len(new) - len(replaced),

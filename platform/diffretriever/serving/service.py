@@ -236,8 +236,12 @@ class Service:
         return done
 
     def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
-        with self._tokenizer:
-            prepared = self._preparer.prepare_passages(titles, texts)
+        try:
+            with self._tokenizer:
+                prepared = self._preparer.prepare_passages(titles, texts)
+        except ValueError as error:
+            detail = f"a passage cannot be encoded: {error}"
+            raise InvalidError(detail, "correct the passage, or leave it out", "passages") from None
         return self._backend.encode([prepared])[0]
 
     async def refresh(self) -> None:
