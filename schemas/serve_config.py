@@ -11,16 +11,6 @@ from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.serve import ServeLimits
 
 
-class LoadBudget(Model):
-    """The least that a request is given under load: from a third of `max_ongoing` on less, from two thirds on this."""
-
-    least_query_slots: PositiveInt | None = None
-    """Smallest K_q under load, unless the request gives a number. Default: K_q is never lowered."""
-    least_candidates: PositiveInt | None = None
-    """Under load, fewest passages of each list of a sum (1000 without load) and of a candidate index, at least `k`.
-    Default: never lowered."""
-
-
 class ReplicaConfig(Model):
     """How many copies of a deployment run, and with what."""
 
@@ -41,24 +31,20 @@ class ReplicaConfig(Model):
 
 
 class ServeConfig(Model):
-    """An application over one index.
-
-    API keys come from the environment alone: that of DIFFRETRIEVER_API_KEY may do everything, that of
-    DIFFRETRIEVER_READ_KEY may search. With the second alone nobody can write; with neither, see `open`.
-    """
+    """An application over one index. API keys come from the environment alone."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     layout: Literal["together", "apart"] = "together"
-    """`together`: every replica encodes and searches by itself, the fewest hops. `apart`: encoders and search shards
-    are deployments of their own, for models on GPUs and for indexes that one machine does not hold."""
+    """`together`: every replica encodes and searches by itself. `apart`: encoders and search shards are deployments of
+    their own, for models on GPUs and for indexes that do not fit one node."""
     shards: PositiveInt = 1
     """Deployments that share the index's fragments, if they are apart."""
     shards_needed: PositiveInt | None = None
-    """Shards that must answer a search. Where fewer than all are enough, the passages of one that is dead, or late by
-    `shard_timeout_s`, are left out, and `missing_shards` in the answer says so; else it is refused. Default: all."""
+    """Shards that must answer a search. If fewer than all are enough, the response names those that are down or later
+    than `shard_timeout_s` in `missing_shards`. Default: all."""
     shard_timeout_s: PositiveFloat | None = None
-    """Seconds that a shard has for a search before it is left out; default: as long as the request has."""
+    """Seconds that a shard has for a search. Default: those of the request."""
     ingress: ReplicaConfig = ReplicaConfig()
     """Replicas that take requests; if together, the whole of the work."""
     encoder: ReplicaConfig = ReplicaConfig()
@@ -70,35 +56,31 @@ class ServeConfig(Model):
     adapter: str | None = None
     """Where its adapter lies now, if it has moved; it must be the same weights."""
     trust_code: CommaSeparated = ()
-    """Models whose own Python code may run in the replicas, if the index's retriever asks for it; separated by commas.
-    See `--trust-code` of jobs/search.py; DIFFRETRIEVER_TRUST_CODE where the application is built adds to it."""
+    """Models whose own Python code may run in the replicas, separated by commas, in addition to
+    DIFFRETRIEVER_TRUST_CODE; see `--trust-code` of jobs/search.py."""
     device: str = "auto"
-    """Of encoders and of dense searches: `cpu`, `cuda`; `auto`: a GPU in replicas that have one of their own (`gpus`),
-    the CPU in others."""
+    """Of encoders and dense searches: `cpu`, `cuda`; `auto`: the GPU in replicas with `gpus`, the CPU in others."""
     memory_mb: PositiveInt = 1024
     """MiB of memory that scoring may use beside the model, in each replica."""
     threads: PositiveInt | None = None
     """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
     selector: str | None = None
-    """What chooses K_q for `budget: adaptive`: `rule`, `fixed:4`, or the file of a fitted selector; default: what the
-    retriever names as its `default_selector`."""
+    """Selector of K_q for `budget: adaptive`: `rule`, `fixed:4` or a file. Default: the retriever's."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
     """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
-    load: LoadBudget = LoadBudget()
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None
     """Tokens, padding and slots included, that one batch of queries may have; default: what the device is good for."""
     recorded: bool | None = None
-    """Record the passes of single queries, and of few, for replay (CUDA graphs): a model of 7 billion parameters on a
-    GPU then takes half the time for a query. The first query of a length takes longer. Default: on GPUs, where the
-    encoder can be recorded."""
+    """Capture the passes of few queries as CUDA graphs, which halves the time of a query of a 7B model; the first query
+    of a length takes longer. Default: on GPUs, if the encoder supports it."""
     refresh_s: PositiveFloat = 3.0
     """Seconds between looks for a newer version of the index."""
     open: bool = False
-    """Start without API keys: every client that reaches the port may search and change the index. `python -m serve`
-    does so by itself where `host` is 127.0.0.1, localhost or ::1."""
+    """Start without API keys: every client that reaches the port may search and change the index. Default of
+    `python -m serve` if `host` is 127.0.0.1, localhost or ::1."""
     hosts: CommaSeparated = ()
     """Names of this server that a Host header may give, separated by commas, besides localhost and IP addresses; `*`:
     any name. A server with API keys checks Host only if this is set."""
@@ -123,19 +105,13 @@ class ServeConfig(Model):
         return self.shards_needed or self.shards
 
     def device_of(self, replica: ReplicaConfig) -> str:
-        """Return the device of a deployment's replicas.
-
-        Ray shows every GPU of a machine to a replica that was given none, those of other replicas too.
-        """
+        """Return the device of a deployment's replicas."""
+        # Ray shows every GPU of a node to a replica without a GPU.
         return "cpu" if self.device == "auto" and not replica.gpus else self.device
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any]) -> Self:
-        """Build from arguments, in which a dot goes into a part: `limits.max_k=100`.
-
-        Raises:
-            ValueError: an unknown or malformed setting, named.
-        """
+        """Build from arguments, in which a dot goes into a part: `limits.max_k=100`."""
         values: dict[str, Any] = {}
         for key, value in arguments.items():
             *parts, last = key.split(".")

@@ -45,12 +45,7 @@ class Address(Model):
 
 
 def main(arguments: list[str]) -> None:
-    """Serve by `key=value` arguments, until a signal comes.
-
-    Raises:
-        ValueError: an unknown or malformed setting, an address that is taken, an index that cannot be opened, or the
-            application cannot start; the message says why.
-    """
+    """Serve by `key=value` arguments until a signal comes; raise `ValueError`, with the reason, if it cannot start."""
     if {"-h", "--help"} & {*arguments}:
         sys.stdout.write(_help())
         return
@@ -64,7 +59,7 @@ def main(arguments: list[str]) -> None:
     os.environ.update(starting.ENVIRONMENT)
     try:
         url = f"http://{address.host}:{address.port}"
-        with starting.Starting(address.host, address.port):
+        with starting.starting(address.host, address.port):
             sys.stderr.write(f"starting on {url}\n")
             application = _application(given)
             _start_ray(address)
@@ -131,11 +126,7 @@ def _start_ray(address: Address) -> None:
 
 
 def _run(application: Any) -> None:
-    """Return once the application answers.
-
-    Raises:
-        ValueError: it cannot start; the message has the errors of its replicas.
-    """
+    """Return once the application answers; raise `ValueError`, with the errors of its replicas, if it cannot start."""
     from ray import serve
 
     try:

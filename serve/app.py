@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from diffretriever.consent import trusted_sources
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.files import is_local
 from diffretriever.representations import Representations
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
 from diffretriever.scoring.hits import Hits
@@ -34,7 +34,7 @@ from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.api import make_api
 from diffretriever.serving.backend import Batcher, Found, encode_together, find_together
 from diffretriever.serving.guard import KEY_VARIABLES, Keys
-from diffretriever.serving.opening import open_encoder, open_index, open_preparer, open_service, search_options
+from diffretriever.serving.opening import open_encoder, open_index, open_preparer, open_service
 from diffretriever.serving.service import Service
 from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
 
@@ -80,7 +80,8 @@ class Shard:
 
         _use_threads(config, config.shard)
         device, measure = resolve_device(config.device_of(config.shard)), RayMetrics()
-        self._snapshots = Snapshots(search_options(config), device, (number, config.shards), measure)
+        options = SearchOptions(index=config.index, memory_mb=config.memory_mb)
+        self._snapshots = Snapshots(options, device, (number, config.shards), measure)
         self._snapshots.get(Version.of(open_index(config)))
         self._batcher: Batcher[tuple[Representations, SearchSpec], Found] = Batcher(
             "search",
@@ -121,17 +122,14 @@ class Ingress:
         encoder: DeploymentHandle | None = None,
         shards: tuple[DeploymentHandle, ...] = (),
     ) -> None:
-        """Serve an index.
-
-        Args:
-            config: of the application.
-            keys: that requests need; `Keys()` asks for none.
-            encoder: deployment that encodes; None: this replica encodes and searches by itself.
-            shards: deployments that search, in the order of their numbers.
-        """
+        """Serve an index, with the deployments of an encoder and of shards if the layout is `apart`."""
         _use_threads(config, config.ingress)
         self._config, self._keys = config, keys
-        self._service = _service(config, encoder, shards)
+        if encoder is None:
+            self._service = open_service(config, RayMetrics())
+        else:
+            index, backend = open_index(config), RemoteBackend(config, encoder, shards)
+            self._service = Service(config, index, open_preparer(config, index), backend, RayMetrics())
         self._watch: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -158,11 +156,7 @@ class Ingress:
 
 
 def settings(arguments: dict[str, Any]) -> ServeConfig:
-    """Return the config that arguments say; DIFFRETRIEVER_INDEX stands in for `index`.
-
-    Raises:
-        ValueError: an unknown or malformed setting, named.
-    """
+    """Return the config of arguments, with DIFFRETRIEVER_INDEX as the default of `index`."""
     given = {"index": os.environ.get("DIFFRETRIEVER_INDEX"), **arguments}
     config = ServeConfig.from_arguments({name: value for name, value in given.items() if value is not None})
     if is_local(config.index):
@@ -172,11 +166,7 @@ def settings(arguments: dict[str, Any]) -> ServeConfig:
 
 
 def search_app(arguments: dict[str, Any]) -> Application:
-    """Build the application from the settings of `ServeConfig`; DIFFRETRIEVER_INDEX stands in for `index`.
-
-    Raises:
-        ValueError: an unknown or malformed setting, named; a key that is too short; no key, and the server is not open.
-    """
+    """Build the application from the settings of `ServeConfig`; raise `ValueError` for a bad setting or key."""
     config = settings(arguments)
     # Replicas get digests: the keys themselves stay out of Ray's store and logs.
     keys = Keys.from_environment()
@@ -192,13 +182,6 @@ def search_app(arguments: dict[str, Any]) -> Application:
     shard = serve.deployment(**_options(config, config.shard))(Shard)
     shards = tuple(shard.options(name=f"Shard{number}").bind(config, number) for number in range(config.shards))
     return ingress.bind(config, keys, encoder.bind(config), shards)
-
-
-def _service(config: ServeConfig, encoder: DeploymentHandle | None, shards: Sequence[DeploymentHandle]) -> Service:
-    if encoder is None:
-        return open_service(config, RayMetrics())
-    index = open_index(config)
-    return Service(config, index, open_preparer(config, index), RemoteBackend(config, encoder, shards), RayMetrics())
 
 
 def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ray.serve.exceptions import RayServeException
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from diffretriever.serve.replicas import GONE, Replicas
+from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.guard import Replayed, SafeHeaders, read_body
 from diffretriever.serving.problems import RequestError, UnavailableError
 
@@ -27,7 +27,7 @@ _HELD_BYTES = 64 << 10
 _INGRESS = "Ingress"
 """The deployment of serve/app.py that takes requests. Other applications are left alone."""
 _ROUTES = "/-/routes"
-_ENDING = "the application is starting or ending"
+_REFUSED = "no replica of the application can answer now"
 _ROUTES_S = 1.0
 """Seconds between looks for the applications and their routes."""
 
@@ -66,7 +66,8 @@ class Front:
                     raise
             finally:
                 answer.is_over = True
-            answer.check()
+            if answer.is_rays or not answer.has_begun:
+                raise UnavailableError(_REFUSED)
         except RequestError as refused:
             await SafeHeaders(refused.response(scope["path"]))(scope, receive, send)
 
@@ -76,7 +77,7 @@ class Front:
             self._applications = await self._routes(scope)
             self._looked = time.monotonic()
         if not self._applications:
-            raise UnavailableError(_ENDING)
+            raise UnavailableError(_REFUSED)
         routes = [route for route in self._applications if f"{path}/".startswith(f"{route.rstrip('/')}/")]
         if not routes:
             return None
@@ -112,31 +113,14 @@ class _Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.has_begun = self.is_over = False
-        self._refused: UnavailableError | None = None
+        self.has_begun = self.is_rays = self.is_over = False
 
     async def __call__(self, message: Message) -> None:
         """Take a part of the response."""
         if message["type"] == "http.response.start":
             self.has_begun = True
-            self._refused = _refusal(message)
-        if self._refused is None and not self.is_over:
+            headers = {bytes(name).lower(): bytes(value) for name, value in message["headers"]}
+            # The application's errors are never plain text.
+            self.is_rays = message["status"] >= 400 and headers.get(b"content-type", b"").startswith(b"text/plain")
+        if not self.is_rays and not self.is_over:
             await self._send(message)
-
-    def check(self) -> None:
-        """Raise `UnavailableError` if there was no response, or one of Ray's errors."""
-        if self._refused is not None:
-            raise self._refused
-        if not self.has_begun:
-            raise UnavailableError(GONE)
-
-
-def _refusal(start: Message) -> UnavailableError | None:
-    """Return the problem that one of Ray's errors becomes; None for the application's, which are never plain text."""
-    headers = {bytes(name).lower(): bytes(value) for name, value in start["headers"]}
-    if not headers.get(b"content-type", b"").startswith(b"text/plain"):
-        return None
-    if start["status"] == 503 and b"retry-after" in headers:
-        return UnavailableError("too many requests are waiting")
-    detail = {404: _ENDING, 408: "no answer in time", 500: GONE, 503: GONE}.get(start["status"])
-    return None if detail is None else UnavailableError(detail)

@@ -16,12 +16,6 @@ _REQUESTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
 _SLOTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 _FAMILIES = ("ray_diffretriever_", "ray_serve_")
 """Beginnings of the names of this application's metrics, and of Ray Serve's metrics of proxies and replicas."""
-_TAGS: dict[Measured, str] = {
-    "stage_ms": "stage",
-    "batch_requests": "kind",
-    "waiting_requests": "kind",
-    "reduced_requests": "level",
-}
 _AGENT_S = 5.0
 
 
@@ -35,7 +29,6 @@ class RayMetrics:
             "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, tag_keys=kind),
             "waiting_requests": Gauge("diffretriever_waiting_requests", "Requests after the batch", tag_keys=kind),
             "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS),
-            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
             "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard"),
             "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
             "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),
@@ -44,7 +37,8 @@ class RayMetrics:
 
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""
-        metric, tags = self._metrics[name], {_TAGS[name]: tag} if tag else None
+        metric = self._metrics[name]
+        tags = {"stage" if name == "stage_ms" else "kind": tag} if tag else None
         if isinstance(metric, Histogram):
             metric.observe(value, tags=tags)
         elif isinstance(metric, Gauge):
@@ -54,11 +48,7 @@ class RayMetrics:
 
 
 async def exposition() -> str:
-    """Return the application's and Ray Serve's metrics on this replica's machine, in the text format of Prometheus.
-
-    Raises:
-        UnavailableError: Ray's agent on this machine does not answer.
-    """
+    """Return the application's and Ray Serve's metrics on this replica's machine, in the text format of Prometheus."""
     address = await asyncio.to_thread(_agent)
     try:
         # Plain HTTP on this machine: to load certificates would hold up searches for tens of milliseconds.
@@ -66,18 +56,9 @@ async def exposition() -> str:
             answer = (await client.get(f"http://{address}/metrics")).raise_for_status()
     except httpx2.HTTPError:
         raise UnavailableError("Ray's metrics agent does not answer") from None
-    return chosen(answer.text)
-
-
-def chosen(text: str) -> str:
-    """Return the lines of an exposition that belong to the application or to Ray Serve, a tenth of all."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if _name(line).startswith(_FAMILIES))
-
-
-def _name(line: str) -> str:
-    """Return the name at the beginning of a line; in a comment it is third: `# TYPE name gauge`."""
-    return line.split(" ", 3)[2] if line.startswith(("# HELP ", "# TYPE ")) else line
+    # A comment has the name third: `# TYPE name gauge`.
+    comments = tuple(f"# {kind} {family}" for kind in ("HELP", "TYPE") for family in _FAMILIES)
+    return "".join(line for line in answer.text.splitlines(keepends=True) if line.startswith((*_FAMILIES, *comments)))
 
 
 def _agent() -> str:

@@ -42,11 +42,7 @@ class RemoteBackend:
         return [self._wait(self._encoder.ask("encode", texts)) for texts in requests]
 
     def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
-        """Search all shards and merge their lists. If all answer, the result is that of one search of the whole.
-
-        Raises:
-            UnavailableError: fewer shards answered than are needed.
-        """
+        """Search all shards and merge their lists. If all answer, the result is that of one search of the whole."""
         return [self._find(queries, spec) for queries, spec in requests]
 
     def _find(self, queries: Representations, spec: SearchSpec) -> tuple[Found, tuple[int, ...]]:

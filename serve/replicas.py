@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ray import serve
@@ -19,7 +20,7 @@ from ray.serve.schema import ServeStatus
 from diffretriever.serving.problems import UnavailableError
 
 T = TypeVar("T")
-GONE = "a replica has died and is being replaced"
+_GONE = "a replica has died and is being replaced"
 _PATIENCE_S = 0.5
 """Seconds between looks, for a request that waits."""
 _LOOK_S = 5.0
@@ -39,25 +40,18 @@ class Replicas:
         self._status: asyncio.Task[ServeStatus] | None = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Return what one replica answers.
+        """Return the answer of one replica, or raise `UnavailableError`.
 
-        A replica that dies takes its requests with it. They change nothing, so another may have them, once.
-
-        Raises:
-            UnavailableError: no replica is alive, two have died on the request, or too many requests wait already.
+        A replica that dies takes its requests with it. They change nothing, so another replica gets them, once.
         """
-
-        def asked() -> Awaitable[Any]:
-            return getattr(self._handle, method).remote(*arguments)
-
         try:
             try:
-                return await self.while_alive(asked)
+                return await self.while_alive(partial(getattr(self._handle, method).remote, *arguments))
             except RayActorError:
                 await self.check()
-                return await self.while_alive(asked)
+                return await self.while_alive(partial(getattr(self._handle, method).remote, *arguments))
         except (RayActorError, DeploymentUnavailableError):
-            raise UnavailableError(GONE) from None
+            raise UnavailableError(_GONE) from None
         except BackPressureError:
             raise UnavailableError("too many requests are waiting") from None
 
@@ -73,11 +67,7 @@ class Replicas:
         return sum(not isinstance(result, RayActorError) for result in told)
 
     async def while_alive(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Return what comes of work that `start` has the replicas do.
-
-        Raises:
-            UnavailableError: no replica is alive; the work is not begun, or is given up.
-        """
+        """Return the result of work that `start` begins; give it up with `UnavailableError` if no replica is alive."""
         if self._are_gone:
             await self.check()
         work = asyncio.ensure_future(start())
@@ -94,7 +84,7 @@ class Replicas:
             self._looking = asyncio.create_task(self._ping())
         await asyncio.shield(self._looking)
         if self._are_gone:
-            raise UnavailableError(GONE)
+            raise UnavailableError(_GONE)
 
     async def _ping(self) -> None:
         self._are_gone = not (await self._any_answers() or await self._are_being_deployed())

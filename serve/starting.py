@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import Receive, Scope, Send
@@ -27,48 +27,35 @@ its own, and each request goes through one thread less.
 """
 
 
-class Starting:
-    """Holds an address and answers every request there with a problem of status 503, until it is left.
+@contextmanager
+def starting(host: str, port: int) -> Iterator[None]:
+    """Take an address, and answer every request there with status 503 until the block ends.
 
     Ray's proxies share their ports (SO_REUSEPORT): of two servers, each would get every second request, unless the
-    second one is refused here.
+    second one is rejected here.
+
+    Raises:
+        ValueError: another server has the address, or it is not one of this machine.
     """
-
-    def __init__(self, host: str, port: int) -> None:
-        """Take the address.
-
-        Raises:
-            ValueError: somebody else has it, or nobody can.
-        """
-        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         # Connections that a server has left behind do not keep the next one from starting.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((host, port))
-            self._socket.listen()
+            listener.bind((host, port))
+            listener.listen()
         except OSError as error:
-            self._socket.close()
             raise ValueError(_sentence(host, port, error)) from error
-        # Only now: with it from the start, the address of another server that shares its own could be had.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # After `bind`: with it from the start, the socket could share the address of another server.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         config = uvicorn.Config(SafeHeaders(_refuse), lifespan="off", ws="none", log_config=None, log_level="critical")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self.close()
-
-    def close(self) -> None:
-        """Give the address back."""
-        self._socket.close()
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

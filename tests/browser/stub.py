@@ -20,7 +20,6 @@ STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
 RECORDED = json.loads((Path(__file__).parent / "almanac.json").read_text("utf-8"))
 TIDES = "why do the tides come later every day"
 BEES = "keeping bees warm"
-SLOW_S = 0.6
 
 
 def recorded(query: str, mode: str = "hybrid", budget: object = "adaptive") -> SearchResponse:
@@ -34,15 +33,8 @@ def titles(answer: SearchResponse) -> list[str]:
 
 
 def problem(status: int, title: str, detail: str, fix: str, field: str | None = None) -> Problem:
-    return Problem(
-        type="urn:diffretriever:problem:x",
-        title=title,
-        status=status,
-        detail=detail,
-        field=field,
-        fix=fix,
-        instance="/",
-    )
+    named = {"title": title, "detail": detail, "fix": fix, "field": field}
+    return Problem(type="urn:diffretriever:problem:x", status=status, instance="/", **named)
 
 
 def answer(request: SearchRequest) -> dict[str, Any] | Problem:
@@ -59,7 +51,6 @@ def answer(request: SearchRequest) -> dict[str, Any] | Problem:
     given["mode"] = request.mode
     given["results"][0]["query"] = query
     _CHANGES.get(query, lambda result: None)(given["results"][0])
-    given["missing_shards"] = [1, 3] if query == "partial" else []
     return given
 
 
@@ -68,26 +59,10 @@ def _hostile(result: dict[str, Any]) -> None:
         hit["title"] = hit["text"] = "<img src=x onerror=\"document.title='broken'\"><script>alert(1)</script> tides"
 
 
-def _essay(result: dict[str, Any]) -> None:
-    result["hits"][0]["text"] = f"{'Nothing of note here. ' * 80}Two tides a day.{' And so on.' * 80}"
-
-
 def _plain(result: dict[str, Any]) -> None:
     result["budget"] = {"slots": None, "reason": "retriever"}
     for slot in result["hits"][0]["explanation"]["slots"]:
         slot["words"] = slot["passage_words"] = []
-
-
-def _read(result: dict[str, Any]) -> None:
-    explanation = result["hits"][0]["explanation"]
-    for side, slots in (("query", explanation["slots"]), ("passage", explanation["passage_slots"])):
-        words = [[f"{side}{slot}", "tide", "<b>moon"] for slot in range(len(slots))]
-        explanation[f"{side}_readings"] = [[{"word": word, "logit": 5.25} for word in said] for said in words]
-
-
-def _parted(result: dict[str, Any]) -> None:
-    explanation = result["hits"][0]["explanation"]
-    explanation["passage_parts"] = ["", *(f"<b>part {slot}" for slot in range(1, len(explanation["passage_slots"])))]
 
 
 def _dated(result: dict[str, Any]) -> None:
@@ -96,15 +71,10 @@ def _dated(result: dict[str, Any]) -> None:
 
 _CHANGES = {
     "dated": _dated,
-    "read": _read,
-    "parted": _parted,
     "hostile": _hostile,
-    "essay": _essay,
     "plain": _plain,
-    "nothing": lambda result: result["hits"].clear(),
 }
 _PROBLEMS = {
-    "broken": problem(500, "The server made a mistake", "Something fell over", "tell the operator"),
     "long": problem(422, "The request is not valid", "9 characters are too many", "ask in at most 4", "query"),
 }
 
@@ -129,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.key and self.headers["authorization"] != f"Bearer {self.server.key}":
             return self._json(problem(401, "An API key is needed", "There is none", "send one"))
         if "slow" in str(request.query):
-            time.sleep(SLOW_S)
+            time.sleep(0.6)
         return self._json(answer(request))
 
     def _json(self, value: dict[str, Any] | Problem) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.browser.driving import PHONE, Page
+from tests.browser.driving import Page
 from tests.browser.stub import TIDES, Stub, recorded, titles
 
 SIDES = {"q": TIDES, "a.mode": "hybrid", "a.budget": "adaptive", "b.mode": "dense", "b.budget": 8}
@@ -53,23 +53,3 @@ def test_two_configurations_side_by_side(page: Page, stub: Stub) -> None:
     page.until("return document.getElementById('agreement').textContent.startsWith('Both sides')")
     assert set(page.texts("#list-b .move")) == {"same rank"}
     assert "b.mode=hybrid" in page.driver.current_url
-
-
-def test_pages_hand_the_query_on(page: Page) -> None:
-    page.go("/", q=TIDES, mode="dense", budget=8)
-    page.settled()
-    page.one("#to-compare").click()
-    page.until("return document.querySelectorAll('#list-a li').length")
-    assert page.texts("#list-a h3") == titles(recorded(TIDES, "dense", 8))
-    page.one("#to-search").click()
-    page.until("return document.querySelectorAll('.hit').length")
-    assert page.texts(".hit h2") == titles(recorded(TIDES, "dense", 8))
-
-
-def test_compare_on_a_phone_and_in_the_dark(page: Page) -> None:
-    page.media("dark")
-    page.size(PHONE)
-    page.go("/compare", **SIDES)
-    page.until("return document.querySelectorAll('#list-b li').length")
-    assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
-    assert page.accessibility_faults() == []

@@ -23,16 +23,6 @@ def test_problem_is_told_with_its_fix(page: Page) -> None:
     assert page.one("#q").get_attribute("aria-invalid") is None
 
 
-def test_problem_without_a_field_can_be_tried_again(page: Page, stub: Stub) -> None:
-    page.go("/", q="broken")
-    page.until("return document.querySelector('.problem button')")
-    before = len(stub.asked)
-    page.one(".problem button").click()
-    page.until("return !document.body.classList.contains('busy') && document.querySelector('.problem')")
-    assert len(stub.asked) == before + 1
-    assert all("500" in error for error in page.errors())
-
-
 def test_key_is_asked_for_and_kept_in_the_tab(page: Page, stub: Stub) -> None:
     stub.key = "open-sesame"
     page.go("/", q=TIDES)
@@ -45,21 +35,6 @@ def test_key_is_asked_for_and_kept_in_the_tab(page: Page, stub: Stub) -> None:
     assert page.all(".hit")
     assert "open-sesame" not in page.driver.current_url
     assert all("401" in error for error in page.errors())
-
-
-def test_service_that_went_away(page: Page, stub: Stub) -> None:
-    page.go("/")
-    page.run("window.fetch = () => Promise.reject(new TypeError('gone'))")
-    page.search(TIDES)
-    assert "The service does not answer" in page.one(".problem").text
-    assert "try again" in page.one(".problem").text
-
-
-def test_nothing_found_says_what_to_do(page: Page) -> None:
-    page.go("/", q="nothing", mode="sparse")
-    page.settled()
-    assert "No passage for “nothing”" in page.one(".nothing").text
-    assert "Dense and hybrid" in page.one(".nothing").text
 
 
 def test_later_query_wins_over_a_slow_one(page: Page) -> None:

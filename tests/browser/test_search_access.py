@@ -60,14 +60,3 @@ def test_accessible_by_day_and_by_night(page: Page) -> None:
         page.press(Keys.ESCAPE)
         page.go("/")
         assert page.accessibility_faults() == []
-
-
-def test_motion_only_for_those_who_want_it(page: Page) -> None:
-    page.go("/")
-    animated = (
-        "document.body.classList.add('busy');"
-        "return parseFloat(getComputedStyle(document.querySelector('.box'), '::after').animationDuration)"
-    )
-    assert page.run(animated) < 0.001
-    page.media("light", motion="no-preference")
-    assert page.run(animated) > 0.5

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.browser.driving import Page
-from tests.browser.stub import BEES, TIDES, Stub, recorded, titles
+from tests.browser.stub import TIDES, Stub, recorded, titles
 
 
 def test_typed_query_is_answered(page: Page, stub: Stub) -> None:
@@ -22,25 +20,6 @@ def test_typed_query_is_answered(page: Page, stub: Stub) -> None:
     assert f"{round(answer.timings_ms.total)} ms in all" in page.one(".times").text
     assert page.run("return document.getElementById('status').textContent").startswith("10 passages in ")
     assert (stub.asked[-1].mode, stub.asked[-1].budget, stub.asked[-1].explain) == ("hybrid", "adaptive", True)
-
-
-def test_shards_that_did_not_answer_are_named(page: Page) -> None:
-    page.go("/")
-    page.search("partial")
-    assert page.one(".missing").text.startswith("Shards 1, 3 of the index did not answer")
-    page.search(TIDES)
-    assert not page.all(".missing")
-
-
-def test_contributing_words_are_marked(page: Page) -> None:
-    page.go("/", q=TIDES)
-    page.settled()
-    explanation = recorded(TIDES).results[0].hits[0].explanation
-    assert explanation is not None
-    marked = {text.lower() for text in page.texts(".hit:first-child mark.term")}
-    assert marked == {term.word for term in explanation.terms}
-    said = {word.word for slot in explanation.slots for word in slot.passage_words}
-    assert {text.lower() for text in page.texts(".hit:first-child mark.slot")} <= said
 
 
 def test_explanation_shows_slots_and_words(page: Page) -> None:
@@ -62,42 +41,6 @@ def test_explanation_shows_slots_and_words(page: Page) -> None:
     assert all(slot.words[0].word in row for slot, row in zip(hit.explanation.slots, rows, strict=True))
     assert page.texts(".shared > span:first-child") == [term.word for term in hit.explanation.terms]
     assert page.one(".text").text == hit.text
-    assert page.accessibility_faults() == []
-
-
-def test_what_slots_read(page: Page, stub: Stub) -> None:
-    page.go("/", q="parted", mode="dense", budget=8)
-    page.settled()
-    page.one(".hit .why").click()
-    page.explained()
-    explanation = recorded(TIDES).results[0].hits[0].explanation
-    assert explanation is not None
-    shares = dict.fromkeys(range(len(explanation.passage_slots)), 0.0)
-    for match in explanation.slots:
-        shares[match.passage_slot] += match.share or 0
-    met = {match.passage_slot for match in explanation.slots}
-    expected = [f"Passage {slot + 1}" + (f" · {share:.0%}" if slot in met else "") for slot, share in shares.items()]
-    assert [label.replace(" %", "%") for label in page.texts(".parts dt")] == expected
-    assert page.texts(".parts dd")[:2] == ["nothing of the text", "<b>part 1"]
-    assert page.accessibility_faults() == []
-
-
-def test_slots_in_any_words(page: Page, stub: Stub) -> None:
-    stub.index = {**stub.index, "readable": True}
-    page.go("/", q="read", mode="dense", budget=8)
-    page.settled()
-    assert stub.asked[-1].words == 8
-    page.one(".hit .why").click()
-    page.explained()
-    explanation = recorded(TIDES).results[0].hits[0].explanation
-    assert explanation is not None
-    met = sorted({slot.passage_slot for slot in explanation.slots})
-    assert page.texts("section > .readings dt.query") == [f"Query {slot.slot + 1}" for slot in explanation.slots]
-    assert page.texts("section > .readings dt.passage") == [f"Passage {slot + 1}" for slot in met]
-    assert page.texts("section > .readings dd")[0] == "query0, tide, <b>moon"
-    assert page.one("section > .readings dd strong").get_attribute("title") == "logit 5.25"
-    idle = len(explanation.passage_slots) - len(met)
-    assert page.run("return document.querySelectorAll('details .readings dt').length") == idle > 0
     assert page.accessibility_faults() == []
 
 
@@ -150,49 +93,6 @@ def test_scores_with_bm25_are_offered_where_the_server_does(page: Page, stub: St
     assert [text.split(",")[0] for text in page.texts(".list h2")] == ["BM25", "Dense + BM25"]
 
 
-@pytest.mark.parametrize(
-    ("default", "further", "away", "back"),
-    [
-        ("dense+0.3bm25", ["bm25", "dense+bm25"], "[name=bm25][value=without]", "[name=bm25][value=added]"),
-        ("dense+0.1sparse", [], "[name=mode][value=dense]", "[name=mode][value='dense+0.1sparse']"),
-    ],
-)
-def test_the_default_sum_keeps_its_weights(
-    page: Page, stub: Stub, default: str, further: list[str], away: str, back: str
-) -> None:
-    stub.index = {**stub.index, "further_modes": further, "default_mode": default}
-    page.go("/", q=TIDES, mode="psychic", budget="-3", collection="nowhere")
-    page.settled()
-    assert (stub.asked[-1].mode, stub.asked[-1].budget, stub.asked[-1].filter) == (default, "adaptive", None)
-    choose(page, away, "mode=dense")
-    choose(page, back, default.partition("+")[2])
-    assert [each.mode for each in stub.asked[-2:]] == ["dense", default]
-
-
-def test_address_leads_to_the_search_and_back(page: Page, stub: Stub) -> None:
-    page.go("/", q=TIDES, mode="hybrid", budget=2)
-    page.settled()
-    assert page.one("#q").get_attribute("value") == TIDES
-    assert stub.asked[-1].budget == 2
-    page.search(BEES)
-    page.until(f"return document.title.startsWith({BEES!r})")
-    page.driver.back()
-    page.until(f"return document.title.startsWith({TIDES!r})")
-    assert page.texts(".hit h2") == titles(recorded(TIDES, "hybrid", 2))
-
-
-def test_collection_filters(page: Page, stub: Stub) -> None:
-    page.go("/", q=BEES)
-    page.settled()
-    page.run(
-        "const s = document.querySelector('#controls select'); s.value = 'household';"
-        "s.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
-    page.until("return !document.querySelector('.source').textContent.startsWith('field-notes')")
-    assert stub.asked[-1].filter is not None
-    assert set(page.texts(".source")) == {text for text in page.texts(".source") if text.startswith("household")}
-
-
 def test_metadata_filters(page: Page, stub: Stub) -> None:
     page.go("/", q="dated", filter="year > 1")
     page.settled()
@@ -216,18 +116,6 @@ def test_metadata_filters(page: Page, stub: Stub) -> None:
     page.until("return location.search.includes('collection=household')")
     page.settled()
     assert stub.asked[-1].filter == "(lang = 'en') AND collection = 'household'"
-
-
-def test_long_text_is_cut_to_where_its_words_are(page: Page) -> None:
-    page.go("/", q="essay", mode="hybrid", budget="adaptive")
-    page.settled()
-    excerpt = page.one(".hit:first-child .excerpt")
-    assert len(excerpt.text) < 400
-    assert excerpt.text.startswith("… ")
-    assert "Two tides a day." in excerpt.text
-    page.one(".hit .why").click()
-    page.explained()
-    assert len(page.run("return document.querySelector('.text').textContent")) > 2000
 
 
 def test_retriever_without_slots_has_no_switches_for_them(page: Page, stub: Stub) -> None:

@@ -9,49 +9,31 @@ from typing import Any
 import httpx2
 
 from diffretriever.client import AsyncSearchClient, Retries, SearchClient
-from diffretriever.schemas.serve import (
-    BudgetUsed,
-    DeleteResponse,
-    IndexState,
-    IngestResponse,
-    PassageIn,
-    Problem,
-    QueryResult,
-    SearchHit,
-    SearchResponse,
-    SearchTimings,
-)
+from diffretriever.schemas.serve import DeleteResponse, IngestResponse, PassageIn, Problem, SearchResponse
 
 Handler = Callable[[httpx2.Request], httpx2.Response]
-INDEX = IndexState(
-    name="mine",
-    version=3,
-    rows=1,
-    fingerprint="0" * 16,
-    committed="2026-11-21T09:00:00+00:00",
-    checked_seconds_ago=0.5,
-)
-FOUND = SearchResponse(
-    index=INDEX,
-    mode="hybrid",
-    results=[
-        QueryResult(
-            query="heat",
-            budget=BudgetUsed(slots=4, reason="asked"),
-            hits=[
-                SearchHit(
-                    rank=1,
-                    id="p1",
-                    title="Heat",
-                    text="in a slab",
-                    collection="c",
-                    score=0.5,
-                    scores={"hybrid": 0.5, "dense": 0.25, "sparse": None},
-                )
-            ],
-        )
-    ],
-    timings_ms=SearchTimings(choose=0.1, encode=5, search=2, passages=0.5, total=7.6),
+HIT = {"rank": 1, "id": "p1", "title": "Heat", "text": "in a slab", "collection": "c", "score": 0.5}
+INDEX = {
+    "name": "mine",
+    "version": 3,
+    "rows": 1,
+    "fingerprint": "0" * 16,
+    "committed": "2026",
+    "checked_seconds_ago": 0,
+}
+FOUND = SearchResponse.model_validate(
+    {
+        "index": INDEX,
+        "mode": "hybrid",
+        "results": [
+            {
+                "query": "heat",
+                "budget": {"slots": 4, "reason": "asked"},
+                "hits": [{**HIT, "scores": {"hybrid": 0.5, "dense": 0.25, "sparse": None}}],
+            }
+        ],
+        "timings_ms": {"choose": 0.1, "encode": 5, "search": 2, "passages": 0.5, "total": 7.6},
+    }
 )
 ADDED = IngestResponse(added=1, replaced=0, unchanged=0, version=4)
 DELETED = DeleteResponse(deleted=1, version=5)

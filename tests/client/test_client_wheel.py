@@ -35,9 +35,8 @@ with SearchClient(transport=transport) as client:
 """
 
 
-def project(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
-    return found
+def project(folder: Path) -> Any:
+    return tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_it_searches_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_of_the_same_version_and_asks_for_no_more(wheel: Path) -> None:
-    whole, alone = project(ROOT)["project"], project(ROOT / "client")["project"]
+    whole, alone = project(ROOT), project(ROOT / "client")
     for field in ("version", "license", "requires-python"):
         assert alone[field] == whole[field]
     assert {*alone["dependencies"]} <= {*whole["dependencies"]}

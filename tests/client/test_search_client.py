@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic import ValidationError
 
-from diffretriever.client import AnswerError, AsyncSearchClient, ProblemError, Retries, SearchClient, UnreachableError
+from diffretriever.client import AnswerError, AsyncSearchClient, ProblemError, Retries, SearchClient
 from tests.client.service import ADDED, DELETED, FOUND, PASSAGE, REFUSED, Ask, Script, ok, problem
 
 
@@ -77,13 +76,6 @@ def test_writing_calls(ask: Ask, call: str, args: tuple[Any], answer: Any, metho
     assert (request.method, request.url.raw_path.decode()) == (method, path)
 
 
-def test_address_may_have_a_path() -> None:
-    script = Script([ok(FOUND)])
-    with SearchClient("http://service/apps/search", transport=httpx2.MockTransport(script)) as client:
-        client.search("heat")
-    assert script.requests[0].url.path == "/apps/search/search"
-
-
 def test_key_travels_in_its_header_and_nowhere_else() -> None:
     script = Script([httpx2.Response(307, headers={"location": "http://elsewhere/search"})])
     with SearchClient("http://service", api_key="s3cret", transport=httpx2.MockTransport(script)) as client:
@@ -127,12 +119,3 @@ def test_other_answers_are_named_as_such(ask: Ask, body: bytes) -> None:
 def test_impossible_settings_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         client(**options)
-
-
-def test_real_connection_that_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        retries = Retries(attempts=2, first_wait=0.01)
-        with SearchClient(url, retries=retries) as client, pytest.raises(UnreachableError, match="2 times"):
-            client.index()

@@ -70,13 +70,8 @@ class Answer:
         return self.response.status_code
 
 
-def keep_asking(
-    url: str, is_enough: Callable[[list[Answer]], bool], may_be_reset: bool = False, **body: Any
-) -> list[Answer]:
-    """Ask from three threads until the answers so far are enough; fail if they never are, or if a connection is lost.
-
-    With `may_be_reset`, who lost a connection asks again.
-    """
+def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any) -> list[Answer]:
+    """Ask from three threads until the answers so far are enough; fail if a connection is lost."""
     answers: list[Answer] = []
     end = time.monotonic() + LIMIT_S
 
@@ -85,12 +80,7 @@ def keep_asking(
             while not answers or not is_enough(answers):
                 asked = time.monotonic()
                 assert asked < end
-                try:
-                    response = client.post(f"{url}/search", json=body)
-                except httpx2.ReadError:
-                    if not may_be_reset:
-                        raise
-                    continue
+                response = client.post(f"{url}/search", json=body)
                 answers.append(Answer(asked, time.monotonic() - asked, response))
                 # A replica that starts meanwhile needs the processor, too.
                 time.sleep(0.02 if response.status_code == 200 else 0.1)
@@ -100,11 +90,11 @@ def keep_asking(
 
 
 def note_measured(seen: dict[str, set[str]], exposed: str, application: str) -> None:
-    """Add to `seen` the measurements of an application by name, with their stages, kinds or levels.
+    """Add to `seen` the measurements of an application by name, with their stages or kinds.
 
     On a busy machine an exposition may lack some: Ray's agent drops a gauge of which it has not heard for two seconds.
     """
     for line in exposed.splitlines():
         if f'application="{application}"' in line:
             tags = seen.setdefault(line.partition("{")[0], set())
-            tags.add("".join(re.findall(r'(?:stage|kind|level)="(\w+)"', line)))
+            tags.add("".join(re.findall(r'(?:stage|kind)="(\w+)"', line)))

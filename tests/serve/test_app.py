@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,28 +14,22 @@ import httpx2
 import pytest
 
 from benchmarks.serve.session import kill_actor
-from diffretriever.collections import Passage
-from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.mode import Mode
 from diffretriever.search import open_searcher
 from diffretriever.search.selecting import BudgetChooser
 from tests.serve.asking import (
     BEARER,
-    KEY,
     LIMIT_S,
     MEASURED_S,
     MODES,
-    SETTINGS,
     Answer,
     ask,
-    in_threads,
     keep_asking,
     note_measured,
     pairs,
     wait_until,
 )
-from tests.serving.serving_cases import QUERIES, write_passages
+from tests.serving.serving_cases import QUERIES
 
 pytestmark = pytest.mark.cluster
 
@@ -57,41 +50,6 @@ def test_answers_are_those_of_the_search_job(
         assert [result["budget"]["slots"] for result in answer["results"]] == budgets
 
 
-def test_requests_at_the_same_time_get_their_own_answers(client: httpx2.Client, index: PassageIndex) -> None:
-    """A query's vectors depend on its batch by the rounding of their precision, and by no more."""
-    searcher = open_searcher(index.uri)
-    asked: list[tuple[str, int, int, Mode]] = [(QUERIES[n % 4], 1 + n % 5, 3 + n % 7, MODES[n % 2]) for n in range(12)]
-    answers: list[Any] = [None] * len(asked)
-
-    def one(number: int) -> None:
-        query, budget, k, mode = asked[number]
-        answers[number] = pairs(ask(client, query=query, budget=budget, k=k, mode=mode))[0]
-
-    in_threads(one, len(asked))
-    for (query, budget, k, mode), answer in zip(asked, answers, strict=True):
-        exact = searcher.search([query], k=100, modes=[mode], budgets=[budget])[mode][0]
-        scores = [score for _, score in answer]
-        assert scores == pytest.approx([score for _, score in exact[:k]], abs=1e-3)
-        assert scores == pytest.approx([dict(exact)[passage] for passage, _ in answer], abs=1e-3)
-
-
-def test_it_is_ready_and_says_how_it_searches(client: httpx2.Client) -> None:
-    assert client.get("/readyz").json() == {"status": "ok"}
-    assert client.get("/index").json()["found_by"] == {"dense": ["stream"], "sparse": ["stream"]}
-
-
-def test_filters_and_explanations(client: httpx2.Client) -> None:
-    answer = ask(client, query=QUERIES[0], filter={"collection": "other's"}, explain=True, words=2, k=3)
-    for hit in answer["results"][0]["hits"]:
-        assert hit["collection"] == "other's"
-        assert [len(reading) for reading in hit["explanation"]["query_readings"]] == [2] * 4
-        assert len(hit["explanation"]["passage_readings"]) == len(hit["explanation"]["passage_slots"])
-        assert len(hit["explanation"]["slots"]) == 4
-        products = [slot["product"] for slot in hit["explanation"]["slots"]]
-        if hit["scores"]["dense"] is not None:
-            assert sum(products) / 4 == pytest.approx(hit["scores"]["dense"], abs=1e-5)
-
-
 def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client, index: PassageIndex) -> None:
     added = client.post("/passages", json={"passages": [{"id": "new", "text": "heat"}]}).raise_for_status().json()
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
@@ -103,41 +61,6 @@ def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client
     found = ask(client, **body)
     assert found["index"]["version"] == deleted["version"] > added["version"]
     assert "new" not in dict(pairs(found)[0])
-
-
-def test_versions_switch_under_load_and_never_mix(client: httpx2.Client, index: PassageIndex, encoder: Encoder) -> None:
-    """Another process adds passages one by one: an answer has as many of them as the version that it names."""
-    opened = PassageIndex.open(index.uri)
-    first, rows = opened.version, len(opened)
-    # An earlier test may have changed the index a moment ago.
-    wait_until(lambda: client.get("/index").json()["index"]["version"] == first)
-    answers: list[tuple[int, int, int]] = []
-    has_failed = threading.Event()
-
-    def one(_: int) -> None:
-        while not has_failed.is_set() and (not answers or answers[-1][0] < first + 3):
-            answer = ask(client, query="heat wing", k=100, mode="dense")
-            new = sum(hit["id"].startswith("v") for hit in answer["results"][0]["hits"])
-            answers.append((answer["index"]["version"], answer["index"]["rows"], new))
-
-    def write() -> None:
-        for number in range(3):
-            write_passages(encoder, index.uri, [Passage(f"v{number}", "", "heat wing")])
-            time.sleep(0.7)
-
-    def one_or_write(number: int) -> None:
-        try:
-            one(number) if number else write()
-        except BaseException:
-            has_failed.set()
-            raise
-
-    in_threads(one_or_write, 4)
-    latest = PassageIndex.open(index.uri)
-    latest.delete([f"v{number}" for number in range(3)])
-    assert {version for version, _, _ in answers} >= {first + 3}
-    assert all(new == version - first and found == rows + new for version, found, new in answers)
-    wait_until(lambda: client.get("/index").json()["index"]["version"] == latest.version)
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
@@ -177,7 +100,6 @@ def shown_metrics() -> set[str]:
     ("application", "victim", "is_missed"),
     [
         ("apart", "apart#Encoder#", False),
-        ("apart", "SERVE_CONTROLLER_ACTOR", False),
         ("together", "together#Ingress#", True),
     ],
 )
@@ -244,41 +166,3 @@ def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_mis
     if is_missed and not any(map(misses, answers)):
         return while_killed(url, victim, misses, is_missed, **body)
     return answers
-
-
-def test_a_new_deployment_takes_over_under_load(
-    address: str, index: PassageIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What runs is finished, what comes waits for the new replica, or is told to come again.
-
-    Once, on a busy machine, a connection to Ray's proxy was reset meanwhile; the cause is not known.
-    """
-    from ray import serve
-
-    from diffretriever.serve.app import search_app
-
-    monkeypatch.setenv("DIFFRETRIEVER_API_KEY", KEY)
-    changed = search_app({"index": index.uri, **SETTINGS, "limits.max_k": 77})
-    deployer = threading.Thread(
-        target=serve.run, args=[changed], kwargs={"name": "together", "route_prefix": "/together"}
-    )
-    deployer.start()
-    answers = keep_asking(f"{address}/together", lambda _: not deployer.is_alive(), may_be_reset=True, query=QUERIES[0])
-    refused = [answer.response for answer in answers if answer.status != 200]
-    assert {response.status_code for response in refused} <= {503}
-    assert all(int(response.headers["retry-after"]) > 0 for response in refused)
-    assert len(refused) < len(answers)
-    assert httpx2.get(f"{address}/together/index", headers=BEARER).json()["limits"]["max_k"] == 77
-
-
-def test_what_is_taken_down_answers_what_it_is_working_on(address: str) -> None:
-    """Nothing is left of the application, so this is the last test."""
-    from ray import serve
-
-    deleter = threading.Timer(0.5, serve.delete, ["together"])
-    deleter.start()
-    answers = keep_asking(f"{address}/together", lambda so_far: so_far[-1].status != 200, query=QUERIES * 8)
-    deleter.join()
-    refused = [answer.response for answer in answers if answer.status != 200]
-    assert {response.status_code for response in refused} <= {404, 503}
-    assert all(int(response.headers["retry-after"]) > 0 for response in refused if response.status_code == 503)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from ray._common.utils import import_attr
 from ray.serve._private.build_app import build_app
 from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serve.app import Shard, search_app
+from diffretriever.serve.app import search_app
 from diffretriever.serving.guard import Keys
-from tests.serving.serving_cases import random_encoder, small_index
 
 CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
 
@@ -43,17 +40,6 @@ def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
         assert (scaling.min_replicas, scaling.max_replicas) == bounds
         assert bounds[0] < bounds[1]
         assert 0 < scaling.target_ongoing_requests < found[name].max_ongoing_requests
-
-
-def test_queues_are_short_and_requests_are_finished_before_the_end() -> None:
-    for found in built({"index": "i", "layout": "apart", "max_ongoing": 8, "max_queued": 5}).values():
-        options = found._deployment_config
-        assert options.max_ongoing_requests == 24
-        assert options.max_queued_requests == 5
-        assert options.backpressure_config.status_code == 503
-        assert options.backpressure_config.retry_after_s > 0
-        assert options.graceful_shutdown_timeout_s > 30
-        assert options.num_replicas == 1
 
 
 def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,18 +81,3 @@ def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:
     assert [config.device_of(each) for each in (config.ingress, config.encoder, config.shard)] == ["cpu", "auto", "cpu"]
     chosen = config.model_copy(update={"device": "cuda"})
     assert chosen.device_of(chosen.shard) == "cuda"
-
-
-def test_a_shard_leaves_the_gpu_to_the_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = small_index(random_encoder(tmp_path / "llada"), str(tmp_path / "index"))
-    monkeypatch.setattr("diffretriever.serve.app._use_threads", lambda *_: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    opened: list[torch.device] = []
-
-    def snapshots(_options: object, device: torch.device, *_others: object) -> SimpleNamespace:
-        opened.append(device)
-        return SimpleNamespace(get=id)
-
-    monkeypatch.setattr("diffretriever.serve.app.Snapshots", snapshots)
-    Shard(ServeConfig(index=index.uri, layout="apart"), 0)
-    assert opened == [torch.device("cpu")]

@@ -8,17 +8,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx2
 import pytest
-from ray.serve import exceptions
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.serve.__main__ import explain, main
-from diffretriever.serve.starting import ENVIRONMENT, Starting
+from diffretriever.serve.starting import ENVIRONMENT, starting
 from tests.ports import free_port, status_at
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
@@ -35,30 +32,6 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-def test_the_application_goes_before_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray shuts proxies and replicas down together, and what is being answered would be lost."""
-    done: list[str] = []
-    fake = SimpleNamespace(
-        start=lambda http_options: done.append(f"start {http_options['port']}"),
-        run=lambda application, name, route_prefix: done.append(application),
-        exceptions=exceptions,
-        delete=lambda name: done.append(f"delete {name}"),
-        shutdown=lambda: done.append("shutdown"),
-    )
-    # It is imported here, with the real Ray Serve.
-    monkeypatch.setattr("diffretriever.serve.app.search_app", lambda settings: f"application of {settings['index']}")
-    monkeypatch.setattr("ray.serve", fake)
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("ray.shutdown", lambda: done.append("end of Ray"))
-    monkeypatch.setattr("diffretriever.pipelines.cluster.connect", lambda address: done.append(f"connect {address}"))
-    monkeypatch.setattr("diffretriever.serving.opening.check_config", lambda config: done.append("check"))
-    monkeypatch.setattr("signal.pause", lambda: signal.raise_signal(signal.SIGTERM))
-    port = free_port()
-    main(["index=i", f"port={port}"])
-    up = ["check", "connect local", f"start {port}", "application of i"]
-    assert done == [*up, "delete diffretriever", "shutdown", "end of Ray"]
 
 
 @pytest.mark.cluster
@@ -170,23 +143,6 @@ def test_a_server_that_others_reach_needs_a_key(
         main(asked)
 
 
-@pytest.mark.parametrize(("host", "named"), [("search.internal", "search.internal"), ("192.0.2.7", None)])
-def test_a_server_answers_by_the_name_that_it_listens_at(
-    monkeypatch: pytest.MonkeyPatch, host: str, named: str | None
-) -> None:
-    given: list[dict[str, object]] = []
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("diffretriever.serve.__main__._application", given.append)
-    monkeypatch.setattr("diffretriever.serve.__main__._start_ray", interrupted)
-    monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
-    monkeypatch.setattr("diffretriever.serve.__main__.starting.Starting", lambda *_: nullcontext())
-    main(["index=i", f"host={host}"])
-    assert given[0].get("hosts") == named
-
-
 def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
     index: PassageIndex, no_ray: None, tmp_path: Path
 ) -> None:
@@ -216,14 +172,15 @@ def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no
 
 def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
     port = free_port()
-    with Starting("127.0.0.1", port), socket.socket() as proxy:
+    with starting("127.0.0.1", port), socket.socket() as proxy:
         proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         proxy.bind(("127.0.0.1", port))
-        with pytest.raises(ValueError, match="is taken"):
-            Starting("127.0.0.1", port)
+        with pytest.raises(ValueError, match="is taken"), starting("127.0.0.1", port):
+            pass
         wait_until(lambda: status_at(f"http://127.0.0.1:{port}/") == 503)
         answer = httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=LIMIT_S)
     assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
     assert answer.json()["detail"] == "the server is starting"
     assert int(answer.headers["retry-after"]) > 0
-    Starting("127.0.0.1", port).close()
+    with starting("127.0.0.1", port):
+        pass

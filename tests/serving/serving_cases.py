@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastapi.testclient import TestClient
+
 from diffretriever.collections import Passage
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
@@ -13,6 +15,8 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.serving.api import make_api
+from diffretriever.serving.guard import Keys
 from diffretriever.serving.opening import open_service
 from diffretriever.serving.service import Service
 from diffretriever.testing.checkpoints import write_random_checkpoint
@@ -61,3 +65,8 @@ def local_service(uri: str, **settings: object) -> Service:
     return open_service(
         ServeConfig.model_validate({"index": uri, "device": "cpu", "hosts": ["testserver"], **settings})
     )
+
+
+def served(uri: str, **settings: object) -> TestClient:
+    """Return a client of the application over `local_service`, without keys."""
+    return TestClient(make_api(local_service(uri, **settings), Keys(), None))

@@ -10,13 +10,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.base import Encoder
-from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
-from diffretriever.schemas.serve import SearchResponse, Word
+from diffretriever.schemas.serve import SearchResponse
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain, slot_words, terms
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.explain import explain
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.encoders.encoder_cases import PARTS
@@ -68,29 +65,6 @@ def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: 
     assert not expected or sum(term.share for term in found.terms) == pytest.approx(1)
 
 
-def test_slot_words_have_the_texts_own_weight() -> None:
-    text = made_up(3, 4, [2, 5, 7])
-    weights = dict(zip(text.impact_ids.tolist(), text.impact_weights.tolist(), strict=True))
-    for token, words in zip(text.slot_tokens.tolist(), slot_words(text, str), strict=True):
-        assert words == ([] if token == -1 else [Word(word=str(token), weight=weights[token])])
-    assert [word.weight for word in terms(text, str)] == sorted(weights.values(), reverse=True)
-
-
-def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder: Encoder) -> None:
-    searcher = open_searcher(index.uri)
-    assert isinstance(searcher, NeuralSearcher)
-    queries = encoder.encode_queries(QUERIES)
-    hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
-    for number in range(len(QUERIES)):
-        sparse = dict(hits["sparse"][number])
-        rows = hits["dense"][number : number + 1].rows()
-        stored = index.representations(rows)
-        for place, (passage, score) in enumerate(hits["dense"][number]):
-            found = explain(queries.take(np.array([number])), stored.take(np.array([place])), str)
-            assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
-            assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
-
-
 def test_parts_of_texts(tmp_path: Path) -> None:
     encoder = random_encoder(tmp_path / "llada", **PARTS)
     index = small_index(encoder, str(tmp_path / "index"))
@@ -106,8 +80,3 @@ def test_parts_of_texts(tmp_path: Path) -> None:
         asked = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
         answer = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json())
     assert [hit.explanation for hit in answer.results[0].hits] == explained
-
-
-def test_slots_that_read_whole_texts_have_no_parts(index: PassageIndex) -> None:
-    (found,) = open_searcher(index.uri).explain(QUERIES[0], np.array([0]))
-    assert (found.query_parts, found.passage_parts) == ([], [])

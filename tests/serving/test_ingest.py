@@ -13,18 +13,13 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
-from diffretriever.schemas.retriever import RetrieverBase
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import Bm25Search
-from diffretriever.serving import snapshots
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
-from tests.serving.serving_cases import PASSAGES, QUERIES, local_service, write_passages
+from tests.serving.serving_cases import PASSAGES, QUERIES, served, write_passages
 
 
 @pytest.fixture
 def client(own_index: PassageIndex) -> Iterator[TestClient]:
-    with TestClient(make_api(local_service(own_index.uri, limits={"max_passages": 3}), Keys(), None)) as made:
+    with served(own_index.uri, limits={"max_passages": 3}) as made:
         yield made
 
 
@@ -49,27 +44,6 @@ def test_added_passages_are_those_of_an_encode_job(
     assert [[(hit["id"], hit["score"]) for hit in each["hits"]] for each in body["results"]] == expected
     (stored,) = own_index.dataset.to_table(["n_tokens"], filter="id = 'n1'").to_pylist()
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
-
-
-def test_words_are_counted_before_a_version_answers(
-    client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[int] = []
-
-    class Noted(Bm25Search):
-        def __init__(self, index: PassageIndex) -> None:
-            super().__init__(index)
-            opened.append(index.version)
-
-    monkeypatch.setattr(snapshots, "Bm25Search", Noted)
-    client.delete("/passages/d7").raise_for_status()
-    assert opened == [], "hybrid is the default mode, which has no need of them"
-    monkeypatch.setattr(RetrieverBase, "ranked_by", property(lambda _: "dense+0.05bm25"))
-    answer = client.delete("/passages/d8").raise_for_status().json()
-    assert opened == [answer["version"]]
-    found = client.post("/search", json={"query": "heat", "k": 3}).raise_for_status().json()
-    assert (found["mode"], found["index"]["version"]) == ("dense+0.05bm25", answer["version"])
-    assert opened == [answer["version"]]
 
 
 def test_deleted_passages_are_gone(client: TestClient, own_index: PassageIndex) -> None:
@@ -151,6 +125,19 @@ def test_answers_under_writes_are_each_of_one_version(
     asking.join()
     assert {version for version, _, _ in answers} > {first}
     assert all(new == version - first and rows == 60 + new for version, rows, new in answers)
+
+
+def test_a_passage_that_the_encoder_rejects_is_a_problem_with_the_reason(
+    client: TestClient, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(*_: object) -> None:
+        raise ValueError("no room for the text")
+
+    monkeypatch.setattr(type(encoder.preparer), "prepare_passages", reject)
+    refused = client.post("/passages", json={"passages": [{"id": "n1", "text": "heat of a wing"}]})
+    assert (refused.status_code, refused.json()["field"]) == (422, "passages")
+    assert "no room for the text" in refused.json()["detail"]
+    assert PassageIndex.open(own_index.uri).version == own_index.version
 
 
 def test_a_full_disk_refuses_passages_and_nothing_else(

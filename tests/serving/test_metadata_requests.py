@@ -18,9 +18,7 @@ from diffretriever.schemas.metadata import Columns
 from diffretriever.search import open_searcher
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse.postings import build_postings
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
-from tests.serving.serving_cases import PASSAGES, QUERIES, local_service
+from tests.serving.serving_cases import PASSAGES, QUERIES, served
 
 COLUMNS: Columns = {"year": "int64", "lang": "string", "day": "date", "at": "timestamp", "price": "float64"}
 
@@ -42,7 +40,7 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 @pytest.fixture
 def client(own_index: PassageIndex) -> Iterator[TestClient]:
-    with TestClient(make_api(local_service(own_index.uri), Keys(), None)) as made:
+    with served(own_index.uri) as made:
         yield made
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import numpy as np
@@ -44,13 +43,6 @@ def test_a_query_is_refused_and_named(client: TestClient) -> None:
         assert refused.json()["field"] == "query"
         number = 0 if isinstance(body["query"], str) else 1
         assert f"query number {number} ('{BAD}') is encoded as NaN" in refused.json()["detail"]
-
-
-def test_queries_beside_it_are_answered(client: TestClient) -> None:
-    with ThreadPoolExecutor(6) as threads:
-        asked = [BAD, GOOD] * 6
-        answers = list(threads.map(lambda query: client.post("/search", json={"query": query}).status_code, asked))
-    assert answers == [422, 200] * 6
 
 
 def test_a_passage_is_refused_and_named(client: TestClient, own_index: PassageIndex) -> None:

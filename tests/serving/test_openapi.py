@@ -41,27 +41,6 @@ def test_it_is_valid(document: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(document).validate()
 
 
-def test_every_operation_is_grouped_and_says_which_keys_it_takes(document: dict[str, Any]) -> None:
-    tags = {tag["name"]: tag["description"] for tag in document["tags"]}
-    schemes = document["components"]["securitySchemes"]
-    assert all(scheme["description"] for scheme in schemes.values())
-    used = set()
-    for _, path, operation in operations(document):
-        used |= set(operation["tags"])
-        assert operation["description"]
-        is_open = path in {"/healthz", "/readyz"}
-        assert is_open == ("security" not in operation) == ("401" not in operation["responses"])
-        assert {name for each in operation.get("security", []) for name in each} == (set() if is_open else set(schemes))
-        assert ("403" in operation["responses"]) == path.startswith("/passages")
-    assert used == set(tags)
-
-
-def test_the_server_is_where_the_document_is(client: TestClient) -> None:
-    assert client.get("/openapi.json").json()["servers"] == [{"url": "/", "description": "This server"}]
-    behind = TestClient(client.app, root_path="/notes")
-    assert behind.get("/openapi.json").json()["servers"][0]["url"] == "/notes"
-
-
 def examples(content: dict[str, Any]) -> list[Any]:
     named = [each["value"] for each in content.get("examples", {}).values()]
     return [*named, content["example"]] if "example" in content else named
@@ -77,38 +56,6 @@ def test_every_request_and_answer_has_an_example_of_its_schema(document: dict[st
             assert examples(described), (method, path)
             for example in examples(described):
                 jsonschema.validate(example, schema, jsonschema.Draft202012Validator)
-
-
-def unbounded(schema: Any, components: Any, place: str) -> Iterator[str]:
-    """Yield the places in a schema where a list, a mapping or a text can be of any size."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        yield from unbounded(components[name], components, f"{place} {name}")
-        return
-    for number, each in enumerate(schema.get("anyOf", [])):
-        yield from unbounded(each, components, f"{place}|{number}")
-    bounds = {"string": ("maxLength", "enum", "const"), "array": ("maxItems",)}
-    bounds["object"] = ("maxProperties",) if schema.get("additionalProperties") is not False else ("properties",)
-    if "type" in schema and not {*bounds.get(schema["type"], schema)} & {*schema}:
-        yield place
-    assert "type" in schema or "anyOf" in schema, place
-    parts = {**schema.get("properties", {}), "[]": schema.get("items"), "{}": schema.get("additionalProperties")}
-    if schema.get("additionalProperties"):
-        parts["{name}"] = {"type": "string", **schema.get("propertyNames", {})}
-    for name, each in parts.items():
-        if each:
-            yield from unbounded(each, components, f"{place}.{name}")
-
-
-def test_every_list_mapping_and_text_of_a_request_has_a_ceiling(document: dict[str, Any]) -> None:
-    found: list[str] = []
-    for method, path, operation in operations(document):
-        schemas = [each["schema"] for each in operation.get("parameters", [])]
-        if "requestBody" in operation:
-            schemas.append(operation["requestBody"]["content"]["application/json"]["schema"])
-        for schema in schemas:
-            found += unbounded(schema, document["components"]["schemas"], f"{method} {path}")
-    assert not found
 
 
 def test_its_examples_are_answered(client: TestClient, document: dict[str, Any]) -> None:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from fastapi.testclient import TestClient
 from torch import Tensor
 
 from diffretriever.backbones.graphs import PassGraphs
 from diffretriever.backbones.inputs import PassInputs
-from diffretriever.encoders import load_encoder
-from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serving import opening
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
-from diffretriever.serving.opening import open_encoder
-from tests.serving.serving_cases import QUERIES, local_service
+from tests.serving.serving_cases import QUERIES, served
 
 
 def answers(uri: str, *, recorded: bool) -> list[Any]:
-    with TestClient(make_api(local_service(uri, recorded=recorded), Keys(), None)) as client:
+    with served(uri, recorded=recorded) as client:
         asked = [*QUERIES, *QUERIES, QUERIES]
         bodies = [{"query": query, "k": 5, "mode": "dense", "budget": "adaptive"} for query in asked]
         found = [client.post("/search", json=body).raise_for_status().json()["results"] for body in bodies]
@@ -48,21 +38,3 @@ def test_answers_are_the_same(index: PassageIndex, monkeypatch: pytest.MonkeyPat
     assert [hit["id"] for hit in recorded] == [hit["id"] for hit in plain]
     for ours, theirs in zip(recorded, plain, strict=True):
         assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-3)
-
-
-@pytest.mark.parametrize(("device", "recorded", "made"), [("cpu", None, 0), ("cuda", None, 1), ("cuda", False, 0)])
-def test_who_records(
-    device: str, recorded: bool | None, made: int, index: PassageIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An encoder that says it is on a GPU stands for one that is."""
-    calls: list[Encoder] = []
-
-    def loaded(*place: Any) -> Encoder:
-        encoder = load_encoder(*place)
-        encoder.facts = replace(encoder.facts, device=torch.device(device))
-        monkeypatch.setattr(encoder, "record_passes", lambda: calls.append(encoder))
-        return encoder
-
-    monkeypatch.setattr(opening, "load_encoder", loaded)
-    open_encoder(ServeConfig(index=index.uri, recorded=recorded), index, "cpu")
-    assert len(calls) == made

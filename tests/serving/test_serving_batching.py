@@ -59,23 +59,3 @@ def test_an_item_that_fails_does_not_take_others_with_it() -> None:
     assert [found[0], found[1], found[3]] == [10, 20, 40]
     assert isinstance(found[2], ValueError)
     assert batches == [[1], [2, -3, 4], [2], [-3], [4]]
-
-
-def test_who_has_gone_is_not_computed() -> None:
-    held = Held()
-
-    async def ask() -> int:
-        batcher = Batcher("test", held, lambda _: 1, 8)
-        first = asyncio.create_task(batcher(1))
-        while not held.batches:
-            await asyncio.sleep(0.001)
-        gone, stays = asyncio.create_task(batcher(2)), asyncio.create_task(batcher(3))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.sleep(0)
-        held.go.set()
-        await first
-        return await stays
-
-    assert asyncio.run(ask()) == 30
-    assert held.batches == [[1], [3]]

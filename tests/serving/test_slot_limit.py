@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
 from diffretriever.backbones.slot_layers import SLOTS_FILE
 from diffretriever.encoders import load_encoder
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.serving.serving_cases import local_service, small_index
+from tests.serving.serving_cases import served, small_index
 
 
 def test_more_slots_than_the_adapter_has(tmp_path: Path) -> None:
@@ -26,7 +23,7 @@ def test_more_slots_than_the_adapter_has(tmp_path: Path) -> None:
     hidden_size = load_encoder(config, "cpu").facts.hidden_size
     save_file({"embeddings": torch.zeros(3, hidden_size)}, adapter / SLOTS_FILE)
     small_index(load_encoder(config, "cpu"), str(tmp_path / "index"))
-    with TestClient(make_api(local_service(str(tmp_path / "index")), Keys(), None)) as client:
+    with served(str(tmp_path / "index")) as client:
         assert client.get("/index").json()["limits"]["max_budget"] == 3
         found = client.post("/search", json={"query": "heat in a slab", "budget": 3}).raise_for_status().json()
         assert found["results"][0]["budget"]["slots"] == 3

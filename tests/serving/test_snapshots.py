@@ -10,9 +10,8 @@ import torch
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.bm25 import Bm25Search
 from diffretriever.serving import snapshots as module
-from diffretriever.serving.snapshots import KEPT_VERSIONS, Snapshot, Snapshots, Version, View
+from diffretriever.serving.snapshots import KEPT_VERSIONS, Snapshot, Snapshots, Version
 
 CPU = torch.device("cpu")
 
@@ -38,34 +37,6 @@ def test_a_version_that_opens_slowly_holds_up_no_other(
         assert not waiting.done()
         may_go_on.set()
         assert waiting.result().whole.version == own_index.version
-
-
-def test_a_version_that_cannot_be_opened_is_tried_again(own_index: PassageIndex) -> None:
-    snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
-    later = Version.of(own_index)._replace(number=own_index.version + 1)
-    with pytest.raises(ValueError, match=f"keeps no version {later.number}"):
-        snapshots.get(later)
-    own_index.delete(["d1"])
-    assert snapshots.get(later).whole.version == later.number
-
-
-def test_bm25_is_opened_once_and_tried_again(own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[PassageIndex] = []
-
-    def failing(index: PassageIndex) -> Bm25Search:
-        opened.append(index)
-        if len(opened) == 1:
-            raise ValueError("a disk is full")
-        return Bm25Search(index)
-
-    monkeypatch.setattr(module, "Bm25Search", failing)
-    view = View(own_index)
-    with pytest.raises(ValueError, match="a disk is full"):
-        view.bm25()
-    assert not view.has_bm25
-    with ThreadPoolExecutor() as threads:
-        assert len({id(each) for each in threads.map(lambda _: view.bm25(), range(3))}) == 1
-    assert len(opened) == 2
 
 
 def test_only_the_newest_are_kept_and_each_is_measured(own_index: PassageIndex) -> None:

@@ -12,17 +12,11 @@ from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.sparse.postings import build_postings
-from diffretriever.serving.api import make_api
-from diffretriever.serving.guard import Keys
 from tests.search.dense_cases import prepare
-from tests.serving.serving_cases import QUERIES, local_service
+from tests.serving.serving_cases import QUERIES, served
 
 MODES = ("dense", "sparse", "hybrid")
 ASKED: dict[str, Any] = {"query": QUERIES, "k": 61, "budget": "adaptive"}
-
-
-def served(uri: str) -> TestClient:
-    return TestClient(make_api(local_service(uri), Keys(), None))
 
 
 def ways(client: TestClient) -> Any:
@@ -32,11 +26,6 @@ def ways(client: TestClient) -> Any:
 def rankings(client: TestClient) -> list[Any]:
     answers = [client.post("/search", json={**ASKED, "mode": mode}).raise_for_status().json() for mode in MODES]
     return [[(hit["id"], hit["scores"]) for hit in result["hits"]] for each in answers for result in each["results"]]
-
-
-def test_an_index_as_the_demo_leaves_it_is_streamed(index: PassageIndex) -> None:
-    with served(index.uri) as client:
-        assert ways(client) == {"dense": ["stream"], "sparse": ["stream"]}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx2
@@ -31,6 +31,25 @@ from diffretriever.schemas.serve import (
 
 DEFAULT_URL = "http://localhost:8000"
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of a search; one that is left out has the default of `SearchRequest`."""
+
+    k: int
+    """Passages to return for each query."""
+    mode: Mode | None
+    """Score to rank by."""
+    budget: AskedBudget
+    """K_q of all queries, or `adaptive` to choose it for each query."""
+    collection: str | None
+    """Name of the collection to search in; None: all."""
+    filter: str | None
+    """Condition on metadata, such as `year >= 2020 AND lang = 'en'`; not with `collection`."""
+    explain: bool
+    """Return the slots and words that each score is made of."""
+    words: int
+    """With `explain`, number of words of the whole vocabulary to return for each slot, for at most 20 passages."""
 
 
 class SearchClient:
@@ -65,34 +84,9 @@ class SearchClient:
         self._http = httpx2.Client(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
 
-    def search(
-        self,
-        query: Texts,
-        *,
-        k: int = 10,
-        mode: Mode | None = None,
-        budget: AskedBudget = None,
-        collection: str | None = None,
-        filter: str | None = None,  # noqa: A002 (the usual name)
-        explain: bool = False,
-        words: int = 0,
-    ) -> SearchResponse:
-        """Search for one query or several.
-
-        Args:
-            query: one query, or a list of them; none blank.
-            k: passages to return for each query.
-            mode: score to rank by. Default: the index's.
-            budget: K_q of all queries, or `adaptive` to choose it for each query. Default: the retriever's.
-            collection: name of the collection to search in. Default: all.
-            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`; not with `collection`.
-            explain: return the slots and words that each score is made of.
-            words: with `explain`, number of words of the whole vocabulary to return for each slot, for at most 20
-                passages.
-        """
-        return self._ask(
-            _search(query, collection, filter, k=k, mode=mode, budget=budget, explain=explain, words=words)
-        )
+    def search(self, query: Texts, **options: Unpack[SearchOptions]) -> SearchResponse:
+        """Search for one query or several, none blank."""
+        return self._ask(_search(query, **options))
 
     def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
         """Return the vectors and terms of one query or several."""
@@ -151,32 +145,9 @@ class AsyncSearchClient:
         self._http = httpx2.AsyncClient(**_connection(url, api_key, timeout_s), transport=transport)
         self._retries = retries or Retries()
 
-    async def search(
-        self,
-        query: Texts,
-        *,
-        k: int = 10,
-        mode: Mode | None = None,
-        budget: AskedBudget = None,
-        collection: str | None = None,
-        filter: str | None = None,  # noqa: A002 (the usual name)
-        explain: bool = False,
-        words: int = 0,
-    ) -> SearchResponse:
-        """Search for one query or several; see `SearchClient.search`.
-
-        Args:
-            query: one query, or a list of them.
-            k: passages to return for each query.
-            mode: score to rank by.
-            budget: K_q, or `adaptive`.
-            collection: name of the collection to search in.
-            filter: condition on metadata.
-            explain: return the slots and words that each score is made of.
-            words: number of words to return for each slot.
-        """
-        call = _search(query, collection, filter, k=k, mode=mode, budget=budget, explain=explain, words=words)
-        return await self._ask(call)
+    async def search(self, query: Texts, **options: Unpack[SearchOptions]) -> SearchResponse:
+        """See `SearchClient.search`."""
+        return await self._ask(_search(query, **options))
 
     async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
         """See `SearchClient.encode`."""
@@ -222,11 +193,12 @@ class AsyncSearchClient:
 _INDEX = Call("GET", "index", IndexResponse)
 
 
-def _search(query: Texts, collection: str | None, condition: str | None, **fields: Any) -> Call[SearchResponse]:
+def _search(query: Texts, **options: Unpack[SearchOptions]) -> Call[SearchResponse]:
+    collection, condition = options.pop("collection", None), options.pop("filter", None)
     if collection is not None and condition is not None:
         raise ValueError(f"give collection or filter, not both: a filter can say (…) AND collection = '{collection}'")
     chosen = condition if collection is None else _body(Filter, collection=collection)
-    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **fields))
+    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **options))
 
 
 def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Generic, TypeVar
 
 import httpx2
@@ -32,20 +29,10 @@ class ClientError(Exception):
 
 
 class ProblemError(ClientError):
-    """The service rejected the request with a problem (RFC 9457).
-
-    Attributes:
-        problem: the whole response.
-        status: HTTP status, such as 422.
-        field: the field of the request that is wrong, if any.
-        fix: the suggested fix.
-    """
+    """The service rejected the request with a `problem` (RFC 9457), whose `status`, `field` and `fix` it has too."""
 
     def __init__(self, status: int, problem: Problem) -> None:
-        self.problem = problem
-        self.status = status
-        self.field = problem.field
-        self.fix = problem.fix
+        self.problem, self.status, self.field, self.fix = problem, status, problem.field, problem.fix
         where = f"{problem.field}: " if problem.field else ""
         detail = problem.detail.rstrip(".")
         super().__init__(f"{status} {where}{detail}{'' if detail.endswith('?') else '.'} {problem.fix}")
@@ -95,21 +82,16 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """One request, and the state of its attempts.
-
-    Attributes:
-        method: of HTTP.
-        path: relative to the service's address.
-        answer: model of a successful response.
-        body: sent as JSON, without its defaults; None: no body.
-        reads: whether it changes nothing, so that it may be sent again if it may have arrived.
-    """
+    """One request, and the meaning of its responses."""
 
     method: str
     path: str
     answer: type[Answer]
+    """Model of a successful response."""
     body: BaseModel | None = None
+    """Sent as JSON, without its defaults."""
     reads: bool = True
+    """Whether it changes nothing, so that it may be sent again if it may have arrived."""
 
     @property
     def content(self) -> bytes | None:
@@ -117,18 +99,7 @@ class Call(Generic[Answer]):
         return None if self.body is None else self.body.model_dump_json(exclude_defaults=True).encode()
 
     def settle(self, outcome: httpx2.Response | httpx2.HTTPError, retries: Retries, sent: int) -> Answer | float:
-        """Return the answer, or the seconds to wait before the next attempt.
-
-        Args:
-            outcome: of the last attempt: a response, or an error of the HTTP library.
-            retries: of the client.
-            sent: number of attempts so far.
-
-        Raises:
-            ProblemError: the service rejected the request.
-            AnswerError: the response is not one of this service.
-            UnreachableError: no response, and no attempt is left or allowed.
-        """
+        """Return the answer, or the seconds to wait before the next attempt; raise a `ClientError` if there is none."""
         wait = None
         if isinstance(outcome, httpx2.HTTPError):
             if isinstance(outcome, _NOT_SENT) or (self.reads and isinstance(outcome, _LOST)):
@@ -138,7 +109,8 @@ class Call(Generic[Answer]):
             return wait
         problem = None if outcome.is_success else _problem(outcome.content)
         if outcome.status_code in BUSY:
-            wait = retries.wait(sent, retry_after(outcome.headers))
+            asked = outcome.headers.get("retry-after", "")
+            wait = retries.wait(sent, float(asked) if asked.isdecimal() else None)
         elif self.reads and outcome.status_code in _DIED and problem is None:
             wait = retries.wait(sent)
         if wait is not None:
@@ -178,17 +150,3 @@ def _problem(content: bytes) -> Problem | None:
         return Problem.model_validate_json(content)
     except ValidationError:
         return None
-
-
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds of `Retry-After`, a number or a date (RFC 9110, section 10.2.3); None if it is neither."""
-    value = headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi import Path as Place
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -29,7 +28,7 @@ from diffretriever.schemas.serve import (
     SearchResponse,
 )
 from diffretriever.serving import description
-from diffretriever.serving.description import answer
+from diffretriever.serving.description import answer, body
 from diffretriever.serving.guard import Guard, Keys, SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
@@ -47,18 +46,11 @@ _REFUSED = (400, 401, 408, 413, 415, 421, 422, 503)
 def make_api(
     service: Service, keys: Keys, page: Path | None, exposition: Callable[[], Awaitable[str]] | None = None
 ) -> FastAPI:
-    """Return the application.
-
-    Args:
-        service: answers.
-        keys: that requests need; `Keys()`: none.
-        page: folder of the search page; None: no page.
-        exposition: returns measurements in the text format of Prometheus; None: no `/metrics`.
-    """
+    """Return the application, with the search page in the folder `page` and `/metrics` from `exposition`, if given."""
     # FastAPI's own pages load scripts from other sites. Its redirects go to the site in the Host header, with the key.
     api = FastAPI(
-        title=description.TITLE,
-        summary=description.SUMMARY,
+        title="DiffRetriever",
+        summary="Search an index of passages, change it, and encode queries.",
         version="1",
         openapi_tags=description.TAGS,
         openapi_url=None,
@@ -67,7 +59,7 @@ def make_api(
         redirect_slashes=False,
         exception_handlers={RequestError: _problem, RequestValidationError: _invalid, HTTPException: _http},
     )
-    api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
+    api.add_middleware(Guard, config=service.config, keys=keys)
     api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(
@@ -96,13 +88,13 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     writing = description.refusals(*_REFUSED, 403)
 
     @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
-    async def search(request: Annotated[SearchRequest, _body(description.SEARCHES)]) -> SearchResponse:
+    async def search(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
     @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
     async def encode(
-        request: Annotated[EncodeRequest, _body({"query": ("One query", description.ENCODING)})],
+        request: Annotated[EncodeRequest, body(description.ENCODING)],
     ) -> EncodeResponse:
         """Return the vectors and words of queries."""
         return await service.encode(request)
@@ -119,7 +111,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
 
     @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
     async def ingest(
-        request: Annotated[IngestRequest, _body({"notes": ("Two passages", description.ADDING)})],
+        request: Annotated[IngestRequest, body(description.ADDING)],
     ) -> IngestResponse:
         """Add passages, or replace those with their ids."""
         return await service.ingest(request)
@@ -156,10 +148,6 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         }
         servers = [{"url": request.scope.get("root_path", "") or "/", "description": "This server"}]
         return JSONResponse({**document, "servers": servers, "components": components})
-
-
-def _body(examples: Mapping[str, tuple[str, BaseModel]]) -> Any:
-    return Body(openapi_examples=description.bodies(examples))
 
 
 async def _file(path: Path, _: Request) -> FileResponse:

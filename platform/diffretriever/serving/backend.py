@@ -106,7 +106,7 @@ def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) ->
 
 
 def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
-    """Search for each request; those with the same version, lists, filter and candidates share a scan.
+    """Search for each request; those with the same version, lists and filter share a scan.
 
     The scan is as deep as the deepest request: the best of a shorter list are the first of a longer one.
     """
@@ -138,16 +138,7 @@ class Batcher(Generic[Item, Result]):
         measure: Measure = unmeasured,
         threads: int = 1,
     ) -> None:
-        """Batch calls of `compute`.
-
-        Args:
-            name: of the threads, and of the batches in measurements.
-            compute: returns the result of each item; called in a thread.
-            cost: of an item, in any unit.
-            max_cost: the most that the items of a batch cost together; an item that costs more is a batch.
-            measure: receives the number of items of each batch, and the number that wait.
-            threads: number of batches computed at the same time.
-        """
+        """Batch calls of `compute`, up to `max_cost` a batch; an item that costs more is a batch of its own."""
         self._name, self._compute, self._measure = name, compute, measure
         self._cost, self._max_cost, self._threads = cost, max_cost, threads
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()

@@ -5,16 +5,14 @@ The examples follow each other: passages are added, then found, explained and de
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from fastapi import Body
 from pydantic import BaseModel
 
 from diffretriever.schemas import serve as http
 from diffretriever.serving import problems
 
-TITLE = "DiffRetriever"
-SUMMARY = "Search an index of passages, change it, and encode queries."
 TAGS = [
     {"name": "search", "description": "Ranking passages, and the vectors and words that they are ranked by."},
     {"name": "passages", "description": "Changing the index: each request is one step, done whole or not at all."},
@@ -43,18 +41,9 @@ _STATE = http.IndexState(
     checked_seconds_ago=0.4,
 )
 
-SEARCHES: dict[str, tuple[str, http.SearchRequest]] = {
-    "query": ("One query, with the defaults", http.SearchRequest(query=_QUERY)),
-    "queries": (
-        "Several queries, each with a budget chosen from its text",
-        http.SearchRequest(query=[_QUERY, "bread without yeast"], k=3, budget="adaptive"),
-    ),
-    "explained": (
-        "In one collection, with explanations",
-        http.SearchRequest(query=_QUERY, k=3, filter=http.Filter(collection="notes"), explain=True, words=3),
-    ),
-}
-"""Name → title, and a body of `POST /search`."""
+SEARCHING = http.SearchRequest(
+    query=_QUERY, k=3, budget="adaptive", filter=http.Filter(collection="notes"), explain=True, words=3
+)
 ENCODING = http.EncodeRequest(query=_QUERY)
 ADDING = http.IngestRequest(passages=[_NOTE, http.PassageIn(id="note-2", text="Sourdough rises for a night.")])
 FOUND = http.SearchResponse(
@@ -114,28 +103,23 @@ DESCRIBED = http.IndexResponse(
 ADDED = http.IngestResponse(added=2, replaced=0, unchanged=0, version=4)
 DELETED = http.DeleteResponse(deleted=1, version=5)
 WELL = http.Health(status="ok")
-_PROBLEMS = (
-    problems.MalformedError("the body is no JSON: Expecting value", "send one JSON object, encoded as UTF-8"),
-    problems.UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`"),
-    problems.ForbiddenError("this API key may search, and not change the index", "send the key for writing"),
-    problems.NotFoundError("there is no passage 'note-9'", "check the id", "id"),
-    problems.TooSlowError("512 bytes have arrived", "send it within 5 seconds"),
-    problems.TooLargeError("the body has more bytes than the server takes", "send at most 4194304 bytes"),
-    problems.UnsupportedError("text/plain"),
-    problems.InvalidError("2000 passages are too many", "ask for at most 1000", "k"),
-    problems.MisdirectedError("search.example.org"),
-    problems.UnavailableError("64 requests are being worked on already", 1),
-)
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of problems, by status."""
     found: dict[int | str, dict[str, Any]] = {}
-    for error in _PROBLEMS:
-        if error.status in statuses:
-            example = error.problem("/passages" if error.status in (403, 404) else "/search").model_dump(mode="json")
+    for kind in [problems.RequestError, *problems.RequestError.__subclasses__()]:
+        if kind.status in statuses and kind.status not in found:
+            example = http.Problem(
+                type=f"urn:diffretriever:problem:{kind.kind}",
+                title=kind.title,
+                status=kind.status,
+                detail="the mistake in this request",
+                fix="the suggested fix",
+                instance="/search",
+            ).model_dump(mode="json")
             content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
-            found[error.status] = {"description": error.title, "content": {"application/problem+json": content}}
+            found[kind.status] = {"description": kind.title, "content": {"application/problem+json": content}}
     return found
 
 
@@ -145,9 +129,7 @@ def answer(example: BaseModel) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": "The answer", "content": content}}
 
 
-def bodies(examples: Mapping[str, tuple[str, BaseModel]]) -> dict[str, Any]:
-    """Return request bodies as OpenAPI's named examples; what has its default is left out."""
-    return {
-        name: {"summary": summary, "value": body.model_dump(mode="json", exclude_defaults=True)}
-        for name, (summary, body) in examples.items()
-    }
+def body(example: BaseModel) -> Any:
+    """Return a request body with an example, in which default values are left out."""
+    value = example.model_dump(mode="json", exclude_defaults=True)
+    return Body(openapi_examples={"example": {"summary": "Example", "value": value}})

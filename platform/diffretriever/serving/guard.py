@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.serving.load import Load
 from diffretriever.serving.problems import (
     ForbiddenError,
     ForeignError,
@@ -52,23 +51,16 @@ _LOG = logging.getLogger("diffretriever.serving")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The SHA-256 of each API key; a server stores no more of them.
-
-    Attributes:
-        write: of the key that allows everything.
-        read: of the key that allows searching. With this one alone, no request can change the index.
-    """
+    """The SHA-256 of each API key; a server stores no more of them."""
 
     write: bytes | None = None
+    """Of the key that allows everything."""
     read: bytes | None = None
+    """Of the key that allows searching. With this one alone, no request can change the index."""
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys, either of which may be None.
-
-        Raises:
-            ValueError: both are the same, or one is empty, like that of a request without a key.
-        """
+        """Return the digests of keys; raise `ValueError` if they are equal, or one is empty."""
         if "" in (write, read):
             raise ValueError("an API key is empty")
         if write and write == read:
@@ -77,11 +69,7 @@ class Keys:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY, either of which may be unset.
-
-        Raises:
-            ValueError: one is empty or too short, or both are the same.
-        """
+        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY; raise `ValueError` for a weak key."""
         keys = [os.environ.get(name) for name in KEY_VARIABLES]
         for name, key in zip(KEY_VARIABLES, keys, strict=True):
             if key is not None and len(key) < _LEAST_KEY_CHARS:
@@ -95,12 +83,7 @@ class Keys:
         return self.write is None and self.read is None
 
     def check(self, given: bytes, *, writes: bool) -> None:
-        """Raise unless a key allows a request. It is compared with both keys, in constant time.
-
-        Raises:
-            UnauthorizedError: it is neither of the keys.
-            ForbiddenError: it may not write.
-        """
+        """Raise a problem unless the key `given` allows a request. It is compared with both keys, in constant time."""
         if self.are_none:
             return
         digest = hashlib.sha256(given).digest()
@@ -121,16 +104,8 @@ class Guard:
         ongoing: number of requests that are being processed.
     """
 
-    def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys, load: Load) -> None:
-        """Guard an application.
-
-        Args:
-            app: receives the requests that pass.
-            config: of the application.
-            keys: that requests need.
-            load: receives the number of requests that are being processed.
-        """
-        self._app, self._keys, self._load = app, keys, load
+    def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys) -> None:
+        self._app, self._keys = app, keys
         self._limits, self._most = config.limits, config.max_ongoing
         self._names = frozenset(["localhost", *map(_name_in, config.hosts)])
         self._origins = config.cors_origins
@@ -160,11 +135,11 @@ class Guard:
                 raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
             if self.ongoing >= self._most:
                 raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
-            self._count(1)
+            self.ongoing += 1
             try:
                 await self._within_time(scope, Replayed(body, receive), send)
             finally:
-                self._count(-1)
+                self.ongoing -= 1
         except RequestError as refused:
             await refused.response(scope["path"])(scope, receive, send)
 
@@ -182,10 +157,6 @@ class Guard:
         origin = headers.get("origin", "")
         if origin and _writes(scope) and origin not in self._origins and _name_in(origin) not in {name, *self._names}:
             raise ForeignError(origin)
-
-    def _count(self, change: int) -> None:
-        self.ongoing += change
-        self._load.observe(self.ongoing)
 
     async def _within_time(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -231,23 +202,15 @@ class Replayed:
     """Receives a message that was received before, then further ones."""
 
     def __init__(self, message: Message, receive: Receive) -> None:
-        self._message: Message | None = message
-        self._receive = receive
+        self._messages, self._receive = [message], receive
 
     async def __call__(self) -> Message:
         """Return the next message."""
-        if self._message is None:
-            return await self._receive()
-        message, self._message = self._message, None
-        return message
+        return self._messages.pop() if self._messages else await self._receive()
 
 
 async def read_body(receive: Receive, most_bytes: int, seconds: float) -> Message:
-    """Return a body as one message: all of it, or its first bytes if there are more than `most_bytes`.
-
-    Raises:
-        TooSlowError: the body did not arrive in time, or the client disconnected.
-    """
+    """Return a body as one message: all of it, or its first bytes if there are more than `most_bytes`."""
     body, is_whole = bytearray(), False
     try:
         async with asyncio.timeout(seconds):

@@ -52,16 +52,10 @@ def add(
     passages: Sequence[PassageIn],
     encode: Callable[[list[str], list[str]], Representations],
 ) -> IngestResponse:
-    """Encode and write passages in one commit, except those that the index has already.
-
-    Args:
-        uri: of the index.
-        manifest: of the index that is served.
-        passages: checked.
-        encode: returns the representations of titles and texts.
+    """Encode and write checked passages in one commit, except those that the index has already.
 
     Raises:
-        InvalidError: metadata without a column, or a passage encodes to NaN; nothing is written.
+        InvalidError: metadata without a column, or a passage that cannot be encoded; nothing is written.
         UnavailableError: another job writes to the index, or the disk is full.
     """
     with _changing(uri, manifest, "written") as index:
@@ -90,12 +84,7 @@ def add(
 
 
 def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse:
-    """Delete one passage.
-
-    Raises:
-        NotFoundError: the index does not contain it.
-        UnavailableError: another job writes to the index, or the disk is full.
-    """
+    """Delete one passage; raise a problem if it is unknown, or the index cannot be written to."""
     with _changing(uri, manifest, "deleted") as index:
         if not index.passages([passage_id]):
             raise NotFoundError(f"there is no passage '{shortened(passage_id)}'", "check the id", "id")
@@ -105,28 +94,21 @@ def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse
 @contextmanager
 def _changing(uri: str, manifest: IndexManifest, done: str) -> Iterator[PassageIndex]:
     """Yield the latest version under the writer's lock; turn errors of writing into problems."""
-    lock = WriterLock(uri, patient=False)
     try:
-        lock.__enter__()
+        with WriterLock(uri, patient=False):
+            index = PassageIndex.open(uri)
+            if index.manifest.fingerprint != manifest.fingerprint:
+                raise UnavailableError("the index was replaced by one of another retriever: restart the server")
+            yield index
     except ValueError as error:
         _LOG.warning("nothing is %s: %s", done, error)
-        raise UnavailableError("another job is writing to the index", _BUSY_S) from None
-    try:
-        index = PassageIndex.open(uri)
-        if index.manifest.fingerprint != manifest.fingerprint:
-            raise UnavailableError("the index was replaced by one of another retriever: restart the server")
-        yield index
-    except ValueError as error:
-        _LOG.warning("nothing is %s: %s", done, error)
-        detail = f"another job has just changed the index, or it cannot be written to; nothing was {done}"
+        detail = f"another job writes to the index, or it cannot be written to; nothing was {done}"
         raise UnavailableError(detail, _BUSY_S) from None
     except OSError as error:
         if full_disk(error) is None:
             raise
         _LOG.error("nothing is %s: %s", done, error)
         raise UnavailableError(f"the disk of the index is full; nothing was {done}", _FULL_S) from None
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def _with_metadata(passages: Sequence[PassageIn], columns: Columns) -> list[Passage]:

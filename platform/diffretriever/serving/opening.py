@@ -22,28 +22,22 @@ def open_service(config: ServeConfig, measure: Measure = unmeasured) -> Service:
     """Return a service that encodes and searches in this process."""
     index = open_index(config)
     encoder = open_encoder(config, index, config.device_of(config.ingress))
-    snapshots = Snapshots(search_options(config), encoder.facts.device, measure=measure)
+    snapshots = Snapshots(
+        SearchOptions(index=config.index, memory_mb=config.memory_mb), encoder.facts.device, measure=measure
+    )
     snapshots.get(Version.of(index))
     return Service(config, index, encoder.preparer, LocalBackend(encoder, snapshots), measure)
 
 
 def check_config(config: ServeConfig) -> None:
-    """Open what replicas open, except weights and derived files, and read a row of the table.
-
-    Raises:
-        ValueError: a replica cannot start; the message says why.
-    """
+    """Raise `ValueError`, with the reason, if a replica cannot start. Weights and derived files are not opened."""
     index = open_index(config)
     open_budgets(config, index, open_preparer(config, index))
     next(index.batches(["id"], 1), None)
 
 
 def open_index(config: ServeConfig) -> PassageIndex:
-    """Open the latest version of the index to serve.
-
-    Raises:
-        ValueError: no index there, or one without an encoder.
-    """
+    """Open the latest version of the index to serve; raise `ValueError` if it has no encoder."""
     index = PassageIndex.open(config.index)
     retriever = index.manifest.retriever
     if not retriever.has_weights:
@@ -55,12 +49,7 @@ def open_index(config: ServeConfig) -> PassageIndex:
 
 
 def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encoder:
-    """Load the encoder that made the index onto `device`.
-
-    Raises:
-        ValueError: the backbone differs from the one that made the index; the message names the difference. Or
-            `recorded` is set and the encoder's passes cannot be captured.
-    """
+    """Load the encoder that made the index onto `device`; raise `ValueError` if its backbone differs."""
     trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
@@ -78,11 +67,6 @@ def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
     """Load the encoder's tokenizer side alone."""
     trust_code(config.trust_code)
     return load_preparer(_retriever(config, index))
-
-
-def search_options(config: ServeConfig) -> SearchOptions:
-    """Return the options of searches: a job's defaults."""
-    return SearchOptions(index=config.index, memory_mb=config.memory_mb)
 
 
 def _retriever(config: ServeConfig, index: PassageIndex) -> NeuralRetriever:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.responses import Response
 
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.serve import Problem
 
 _NAMES = "use localhost or the server's IP address, or add the name to its setting `hosts`"
-RETRY_AFTER_S = 2
-"""Default seconds of `Retry-After`."""
 
 
 class RequestError(Exception):
@@ -25,15 +25,15 @@ class RequestError(Exception):
     status = 422
     kind = "invalid"
     title = "The request is not valid"
-    headers: dict[str, str] = {}  # noqa: RUF012 (subclasses and instances replace it)
+    headers: Mapping[str, str] = {}
 
     def __init__(self, detail: str, fix: str, field: str | None = None) -> None:
         super().__init__(detail)
         self.detail, self.fix, self.field = detail, fix, field
 
-    def problem(self, path: str) -> Problem:
-        """Return the body of the response to a request for `path`."""
-        return Problem(
+    def response(self, path: str) -> Response:
+        """Return the response to a request for `path`."""
+        problem = Problem(
             type=f"urn:diffretriever:problem:{self.kind}",
             title=self.title,
             status=self.status,
@@ -42,11 +42,7 @@ class RequestError(Exception):
             fix=self.fix,
             instance=shortened(path),
         )
-
-    def response(self, path: str) -> Response:
-        """Return the response to a request for `path`."""
-        content = self.problem(path).model_dump_json()
-        return Response(content, self.status, self.headers, "application/problem+json")
+        return Response(problem.model_dump_json(), self.status, self.headers, "application/problem+json")
 
 
 class InvalidError(RequestError):
@@ -142,6 +138,6 @@ class UnavailableError(RequestError):
 
     status, kind, title = 503, "unavailable", "The server cannot answer now"
 
-    def __init__(self, detail: str, retry_after: int = RETRY_AFTER_S) -> None:
+    def __init__(self, detail: str, retry_after: int = 2) -> None:
         super().__init__(detail, f"send the same request again after {retry_after} seconds")
         self.headers = {"Retry-After": str(retry_after)}

@@ -24,11 +24,10 @@ from diffretriever.schemas.serve import (
     SearchHit,
     SearchRequest,
 )
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
+from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.serving.backend import Found
-from diffretriever.serving.load import Caps
 from diffretriever.serving.snapshots import SearchSpec, Version, View
 
 
@@ -43,8 +42,6 @@ class Search:
     mode: Mode
     condition: str | None
     """The filter; None where it admits all passages."""
-    caps: Caps
-    """The most that the request is given; `candidates` is None where a cap has no effect."""
     began: float = field(default_factory=time.perf_counter)
     budgets: list[BudgetUsed] = field(init=False)
     prepared: list[PreparedText] = field(init=False)
@@ -55,16 +52,10 @@ class Search:
     best: Hits = field(init=False)
 
     @property
-    def fusion_depth(self) -> int:
-        """Passages of each list that take part in a sum."""
-        return min(FUSION_DEPTH, self.caps.candidates or FUSION_DEPTH)
-
-    @property
     def spec(self) -> SearchSpec:
         """The lists to search for with encoded queries."""
-        modes, k = [self.mode], self.request.k
-        depth, lists = depth_for(modes, k, self.fusion_depth), encoded_lists_for(modes)
-        return SearchSpec(self.view.version, lists, depth, self.condition, self.caps.candidates)
+        depth = depth_for([self.mode], self.request.k)
+        return SearchSpec(self.view.version, encoded_lists_for([self.mode]), depth, self.condition)
 
 
 def with_bm25(search: Search, found: Found) -> Found:
@@ -88,13 +79,7 @@ def shown_passages(searches: Sequence[Search]) -> dict[Version, dict[int, dict[s
 def query_results(
     search: Search, shown: Mapping[int, dict[str, Any]], explained: list[Explanation] | None
 ) -> list[QueryResult]:
-    """Return the ranking of each query of a search.
-
-    Args:
-        search: with its best passages.
-        shown: the fields of each passage, by row.
-        explained: the explanation of each hit; None: none.
-    """
+    """Return the ranking of each query of a search, with the fields `shown` of each row and its explanations."""
     best = search.best
     rows, names, values = best.rows().tolist(), best.names(), best.scores_F.tolist()
     columns = {name: scores_in(found, best) for name, found in search.found.items()}
@@ -133,15 +118,7 @@ def explanations(
     tokenizer: threading.Lock,
     read: Callable[[np.ndarray, int], list[Reading]],
 ) -> list[Explanation]:
-    """Explain every hit of all queries of a search.
-
-    Args:
-        search: with its best passages.
-        shown: the fields of each passage, by row.
-        preparer: of the encoder.
-        tokenizer: lock of the preparer.
-        read: returns the words that vectors predict, that many for each.
-    """
+    """Explain every hit of all queries of a search; `read` returns the words that vectors predict."""
     words = search.request.words
     reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
     rows, places = np.unique(search.best.rows(), return_inverse=True)
@@ -158,14 +135,7 @@ def explanations(
 
 
 def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, name: NameWord) -> EncodedQuery:
-    """Return one query's representations as `POST /encode` responds with them.
-
-    Args:
-        text: the query.
-        budget: its K_q.
-        encoded: its representations.
-        name: returns the text of a vocabulary entry.
-    """
+    """Return one query's representations as `POST /encode` responds with them."""
     slots = [
         EncodedSlot(words=words, vector=vector.tolist())
         for words, vector in zip(slot_words(encoded, name), encoded.vectors_MH.astype(np.float64), strict=True)

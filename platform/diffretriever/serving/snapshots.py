@@ -59,14 +59,12 @@ class View:
         index: the version.
         version: its identity.
         checked: time (`time.monotonic`) at which it was last known to be the latest.
-        candidates: passages that candidate indexes retrieve for a query, 0 without such; None: not known yet.
     """
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
         self.version = Version.of(index)
         self.checked = time.monotonic()
-        self.candidates: int | None = None
         self._state = IndexState(
             name=index.uri.rstrip("/").rpartition("/")[2],
             version=self.version.number,
@@ -97,11 +95,6 @@ class View:
             each["metadata"] = {**each["metadata"], **times}
         return dict(zip(rows.tolist(), passages, strict=True))
 
-    @property
-    def has_bm25(self) -> bool:
-        """Whether BM25 is open."""
-        return self._bm25 is not None
-
     def bm25(self, condition: str | None = None) -> Bm25Search:
         """Return BM25 over the passages that a filter admits. The first call opens it, or computes its statistics."""
         with self._opening:
@@ -124,28 +117,15 @@ class SearchSpec:
     """Passages kept of each list."""
     condition: str | None
     """The filter, in the syntax of `index.filters`; None admits all passages."""
-    candidates: int | None = None
-    """The most passages that a candidate index retrieves for a query; None: the calibrated number."""
 
 
 class Snapshot:
-    """One version of an index, or a shard of it, ready to be searched.
-
-    Attributes:
-        whole: the version.
-    """
+    """One version of an index, or a shard of it, ready to be searched."""
 
     def __init__(
         self, whole: PassageIndex, shard: tuple[int, int], options: SearchOptions, device: torch.device
     ) -> None:
-        """Open a version, or a shard of it.
-
-        Args:
-            whole: the version.
-            shard: number of the shard, from 0, and the number of shards.
-            options: of the searches.
-            device: of dense searches.
-        """
+        """Open the shard with a number, from 0, of a number of shards."""
         self.whole = whole
         number, shards = shard
         fragments = shard_fragments(whole, shards)[number] if shards > 1 else None
@@ -157,8 +137,6 @@ class Snapshot:
     def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
         """Return each query's best passages, best first, for each list of `spec`."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
-        if spec.candidates is not None:
-            dense = dense.among(spec.candidates)
         searches = {"dense": dense.search, "sparse": sparse.search}
         return {name: searches[name](queries, spec.depth) for name in spec.lists}
 
@@ -194,14 +172,6 @@ class Snapshots:
         shard: tuple[int, int] = (0, 1),
         measure: Measure = unmeasured,
     ) -> None:
-        """Open versions when `get` is first called with them.
-
-        Args:
-            options: of the searches.
-            device: of dense searches.
-            shard: number of the shard, from 0, and the number of shards.
-            measure: receives the newest version and its size.
-        """
         self._options, self._device, self._shard, self._measure = options, device, shard, measure
         self._open: dict[Version, Snapshot] = {}
         self._lock = threading.Lock()

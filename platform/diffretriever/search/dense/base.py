@@ -28,7 +28,3 @@ class DenseSearch(ABC):
         Raises:
             ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
         """
-
-    def among(self, n_candidates: int) -> DenseSearch:
-        """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""
-        return self

@@ -83,12 +83,6 @@ class CandidateSearch(DenseSearch):
         passages.rescore(queries, chosen, best)
         return best.results()
 
-    def among(self, n_candidates: int) -> DenseSearch:
-        """See `DenseSearch`; the candidate index is the same."""
-        if n_candidates >= self.n_candidates:
-            return self
-        return CandidateSearch(self.candidate_index, self._unknown, self._stream, n_candidates)
-
 
 def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
     """Return how many candidates a search scores for each query; None where it scores all passages.
