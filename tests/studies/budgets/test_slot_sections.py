@@ -1,4 +1,4 @@
-"""The report's parts that need vectors or other systems' runs, against plain calculations."""
+"""The report's parts that need vectors, against plain calculations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 from pyarrow import feather
 
-from diffretriever.evaluation.sweeps import Outcomes, available_features, open_splits, query_features
+from diffretriever.evaluation.sweeps import available_features, open_splits, query_features
 from diffretriever.schemas.selector import FitSelectorJob
-from diffretriever.studies.budgets.against import AgainstSection, AgainstTest
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.report import AnalysisReport, analyse
@@ -28,23 +26,18 @@ N = 30
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_sweep(tmp_path_factory.mktemp("sweeps"), "one", n=N)
     add_vectors(folder, "test", N)
-    # The other system ranks query i's passage at place i % 3 + 1, and does not know the last query.
-    ranked = {i: [f"x{j}" for j in range(i % 3)] + [f"d{i % 20}"] for i in range(N - 1)}
-    lines = [f"q{i} Q0 {p} 1 {9 - r} bm25" for i, passages in ranked.items() for r, p in enumerate(passages)]
-    (folder / "bm25.trec").write_text("\n".join(lines) + "\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def made(sweep: Path) -> AnalysisReport:
-    return analyse(job(sweep, against=(f"BM25={sweep / 'bm25.trec'}",), qrels=(sweep / "test/qrels.tsv",)), "x")
+    return analyse(job(sweep), "x")
 
 
-def job(sweep: Path, **changes: object) -> AnalyseBudgetsJob:
-    values: dict[str, object] = {
-        "sweeps": (sweep / "test",), "budget": "q4p4", "mode": "dense", "output": sweep / "report",
-    }  # fmt: skip
-    return AnalyseBudgetsJob.model_validate(values | changes)
+def job(sweep: Path) -> AnalyseBudgetsJob:
+    return AnalyseBudgetsJob.model_validate(
+        {"sweeps": (sweep / "test",), "budget": "q4p4", "mode": "dense", "output": sweep / "report"}
+    )
 
 
 def test_cosines_are_those_of_the_stored_vectors(made: AnalysisReport, sweep: Path) -> None:
@@ -69,22 +62,6 @@ def test_wins_are_counted_over_the_top_ranked_passages(made: AnalysisReport) -> 
     assert (wins.queries, wins.passages) == (N, 10 * N)
     assert np.array(wins.shares) == pytest.approx(counts / counts.sum(axis=1, keepdims=True))
     assert 1 < wins.in_use <= 4
-
-
-def test_another_system_is_measured_and_tested(made: AnalysisReport, sweep: Path) -> None:
-    theirs = np.array([1 / np.log2(i % 3 + 2) for i in range(N - 1)] + [0.0])
-    values = Outcomes.read(sweep, "test", "dense", "nDCG@10").values_ABQ
-    ours = {"fixed": values[1, 1], "query": values[:, 1].max(axis=0), "joint": values.max(axis=(0, 1))}
-    found: dict[str, AgainstTest] = {test.side: test for test in made.section(AgainstSection).against}
-    assert set(found) == {"fixed", "query", "passage", "joint"}
-    for side, expected in ours.items():
-        test = found[side]
-        assert test.system_mean == pytest.approx(theirs.mean())
-        assert test.difference == pytest.approx((expected - theirs).mean())
-        assert test.t_test == pytest.approx(scipy.stats.ttest_rel(expected, theirs).pvalue)
-        assert test.t_test_holm >= test.t_test
-        assert test.interval[0] < test.difference < test.interval[1]
-    assert "### Against other systems" in (sweep / "report/report.md").read_text("utf-8")
 
 
 def test_what_the_first_two_slots_say_of_a_query(sweep: Path) -> None:
@@ -125,23 +102,3 @@ def test_a_selector_may_look_at_idf_and_not_at_a_pass(sweep: Path, tmp_path: Pat
     report_selector(FitSelectorJob.model_validate(values | {"features": ("length", "mean_idf")}), "x")
     with pytest.raises(ValueError, match="'confidence' takes a pass of the encoder"):
         report_selector(FitSelectorJob.model_validate(values | {"features": ("confidence",)}), "x")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"against": ("bm25.trec",)}, "write NAME=RUN.trec"),
-        ({"against": ("A=x.trec", "A=y.trec")}, "A has 2 runs, but there are 1 --sweeps"),
-        ({"qrels": ("x.tsv",)}, "--qrels goes with --against"),
-        ({"against": ("A=BM25",)}, "does not name the collection"),
-        ({"against": ("A=BM25",), "qrels": ("OTHERS",)}, "not of the queries that were swept"),
-    ],
-)
-def test_mistakes_are_named(sweep: Path, tmp_path: Path, changes: dict[str, tuple[str, ...]], message: str) -> None:
-    (tmp_path / "others.tsv").write_text("q1 0 d1 1\n")
-    places = {"BM25": str(sweep / "bm25.trec"), "OTHERS": str(tmp_path / "others.tsv")}
-    for word, place in places.items():
-        changes = {name: tuple(text.replace(word, place) for text in texts) for name, texts in changes.items()}
-    with pytest.raises(ValueError, match=message):
-        analyse(job(sweep, output=tmp_path / "report", **changes), "x")
-    assert not (tmp_path / "report").exists()
