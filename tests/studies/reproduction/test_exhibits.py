@@ -10,17 +10,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats.pages import Section, Table, latex_page
 from diffretriever.schemas.budget import Budget
-from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
-from diffretriever.studies.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
+from diffretriever.studies.reproduction.exhibits.prompts import published_prompts, used_prompts
 from diffretriever.studies.reproduction.exhibits.published import published_score
 from diffretriever.studies.reproduction.latencies import Latencies
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
 from diffretriever.studies.reproduction.tables import BEIR7, load_table
-from tests.evaluation.tex import faults
 from tests.studies.reproduction.cases import JobMaker
 
 
@@ -33,14 +31,6 @@ def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
     assert paper == used_prompts()
 
 
-@pytest.mark.parametrize(
-    ("one", "several", "both"),
-    [("a b c", "a b c", "a b c"), ("a one c", "a few of c", "a [one ∣ few of] c")],  # noqa: RUF001
-)
-def test_two_texts_are_written_as_one(one: str, several: str, both: str) -> None:
-    assert alternatives(one, several) == both
-
-
 def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     ours = code_values()
     different = {
@@ -51,24 +41,6 @@ def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     }
     assert not different
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
-
-
-def test_table_7_names_its_groups_once(job: JobMaker) -> None:
-    (table,) = (
-        block
-        for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
-        if isinstance(block, Table)
-    )
-    lines = [[cell.text for cell in row] for row in table.cells()]
-    assert len(lines) == 29
-    assert lines[0] == ["Training", "Optimizer", "AdamW", "AdamW"]
-    assert lines[1][0] == ""
-    assert faults(latex_page("a title", [Section("a section", [table])])) == []
-
-
-def test_every_value_of_the_code_is_in_the_table() -> None:
-    named = {line.code for lines in published_hyperparameters().values() for line in lines.values()}
-    assert set(code_values()) <= named
 
 
 MEANS = [[0.2 + 0.01 * (a + b) - 0.03 * (a - 2) ** 2 for b in range(5)] for a in range(5)]
@@ -151,20 +123,6 @@ def test_a_figure_is_drawn_from_what_is_published(job: JobMaker, name: str) -> N
     shown = exhibit(name).show(found)
     assert shown.files[f"{name}.png"].startswith(b"\x89PNG")
     assert exhibit(name).lacks(found)
-
-
-def test_figures_take_ours(job: JobMaker, analysis: Path) -> None:
-    found = findings(job, "heat-maps-train", analyses={"Dream": analysis, "mine": analysis})
-    lacks = exhibit("heat-maps-train").lacks(found)
-    assert [reason.partition(":")[0] for reason in lacks] == ["LLaDA"]
-    for name in ("heat-maps-train", "query-features"):
-        assert exhibit(name).show(found).files != exhibit(name).show(findings(job, name)).files
-
-
-def test_every_exhibit_can_be_asked_for(job: JobMaker) -> None:
-    names = [each.name for each in EXHIBITS]
-    assert [each.name for each in asked_for(job(*names))] == names
-    assert make_plan(job("prompts")).tables == ()
 
 
 def test_the_bars_of_figure_4_are_those_of_the_tables() -> None:

@@ -104,13 +104,6 @@ def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> N
         assert {*rule.pairs, *rule.pairs.values()} <= figures.keys()
 
 
-def test_significant_gains_of_the_text_are_the_marks_of_the_table() -> None:
-    # Paper §5.1: 16 of the 18 cells of DiffRetriever with several representations are better than with one.
-    printed = layout_of(load_table("main-indomain")).marking.printed
-    rows = ("zero-shot-diffretriever-dream-multi", "zero-shot-diffretriever-llada-multi")
-    assert sum("†" in signs for row in rows for modes in printed[row].values() for signs in modes.values()) == 16
-
-
 @pytest.mark.parametrize("name", N_BOLD)
 def test_bold_is_the_best_of_its_rows(name: str) -> None:
     table = load_table(name)
@@ -144,16 +137,6 @@ def test_every_table_comes_out_in_every_format(name: str) -> None:
         text = page("a title", [Section("a section", shown)])
         assert all(each.title in text for each in shown)
     assert faults(latex_page("a title", [Section("a section", shown)])) == []
-
-
-def test_groups_of_columns_have_one_head_and_blocks_of_rows_a_line() -> None:
-    table = load_table("dense-baselines")
-    shown = list(layout_of(table).tables(table, [measured(table)], "beside"))
-    latex, html = (page("t", [Section("s", shown)]) for page in (latex_page, html_page))
-    assert r"\multicolumn{3}{c}{MS MARCO} & \multicolumn{8}{c}{BEIR-7}" in latex
-    assert latex.count(r"\midrule") == 1 + 3
-    assert 'colspan="8">BEIR-7<' in html
-    assert html.count('class="rule"') == 3
 
 
 def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
@@ -246,31 +229,3 @@ def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
 def _bytes(measures: dict[str, float | None]) -> float:
     unit = "GiB" if "GiB" in measures else "MiB"
     return (measures[unit] or 0.0) * 2 ** (30 if unit == "GiB" else 20)
-
-
-def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> None:
-    table = load_table("main-beir7")
-    result = measured(table, lambda _, value: None if value is None else value + 0.01)
-    runs = [
-        result.model_copy(update={"protocol": name, "caption": f"{table.caption} Protocol {name}."})
-        for name in ("authors", "paper")
-    ]
-    (shown,) = layout_of(table).tables(table, runs, "beside")
-    assert len(shown.frame) == 3 * len(table.rows)
-    sources = [cell.text for cell in cells([shown]) if cell.text in ("paper", "ours, authors", "ours, paper")]
-    assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
-    bold = [[cell.bold for cell in row] for row in shown.cells()]
-    assert bold[1::3] == bold[2::3]
-    assert shown.caption == table.caption
-    assert shown.notes[-2:] == ("Protocol authors.", "Protocol paper.")
-
-
-def test_measured_sizes_take_the_place_of_arithmetic() -> None:
-    table = load_table("compressed-storage")
-    (shown,) = layout_of(table).tables(table, [measured(table)], "beside")
-    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([shown])]
-    (shown,) = layout_of(table).tables(table, [measured(table, lambda _, value: value)], "beside")
-    texts = [cell.text for cell in cells([shown])]
-    assert not any("\N{ALMOST EQUAL TO}" in text for text in texts)
-    assert texts.count("8.0\N{MULTIPLICATION SIGN}") == len(shown.frame), "always arithmetic"
-    assert texts.count("48G\N{RIGHTWARDS ARROW}7.5G") == 6

@@ -10,23 +10,6 @@ from diffretriever.studies.reproduction.tables import load_table
 from tests.studies.reproduction.cases import JobMaker, fake_evaluation
 
 
-def test_exhibits_have_names_and_places_of_their_own() -> None:
-    assert len({exhibit.name for exhibit in EXHIBITS}) == len(EXHIBITS)
-    assert len({exhibit.place for exhibit in EXHIBITS}) == len(EXHIBITS)
-
-
-def test_a_table_without_anything_of_ours_shows_the_papers(job: JobMaker) -> None:
-    config = job("dense-baselines")
-    plan = make_plan(config)
-    report = make_report(plan, config, {}, "python jobs/reproduce.py")
-    assert write_paper(plan, config, report) == ["paper.md", "paper.tex", "paper.html"]
-    page = read_text(config.output / "paper.md")
-    assert "| DiffRetriever | Dream" in page.replace("**", "")
-    assert "**.433**" in page
-    assert "10 results: no weights for facebook" in page
-    assert "Ours alone" not in page
-
-
 def test_ours_comes_with_its_difference(job: JobMaker) -> None:
     config = job("main-beir7")
     plan = make_plan(config)
