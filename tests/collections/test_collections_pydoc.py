@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Collection, Passage, open_collection, scan
-from diffretriever.collections.pydoc import build, passages_and_summaries, split_summary
+from diffretriever.collections.pydoc import build, passages_and_summaries
 
 BODY = "one two three four five six seven eight nine ten eleven twelve"
 
@@ -35,19 +35,6 @@ def test_it_is_the_same_each_time(collection: Collection, pydoc_cache: Path, tmp
         assert (tmp_path / name).read_bytes() == (kept / name).read_bytes()
     again = open_collection(str(tmp_path))
     assert again.source_state() == collection.source_state()
-
-
-@pytest.mark.parametrize(
-    ("doc", "summary", "body"),
-    [
-        ("One line", "One line", ""),
-        ("One\nsentence.  And\nmore.\n\nRest.", "One sentence.", "And\nmore.\n\nRest."),
-        ("Split at, e.g. a dot, 1.5 i.e. here.\nThen", "Split at, e.g. a dot, 1.5 i.e. here.", "Then"),
-        ("No end\nof it\n\nRest.", "No end of it", "Rest."),
-    ],
-)
-def test_split_summary(doc: str, summary: str, body: str) -> None:
-    assert split_summary(doc) == (summary, body)
 
 
 def test_what_gives_a_passage_and_a_query() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.collections import BadRecord, Collection, Passage, open_collection
-from diffretriever.collections.records import MAX_PASSAGE_BYTES, WHOLE, TextFile, read_lines
+from diffretriever.collections.records import MAX_PASSAGE_BYTES, WHOLE, Lines, TextFile
 
 Corpus = Callable[[bytes], Collection]
 
@@ -172,7 +172,7 @@ def test_every_line_is_a_passage_or_a_bad_record(
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_bytes(end.join(lines))
     records = list(chain.from_iterable(open_collection(str(path)).read(WHOLE).blocks))
-    read = list(read_lines(TextFile.at(path), MAX_PASSAGE_BYTES))
+    read = list(Lines(TextFile.at(path)))
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     assert len(records) == len(read) == sum(bool(line.strip()) for line in whole.split(b"\n"))
     for (number, record), line in zip(records, read, strict=True):

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.collections import Qrels, Run, read_qrels, read_run, write_qrels, write_run
+from diffretriever.collections import Run, read_qrels, read_run, write_run
 
 IDS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp"), exclude_characters="\ufeff"), min_size=1)
 Scores: TypeAlias = dict[str, dict[str, float]]
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
 RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=4)
-QRELS = st.dictionaries(IDS, st.dictionaries(IDS, st.integers(-2, 5), min_size=1, max_size=6), max_size=4)
 
 
 def ranked(run: Scores) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -35,14 +34,6 @@ def test_runs_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Scores) 
         columns = line.split(" ")
         assert len(columns) == 6
         assert set(columns[4]) <= set("-0123456789.")
-
-
-@settings(max_examples=60, deadline=None)
-@given(qrels=QRELS)
-def test_qrels_round_trip(tmp_path_factory: pytest.TempPathFactory, qrels: Qrels) -> None:
-    path = tmp_path_factory.getbasetemp() / "round.qrels"
-    write_qrels(path, qrels)
-    assert read_qrels(path) == qrels
 
 
 def test_the_form_of_a_run(tmp_path: Path) -> None:
@@ -115,13 +106,6 @@ def test_lines_in_any_order_are_ranked_by_score_and_id(tmp_path: Path, separator
     assert [(query, [*hits.items()]) for query, hits in found.items()] == [
         ("q", [("b", 2.25), ("a", 0.5), ("c", 0.5)]), ("r", [("a", 1.0), ("b", -3.0)]),
     ]  # fmt: skip
-
-
-def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "qrels"
-    path.write_bytes(b"q a 1\nq \xff 1\n")
-    with pytest.raises(ValueError, match="qrels:2: invalid UTF-8"):
-        read_qrels(path)
 
 
 @pytest.mark.parametrize(

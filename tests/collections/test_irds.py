@@ -24,20 +24,6 @@ class Titled(NamedTuple):
     title: str
 
 
-class Fielded(NamedTuple):
-    """A passage of other fields, and a query of TREC's."""
-
-    doc_id: str
-    body: str
-
-    @property
-    def query_id(self) -> str:
-        return self.doc_id
-
-    def default_text(self) -> str:
-        return f"all of {self.body}"
-
-
 class Question(NamedTuple):
     """A query."""
 
@@ -93,7 +79,6 @@ def known() -> dict[str, Dataset]:
         "beir/scifact/test": Dataset(SCIFACT, ASKED, JUDGED),
         "beir/scifact/train": Dataset(SCIFACT, [*ASKED, Question("r", "and?")], [Judgement("r", "2", 1)]),
         "beir/scifact/train/part": Dataset(SCIFACT, ASKED, JUDGED),
-        "trec": Dataset([Fielded("a", "it")], [Fielded("q", "this")], [Judgement("q", "a", 1)]),
         "clashing": Dataset(MSMARCO),
         "clashing/one": Dataset(MSMARCO, ASKED, JUDGED),
         "clashing/two": Dataset(MSMARCO, [Question("q", "another")], JUDGED),
@@ -192,9 +177,3 @@ def test_without_the_library_it_says_how_to_install_it(monkeypatch: pytest.Monke
     monkeypatch.setattr("diffretriever.collections.irds.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"irds:beir/nq needs ir_datasets, .*pip install 'diffretriever\[irds\]'"):
         open_collection("irds:beir/nq")
-
-
-def test_other_fields_are_read_as_the_library_says(library: dict[str, Dataset]) -> None:
-    collection = open_collection("irds:trec")
-    assert list(collection.records()) == [Passage("a", "", "all of it")]
-    assert collection.queries("test") == [Query("q", "all of this")]
