@@ -14,7 +14,7 @@ from diffretriever.collections import Run, write_run
 from diffretriever.evaluation.comparison import compare_runs
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.schemas.evaluate import CompareJob, Coverage, EvaluateJob, EvaluationReport
+from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, EvaluationReport
 
 TEXTS = {"1": "prune roses in winter", "2": "roses bloom in summer", "3": "prune apple trees in summer"}
 QRELS = {"1": "2", "2": "1", "3": "1"}
@@ -136,10 +136,3 @@ def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytes
     assert "whole contains 3 of the 3 passages" in (tmp_path / "compared" / "comparison.md").read_text("utf-8")
     both = dr.compare({"whole": dr.evaluate(whole, str(folder)), "part": dr.evaluate(part, str(folder))})
     assert missing in repr(both)
-
-
-def test_a_large_corpus_is_counted_by_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.collections.base._PART_BYTES", 64)
-    folder = collection(tmp_path / "mine", TEXTS)
-    index = dr.Index.create(tmp_path / "index", [{"id": "1", "text": TEXTS["1"]}], retriever="bm25")
-    assert dr.evaluate(index, str(folder)).coverage == Coverage(indexed=1, passages=3)

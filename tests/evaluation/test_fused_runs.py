@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from diffretriever.collections import Run, read_run, write_qrels, write_run
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.evaluation.fused import FinishedRuns, shares
+from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.scoring.fusion import ranked
@@ -87,12 +87,6 @@ def test_weights_are_tuned_on_other_queries(folder: Path) -> None:
         assert own["MiniLM"] >= own["BM25"]
 
 
-def test_of_equal_weights_the_most_alike_are_taken() -> None:
-    runs = FinishedRuns.of({**RUNS, "again": RUNS["BM25"]}, QRELS)
-    judged = {query: {"nothing": 1} for query in QRELS}
-    assert sorted(runs.tuned(judged, "reciprocal-rank", "nDCG@10").values()) == [0.3, 0.3, 0.4]
-
-
 def test_linear_weights_are_tuned_in_steps_of_usual_ranges() -> None:
     # Words' scores are ten thousand times as large: in steps of .1 of the scores themselves vectors never counted.
     words = Run.of({q: {name: 1e4 * score for name, score in found.items()} for q, found in WORDS.items()})
@@ -126,13 +120,6 @@ def test_runs_that_do_not_belong_together(folder: Path) -> None:
     write_run(Path("train.trec"), [Run.of({f"t{q}": found for q, found in WORDS.items()})], "x")
     with pytest.raises(ValueError, match="Train has no query of the qrels"):
         evaluate_job(job(runs=("BM25=words.trec", "Train=train.trec")), "the command")
-
-
-def test_queries_may_come_in_any_order() -> None:
-    backwards = Run.of({q: VECTORS[q] for q in reversed(QRELS)})
-    one, other = (FinishedRuns.of({"BM25": RUNS["BM25"], "MiniLM": run}, QRELS) for run in (RUNS["MiniLM"], backwards))
-    equal = shares(one.names)
-    assert one.fused("z-score", equal, 5).hits == other.fused("z-score", equal, 5).hits
 
 
 @pytest.mark.parametrize(

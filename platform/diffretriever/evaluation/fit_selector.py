@@ -14,7 +14,7 @@ import numpy as np
 from diffretriever.budgets.features import FEATURES, check_names
 from diffretriever.budgets.selectors import LinearModel, fit
 from diffretriever.evaluation.formats.tables import listed
-from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, query_features
+from diffretriever.evaluation.sweeps import Outcomes, SweptSplit
 from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
 
 
@@ -72,7 +72,7 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
     if k_p not in outcomes[0].passage_budgets:
         raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
     return [
-        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
+        QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)
         for split, found in zip(splits, outcomes, strict=True)
     ]
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
@@ -15,8 +13,7 @@ from pyarrow import parquet
 from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import BudgetSelection
-from diffretriever.studies.budgets import report as report_module
-from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
+from diffretriever.studies.budgets.analysis import read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
 from diffretriever.studies.budgets.grids import GridSection
@@ -69,45 +66,12 @@ def test_the_report_is_whole(made: tuple[AnalysisReport, Path]) -> None:
     assert AnalysisReport.model_validate_json((output / "report.json").read_text("utf-8")) == report
 
 
-def test_the_same_files_give_the_same_bytes(root: Path, made: tuple[AnalysisReport, Path]) -> None:
-    _, output = made
-    before = {file.name: file.read_bytes() for file in output.iterdir()}
-    analyse(job(root, output), "python jobs/analyse_budgets.py")
-    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
-
-
 def test_the_published_report_is_read_and_written_as_it_is() -> None:
     folder = Path(__file__).resolve().parents[3] / "docs/budgets"
     text = (folder / "report.json").read_text("utf-8")
     report = AnalysisReport.model_validate_json(text)
     assert report.model_dump_json(indent=2) + "\n" == text
     assert report.page() == (folder / "report.md").read_text("utf-8")
-
-
-class CountSection(Section):
-    """A section as anybody would add one."""
-
-    counts: tuple[int, ...]
-
-    @classmethod
-    def compute(cls, data: AnalysisData) -> Self:
-        return cls(counts=tuple(data.facts.queries.values()))
-
-    def figures(self, data: AnalysisData) -> dict[str, bytes]:
-        return {"counts.png": bytes(self.counts)}
-
-    def page(self, facts: AnalysisFacts) -> Iterator[str]:
-        yield f"## {sum(self.counts)} queries"
-
-
-def test_a_new_section_is_a_class_and_a_line(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_module, "SECTIONS", (*report_module.SECTIONS, CountSection))
-    report = analyse(job(root, tmp_path), "x")
-    assert report.section(CountSection).counts == (30, 30)
-    assert json.loads((tmp_path / "report.json").read_text())["counts"] == [30, 30]
-    assert AnalysisReport.model_validate_json((tmp_path / "report.json").read_text("utf-8")) == report
-    assert (tmp_path / "counts.png").read_bytes() == bytes([30, 30])
-    assert "\n\n## 60 queries\n\n" in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_grids_are_means_and_the_average_weighs_sets_alike(root: Path, made: tuple[AnalysisReport, Path]) -> None:

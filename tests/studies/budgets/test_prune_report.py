@@ -98,21 +98,6 @@ def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], swee
     assert at(report, "same number", 1).against_encoded is not None
 
 
-def test_the_threshold_keeps_as_many_on_average(made: tuple[PruneReport, Path]) -> None:
-    report, _ = made
-    marginal = []
-    for p, passage in enumerate(passage_vectors(4)):
-        order, losses = removal_order(passage)
-        costs = np.maximum.accumulate(np.diff(losses, prepend=0))
-        marginal += [(cost, rank, p, slot) for rank, (cost, slot) in enumerate(zip(costs, order, strict=True))]
-    gone = {(p, slot) for _, _, p, slot in sorted(marginal)[:40]}
-    kept = [[s for s in range(4) if (p, s) not in gone] for p in range(20)]
-    assert len({len(own) for own in kept}) > 1, "passages differ"
-    point = at(report, "threshold", 2)
-    assert point.average == 2.0
-    assert point.mean == pytest.approx(kept_values(kept).mean())
-
-
 def test_the_files_are_whole_and_the_same_again(made: tuple[PruneReport, Path], sweep: Path) -> None:
     report, output = made
     before = {file.name: file.read_bytes() for file in output.iterdir()}

@@ -21,7 +21,6 @@ from diffretriever.evaluation.sweeps import (
     SweptSplit,
     available_features,
     open_splits,
-    query_features,
 )
 from diffretriever.presets import read_selection
 from diffretriever.schemas.base import Model, suggest
@@ -198,7 +197,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
         selection=selection,
         outcomes=outcomes,
         feature_names=feature_names,
-        features={name: query_features(split, queries[name], feature_names) for name, split in splits.items()},
+        features={name: split.features(queries[name], feature_names) for name, split in splits.items()},
     )
 
 
