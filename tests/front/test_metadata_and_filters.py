@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,7 @@ from typing import Any
 import pytest
 
 import diffretriever as dr
-from diffretriever.collections import Passage
-from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.search.inspection import inspect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,28 +94,6 @@ def test_all_of_it_is_verified_and_kept_by_compaction(index: dr.Index) -> None:
     changed = inspect(PassageIndex.open(index.place), check=True)
     assert changed.verification is not None
     assert [problem.first for problem in changed.verification.problems] == [["a"], ["a"]]
-
-
-def test_an_index_without_columns_takes_none(tmp_path: Path) -> None:
-    made = PassageIndex.create(str(tmp_path / "plain"), bm25_manifest(Bm25Retriever()))
-    Committer(made).commit({"all": write_block(made.uri, text_table([Passage("a", "", "prune roses")], "notes"))}, [])
-    plain = dr.Index(tmp_path / "plain")
-    assert plain.search("roses")[0].metadata == {}
-    with pytest.raises(ValueError, match="unknown field: the index has no column 'year'"):
-        plain.add([{"id": "a", "text": "prune roses", "year": 1}], name="notes")
-    with pytest.raises(ValueError, match=r"has no column 'year': make it anew to have one. It keeps no metadata."):
-        plain.add(NOTES[:1], metadata=["year"])
-
-
-@pytest.mark.usefixtures("warm")
-def test_the_job_prints_it(index: dr.Index) -> None:
-    def said(*flags: str) -> str:
-        command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index.place, "--query", "prune", *flags]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    (hit,) = json.loads(said("--json-output", "--filter", "year >= 2020"))
-    assert hit["metadata"] == {"year": 2020, "lang": "en", "score": 1.0, "day": None}
-    assert "year: 2020, lang: en, score: 1.0" in said()
 
 
 def test_filters(index: dr.Index) -> None:

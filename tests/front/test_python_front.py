@@ -62,15 +62,6 @@ def test_a_text_is_one_query(index: dr.Index) -> None:
         index.search("sun", mode="sparce")
 
 
-def test_html_is_escaped(retriever: dr.Retriever, tmp_path: Path) -> None:
-    made = dr.Index.create(tmp_path / "i", [{"id": "<i>", "title": "<b>", "text": "<script>"}], retriever=retriever)
-    page = made.search("<u>", k=1)._repr_html_()
-    assert "<script>" not in page
-    assert "<b><b>" not in page
-    assert "<i>" not in page
-    assert "<u>" not in page
-
-
 def test_changes(index: dr.Index) -> None:
     before = index.version
     assert index.add([{"id": "a", "text": "dig in autumn"}]).encoded == 1
@@ -106,14 +97,6 @@ def test_sync(index: dr.Index) -> None:
     texts = {hit.text for hit in index.search("x", k=9)}
     assert texts == {NOTES[0], "new", "of another collection"}
     assert index.sync([NOTES[0], "new"]).deleted == 0
-
-
-def test_another_process_is_seen_after_a_refresh(index: dr.Index, retriever: dr.Retriever) -> None:
-    other = dr.Index(index.place, retriever=retriever)
-    other.add(["more"])
-    assert len(index) == 3
-    index.refresh()
-    assert len(index) == 4
 
 
 def test_explanations(index: dr.Index) -> None:
@@ -225,18 +208,6 @@ def test_a_retriever(retriever: dr.Retriever) -> None:
     with pytest.raises(ValueError, match="has no slots"):
         dr.Retriever("minilm-pooled").encode_queries("x", budget=2)
     assert str(dr.Retriever("diffretriever-minilm", budget="q2p4").config.budget) == "q2p4"  # type: ignore[union-attr]
-
-
-def test_a_text_is_no_list(retriever: dr.Retriever, index: dr.Index) -> None:
-    for call in (
-        lambda: retriever.encoder.encode_queries("prune roses"),
-        lambda: retriever.encoder.encode_passages("a", ["b"]),
-        lambda: index.searcher.search("prune roses"),
-    ):
-        with pytest.raises(ValueError, match="single text: give a list"):
-            call()
-    with pytest.raises(ValueError, match="'minilm-pooled' is a name"):
-        dr.load_encoder("minilm-pooled")  # type: ignore[arg-type]
 
 
 def test_sync_is_of_the_only_collection(tmp_path: Path) -> None:

@@ -86,17 +86,3 @@ def test_pyterrier_can_inspect_it(index: dr.Index) -> None:
         retriever(TOPICS[["qid"]])
     with pytest.raises(pt.validate.InputValidationError):
         retriever(retriever(TOPICS))
-
-
-def test_no_queries_no_passages(index: dr.Index) -> None:
-    found = PyTerrierRetriever(index)(TOPICS.iloc[:0])
-    assert found.empty
-    assert list(found.columns) == ["qid", "query", "qlang", "docno", "score", "rank"]
-
-
-def test_an_experiment(index: dr.Index) -> None:
-    systems = [PyTerrierRetriever(index, mode=mode) for mode in ("bm25", "dense")]
-    table = pt.Experiment(systems, TOPICS, QRELS, ["recip_rank"], names=["bm25", "dense"], baseline=0)
-    assert table["name"].tolist() == ["bm25", "dense"]
-    assert table["recip_rank"].iloc[0] == 1.0
-    assert not pt.java.started()
