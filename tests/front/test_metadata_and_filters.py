@@ -40,7 +40,6 @@ def test_hits_have_metadata(index: dr.Index) -> None:
     assert table.loc["b", "lang"] == "de"
     assert index.search("nothing").to_pandas().empty
     assert "\n      year: 2020, lang: en, score: 1.0" in repr(index.search("prune"))
-    assert "<small>year: 2020, lang: en, score: 1.0</small>" in index.search("prune")._repr_html_()
     assert index.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
 
 

@@ -161,15 +161,6 @@ def compared(
 ) -> ComparisonReport:
     """Return means, intervals and significant differences.
 
-    Args:
-        title: what is compared.
-        systems: results by system and mode, at least one and at most 26 in all.
-        command: the command line.
-        test: of significance.
-        overlap: of runs with the qrels, by name.
-        coverage: of the collection by indexes, by name.
-        warnings: in addition to those that the overlap gives.
-
     Raises:
         ValueError: systems were measured on different queries or by different measures, or there are too many.
     """
@@ -215,10 +206,6 @@ def better_than(rows: Mapping[str, EvaluationResult], test: Test) -> dict[str, d
     """Return which systems each is significantly better than, by measure: two-sided paired tests of all pairs.
 
     p-values are corrected by Holm for the pairs of a measure.
-
-    Args:
-        rows: results by system, all of the same queries and measures.
-        test: `t-test` or `randomisation`.
     """
     found: dict[str, dict[str, list[str]]] = {}
     pairs = list(combinations(rows, 2))
@@ -314,11 +301,7 @@ def _overlaps(report: ComparisonReport) -> Table:
 
 
 def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
-    """Return a PNG with a panel for each system but the best: its value less the best one's, for all queries, sorted.
-
-    Args:
-        rows: results by system, two or more; of the first measure. The nine next to the best are drawn.
-    """
+    """Return a PNG with a panel for each system but the best: its sorted differences from the best one, by query."""
     measure, ranked = _by_mean(rows)
     best, *others = ranked[:_DRAWN]
     title, subtitle = f"{measure}, query by query", f"each system less {best}; queries from its worst to its best"

@@ -91,11 +91,6 @@ class FinishedRuns:
         Those of `linear` are multiples of the inverse of the runs' usual ranges of scores, which may differ a
         hundredfold.
 
-        Args:
-            qrels: of the same queries, which are not reported.
-            by: the way to fuse.
-            measure: that is best.
-
         Raises:
             ValueError: as `evaluate` does.
         """

@@ -48,10 +48,6 @@ def measure_sweep(job: SweepJob) -> SweepManifest:
 def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | None:
     """Choose the best budget of a measured sweep and write `selection.json`; None where nothing is to choose it on.
 
-    Args:
-        job: its `select_split` names the split.
-        manifest: of the sweep.
-
     Raises:
         ValueError: the sweep has no such split, mode or measure, or is of a retriever without a budget.
     """

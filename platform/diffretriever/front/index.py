@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-import numpy as np
-
 from diffretriever.collections import open_collection
 from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
@@ -117,14 +115,8 @@ class Index:
     ) -> EncodeSummary:
         """Encode documents and add them. The same text under the same id is never encoded twice.
 
-        Args:
-            documents: as for `create`.
-            on_existing: what to do with one whose id is there with another text.
-            fields: as for `create`.
-            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
-            name: as for `create`.
-            chunk: as for `create`.
-            on_ray: as for `create`.
+        `on_existing` decides on a document whose id is there with another text. `metadata` names columns that the index
+        has. The other arguments are those of `create`.
 
         Raises:
             ValueError: bad documents, or another text under an id; nothing has been written then.
@@ -146,14 +138,8 @@ class Index:
     ) -> EncodeSummary:
         """Make what the index holds of a collection the same as these documents: add, replace, delete.
 
-        Args:
-            documents: as for `create`; all of the collection's.
-            fields: as for `create`.
-            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
-            name: of the collection that documents in memory are; passages of others stay. None: `documents` where the
-                index holds such, else its only one.
-            chunk: as for `create`.
-            on_ray: as for `create`.
+        `name` is the collection of documents in memory; passages of others stay. Its default is `documents` where the
+        index contains such, else the index's only collection. The other arguments are those of `add`.
 
         Raises:
             ValueError: bad documents, or several collections of which none was named; nothing has been written then.
@@ -272,16 +258,14 @@ class Index:
         Raises:
             ValueError: there is no such passage, or the retriever encodes nothing.
         """
-        (explanation,) = self.searcher.explain(query, self._row(passage_id), budget=budget, words=words)
-        return explanation
-
-    def _row(self, passage_id: str) -> np.ndarray:
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
         if number < 0:
             raise ValueError(f"there is no passage '{passage_id}' in {self.place}")
         assert passages.rows_P is not None, "the passages are an index's"
-        return passages.rows_P[[number]]
+        row = passages.rows_P[[number]]
+        (explanation,) = self.searcher.explain(query, row, budget=budget, words=words)
+        return explanation
 
     @property
     def searcher(self) -> Searcher:

@@ -295,12 +295,7 @@ def table_bytes(shape: Shape) -> int:
 
 
 def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
-    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors.
-
-    Args:
-        shape: of the index.
-        beside: which of these.
-    """
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors."""
     means = shape.hidden_size + _MEAN_PER_PASSAGE
     if beside == "means":
         return shape.passages * means
@@ -319,12 +314,7 @@ def sketches_bytes(shape: Shape) -> int:
 
 
 def sketches_seconds(shape: Shape, rate: float) -> float:
-    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table.
-
-    Args:
-        shape: of the index.
-        rate: bytes of sketches that are read in a second.
-    """
+    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table."""
     vectors = shape.vectors * shape.hidden_size * _FP16
     candidates = min(_CANDIDATES, shape.passages)
     return shape.passages * READ_BYTES / rate + _READING + candidates * (_READING_PASSAGE + vectors * _READING_BYTE)

@@ -364,13 +364,7 @@ class _Measured:
 
 
 def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> Iterator[PrunePoint]:
-    """Yield the points: nothing pruned, then each rule by rising k.
-
-    Args:
-        source: queries and passages.
-        keep: the k, ascending, each below the most slots of a passage.
-        measure: as ir_measures writes it.
-    """
+    """Yield the points: nothing pruned, then each rule by rising k."""
     measured = _measured(source, keep, measure)
     tests = {rule: _tests(measured, rule) for rule in ("all", "first slots", "encoded")}
     for (rule, k), found in measured.items():

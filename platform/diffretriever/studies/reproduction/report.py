@@ -105,14 +105,7 @@ class ReproductionReport(Model):
 def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Return what was measured by now, beside what is published.
-
-    Args:
-        plan: of `job`.
-        job: goes into the report.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
+    """Return what was measured by now, beside what is published."""
     results = Results()
     return ReproductionReport(
         tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
@@ -264,14 +257,7 @@ class Results:
         self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
     def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was.
-
-        Args:
-            planned: the row of the table.
-            collection: its column, or the average.
-            mode: score.
-            measure: as ir_measures writes it.
-        """
+        """Return what was measured for a cell, or None where nothing was."""
         if collection == AVERAGE:
             return self._average(planned, mode, measure)
         task = planned.tasks[collection]
