@@ -43,13 +43,6 @@ def test_beir(beir_folder: Path, tmp_path: Path, form: str) -> None:
     assert collection.qrels("train") == {"q1": {"p1": 1}}
 
 
-def test_a_corpus_alone_has_no_splits(beir_folder: Path) -> None:
-    shutil.rmtree(beir_folder / "qrels")
-    assert open_collection(str(beir_folder)).splits() == []
-    (beir_folder / "queries.jsonl").unlink()
-    assert open_collection(str(beir_folder)).splits() == []
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -135,16 +128,6 @@ def test_a_damaged_zip(beir_folder: Path, tmp_path: Path, cache: Path) -> None:
     with pytest.raises(ValueError, match="cannot be unpacked: Bad CRC"):
         open_collection(str(path))
     assert list((cache / "unpacked").iterdir()) == []
-
-
-def test_a_zip_without_or_with_several_collections(beir_folder: Path, tmp_path: Path) -> None:
-    path = zipped(beir_folder / "qrels", tmp_path / "a.zip")
-    with pytest.raises(ValueError, match=r"the zip has no corpus\.jsonl"):
-        open_collection(str(path))
-    shutil.copytree(beir_folder, tmp_path / "two" / "x")
-    shutil.copytree(beir_folder, tmp_path / "two" / "y")
-    with pytest.raises(ValueError, match=r"2 collections \(all/x, all/y\)"):
-        open_collection(str(zipped(tmp_path / "two", tmp_path / "b.zip", "all")))
 
 
 @pytest.fixture

@@ -76,14 +76,6 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
     assert sorted(each.name for each in path.parent.iterdir()) == [".bad.jsonl.lock", "bad.jsonl"]
 
 
-def test_kept_refuses_a_changed_file(corpus: Corpus) -> None:
-    collection = corpus(line("a") + line("b"))
-    result = scan(collection, "error", None)
-    corpus(line("a") + line("b") + line("c"))
-    with pytest.raises(ValueError, match="changed while it was read"):
-        result.kept(collection)
-
-
 @pytest.mark.parametrize("at", [0, 255, 256, 599])
 @pytest.mark.parametrize("change", [("p{}", "other"), ("q{}", "x")], ids=["text", "id"])
 def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tuple[str, str]) -> None:

@@ -67,15 +67,3 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text('{"id": "a", "text": "x"}')
     with pytest.raises(ValueError, match=r"e.json cannot be used: it holds no list of documents"):
         list(open_collection(str(tmp_path / "e.json")).records())
-
-
-def test_fields_are_a_tables(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("id,text\na,x\n")
-    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "x"}\n')
-    (record,) = open_collection(str(tmp_path / "c.csv"), {"text": "body"}).records()
-    assert isinstance(record, BadRecord)
-    assert record.reason == "no text field: none of body"
-    with pytest.raises(ValueError, match=r"c.jsonl: its fields have fixed names"):
-        open_collection(str(tmp_path / "c.jsonl"), {"text": "body"})
-    with pytest.raises(ValueError, match="has no 'texts'"):
-        open_collection(str(tmp_path / "c.csv"), {"texts": "body"})

@@ -136,13 +136,6 @@ def test_what_is_no_front_matter_stays(text: str, tmp_path: Path) -> None:
     assert record.text == text
 
 
-@pytest.mark.parametrize("page", ["<div>" * 20_000 + "x", "<![if x", "<script>x", "<p", "&#xfffffff;x", "<a<b>x</c>"])
-def test_any_html_is_read_or_refused(page: str, tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text(page)
-    (record,) = records(open_collection(str(tmp_path / "a.html")))
-    assert isinstance(record, Passage) or record.kind == "malformed HTML"
-
-
 def test_on_a_store(bucket: str, caplog: pytest.LogCaptureFixture) -> None:
     for name, text in FILES.items():
         write_text(f"{bucket}/notes/{name}".replace("%", "%25").replace(" ", "%20").replace("#", "%23"), text)

@@ -10,7 +10,6 @@ import pytest
 from diffretriever.evaluation.sweeps import (
     Outcomes,
     SweptQuery,
-    read_manifest,
     read_queries,
     write_outcomes,
     write_queries,
@@ -97,14 +96,6 @@ def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> Non
     manifest(tmp_path, query_budgets=(1, 2))
     with pytest.raises(ValueError, match=r"query_budget 4 is not in sweep.json"):
         Outcomes.read(tmp_path, "test", "sparse", "MRR@10")
-
-
-def test_a_folder_without_a_manifest_is_no_sweep(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no sweep at"):
-        read_manifest(tmp_path)
-    (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"sweep.json cannot be used: collection: Field required"):
-        read_manifest(tmp_path)
 
 
 def test_queries_are_read_back(tmp_path: Path) -> None:

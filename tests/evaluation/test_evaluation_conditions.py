@@ -102,17 +102,6 @@ def test_passages_judged_relevant_to_the_query_of_their_id_stay(tmp_path: Path) 
     assert evaluate_job(job, "c")["r"].mean["MRR@10"] == 1.0
 
 
-def test_runs_with_and_without_the_queries_are_compared_alike(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "any", TEXTS)
-    whole = run(tmp_path / "whole.trec", {"1": "12", "2": "21", "3": "31"})
-    without = run(tmp_path / "without.trec", {"1": "2", "2": "1", "3": "1"})
-    for judged in ({"collection": str(folder)}, {"qrels": folder / "qrels" / "test.tsv"}):
-        job = CompareJob(runs=(f"whole={whole}", f"without={without}"), output=tmp_path, **judged)
-        report = compare_runs(job, "c")
-        assert report.measures["whole"]["whole"] == report.measures["without"]["without"]
-        assert any(TOLD in told for told in report.warnings)
-
-
 def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = collection(tmp_path / "mine", {number: f"when to {text}" for number, text in TEXTS.items()})
     whole = dr.Index.create(tmp_path / "whole", str(folder), retriever="bm25")

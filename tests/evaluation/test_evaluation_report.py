@@ -90,15 +90,6 @@ def test_equal_inputs_give_equal_files_but_for_the_time(output: Path, tmp_path: 
     assert {**old, "created": ""} == {**new, "created": ""}
 
 
-def test_a_finished_run_needs_no_index(tmp_path: Path) -> None:
-    results = {"run": result(0)}
-    write_evaluation(tmp_path, evaluation_report(results, retriever="run.trec", command="c", config={}), results)
-    page = (tmp_path / "report.md").read_text("utf-8")
-    assert page.startswith("# run.trec\n")
-    assert "None" not in page
-    assert "## Hardest queries by nDCG@10\n" in page
-
-
 def test_comparison_of_systems(tmp_path: Path) -> None:
     systems = {"BM25": {"sparse": result(2)}, "DiffRetriever": RESULTS}
     report = compared("All of them", systems, "python jobs/demo.py")

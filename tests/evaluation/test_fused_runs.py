@@ -73,13 +73,6 @@ def test_min_max_is_the_hybrid_of_the_paper(folder: Path) -> None:
     )
 
 
-def test_given_weights_are_shares_of_their_sum(folder: Path) -> None:
-    evaluate_job(job(weights=(0, 3)), "the command")
-    assert reported(folder).weights == {"min-max": {"BM25": 0.0, "MiniLM": 1.0}}
-    # What words alone have found is still there, behind.
-    assert set(read_run(folder / "out/min-max.trec")["q0"]) == {"d0", "x", "y", "z"}
-
-
 def test_weights_are_tuned_on_other_queries(folder: Path) -> None:
     other_queries()
     evaluate_job(job(**TUNED, fusions=("min-max", "z-score", "linear")), "the command")

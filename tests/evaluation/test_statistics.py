@@ -77,30 +77,10 @@ def test_few_queries_are_flipped_in_every_way(seed: int) -> None:
     assert randomisation_p_each(differences[None])[0] == pytest.approx(float(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.1, 0.2])
-def test_many_queries_give_scipys_permutation_test(shift: float) -> None:
-    differences = np.random.default_rng(7).normal(shift, 1.0, 200)
-    found = scipy.stats.permutation_test(
-        (differences,), lambda x, axis: x.mean(axis=axis), permutation_type="samples", vectorized=True,
-        n_resamples=9999, rng=np.random.default_rng(0),
-    )  # fmt: skip
-    assert randomisation_p_each(differences[None])[0] == pytest.approx(float(found.pvalue), abs=0.02)
-
-
 def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
     assert holm([]) == []
-
-
-def test_known_values() -> None:
-    x = np.array([1.0, 2.0, 3.0, 4.0])
-    assert spearman(x, x**3).value == pytest.approx(1.0)
-    assert kendall(x, -x).value == pytest.approx(-1.0)
-    # One pair of six is in the opposite order: tau is (5 - 1) / 6, rho 1 - 6 * 2 / (4 * 15).
-    y = np.array([1.0, 2.0, 4.0, 3.0])
-    assert kendall(x, y).value == pytest.approx(4 / 6)
-    assert spearman(x, y).value == pytest.approx(0.8)
 
 
 def test_a_constant_side_has_no_correlation() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 import diffretriever as dr
-from diffretriever.index.table import PassageIndex
-from diffretriever.search.inspection import inspect
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES: list[dict[str, Any]] = [
@@ -72,29 +70,6 @@ def test_what_is_added_has_the_same_columns(index: dr.Index) -> None:
     assert index.add([{"id": "e", "text": "x", "yaer": 1}], metadata=[]).encoded == 1
 
 
-def test_what_is_kept_is_said(tmp_path: Path) -> None:
-    some = dr.Index.create(tmp_path / "some", NOTES, retriever="bm25", metadata="lang")
-    none = dr.Index.create(tmp_path / "none", NOTES, retriever="bm25", metadata=[])
-    assert some.search("prune")[0].metadata == {"lang": "en"}
-    assert none.search("prune")[0].metadata == {}
-    assert none.add(["more"]).encoded == 1
-
-
-def test_all_of_it_is_verified_and_kept_by_compaction(index: dr.Index) -> None:
-    index.add([{"id": "d", "text": "roses", "year": 7}])
-    opened = PassageIndex.open(index.place)
-    opened.compact()
-    report = inspect(opened, check=True)
-    assert report.verification is not None
-    assert report.verification.problems == []
-    assert report.manifest.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
-    assert report.columns["year"] > 0
-    opened.dataset.update({"year": "1999"}, where="id = 'a'")
-    changed = inspect(PassageIndex.open(index.place), check=True)
-    assert changed.verification is not None
-    assert [problem.first for problem in changed.verification.problems] == [["a"], ["a"]]
-
-
 def test_filters(index: dr.Index) -> None:
     assert index.search("roses", filter="year >= 2021").ids == ["b"]
     assert set(index.search("roses", filter="lang = 'en' AND id <> 'a'").ids) == {"c"}
@@ -107,11 +82,3 @@ def test_filters(index: dr.Index) -> None:
     assert index.search("roses", filter="year >= 2021").ids == []
     with pytest.raises(ValueError, match=r"there is no column 'yaer'. Did you mean 'year'\?"):
         index.search("roses", filter="yaer = 1")
-
-
-def test_an_index_without_metadata_is_filtered_by_collection(tmp_path: Path) -> None:
-    plain = dr.Index.create(tmp_path / "plain", ["prune roses"], retriever="bm25", name="one")
-    plain.add(["more roses"], name="two")
-    assert [hit.collection for hit in plain.search("roses", filter="collection = 'two'")] == ["two"]
-    with pytest.raises(ValueError, match=r"Known: collection, id\."):
-        plain.search("roses", filter="year = 1")

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import diffretriever as dr
-from diffretriever.front import index as front_index
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.representations import Representations
 from diffretriever.schemas.encode import EncodeJob
@@ -148,21 +146,6 @@ def test_a_wrong_index_is_no_zero(index: dr.Index, tmp_path: Path) -> None:
         dr.evaluate(index, str(corpus))
 
 
-def test_many_go_to_ray(retriever: dr.Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_index, "_MOST_HERE", 2)
-    asked = []
-
-    def encode_there(job: EncodeJob, **given: object) -> None:
-        asked.append(given)
-        raise ValueError("no Ray in this test")
-
-    monkeypatch.setattr(encode, "encode_collection", encode_there)
-    for documents, on_ray in ((NOTES, None), (NOTES[:1], True)):
-        with pytest.raises(ValueError, match="no Ray"):
-            dr.Index.create(tmp_path / "i", documents, retriever=retriever, on_ray=on_ray)
-    assert all("here" not in given for given in asked)
-
-
 def test_bad_documents_leave_nothing(retriever: dr.Retriever, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="documents:2: empty passage"):
         dr.Index.create(tmp_path / "i", ["fine", ""], retriever=retriever)
@@ -185,13 +168,6 @@ def test_an_index_keeps_the_precision_that_it_was_begun_in(
         dtypes.add(index.retriever.encoder.facts.dtype)
         assert len(index.search("text", k=2)) == len(index)
     assert dtypes == {"bfloat16"}
-
-
-def test_words_alone(tmp_path: Path) -> None:
-    index = dr.Index.create(tmp_path / "words", NOTES, retriever="bm25")
-    assert index.search("sun", k=1)[0].text == NOTES[2]
-    with pytest.raises(ValueError, match="bm25 encodes nothing"):
-        index.explain("sun", index.search("sun", k=1)[0].id)
 
 
 def test_a_retriever(retriever: dr.Retriever) -> None:

@@ -45,14 +45,6 @@ def test_slots_are_counted_over_all_passages(index: PassageIndex, encoder: Encod
     assert [topic.passages for topic in found.topics] == sorted((t.passages for t in found.topics), reverse=True)
 
 
-def test_a_sample_is_drawn_by_its_seed(index: PassageIndex, encoder: Encoder) -> None:
-    first, same, other = (describe(index, encoder, job(index, sample=20, seed=seed, topics=3)) for seed in (1, 1, 2))
-    assert first == same
-    assert first != other
-    assert first.read == 20
-    assert len(first.topics) <= 3
-
-
 def test_topics_are_what_was_made_up() -> None:
     """Two groups of passages around two directions, each with a word of its own and one that all say."""
     random = np.random.default_rng(0)

@@ -67,9 +67,3 @@ def test_a_total_is_met_by_one_threshold_on_the_cost(total: int) -> None:
     assert (np.add.reduceat(kept, offsets[:-1]) >= 1).all()
     if not kept.all():
         assert found.costs_N[~kept].max() <= found.costs_N[kept].min()
-
-
-def test_redundant_passages_lose_more() -> None:
-    distinct, copies = np.eye(4, 6), np.tile(np.eye(1, 6), (4, 1))
-    kept = removals(np.concatenate([distinct, copies]), np.array([0, 4, 8])).keep_total(5)
-    assert kept.tolist() == [True] * 4 + [True, False, False, False]

@@ -18,7 +18,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.budgets.pruning import PrunePoint, removal_order
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
-from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots, prune_table
+from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots
 from tests.search.conftest import fill
 from tests.studies.budgets.made_up import make_sweep
 from tests.studies.budgets.made_up_vectors import PASSAGES, add_vectors, passage_vectors, query_vectors, scores
@@ -96,17 +96,6 @@ def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], swee
     encoded = at(report, "encoded", 1)
     assert encoded.mean == Outcomes.read(sweep, "test", "dense", "nDCG@10").at(Budget(4, 1)).mean()
     assert at(report, "same number", 1).against_encoded is not None
-
-
-def test_the_files_are_whole_and_the_same_again(made: tuple[PruneReport, Path], sweep: Path) -> None:
-    report, output = made
-    before = {file.name: file.read_bytes() for file in output.iterdir()}
-    assert set(before) == {"curve.md", "curve.png", "curve.json", "prune_slots.yaml"}
-    assert PruneReport.model_validate_json(before["curve.json"]) == report
-    assert "](curve.png)" in before["curve.md"].decode()
-    assert "threshold" in prune_table(report)
-    prune_slots(job(sweep, output, keep=(1, 2)), "python jobs/prune_slots.py")
-    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
 
 
 def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp_path: Path) -> None:

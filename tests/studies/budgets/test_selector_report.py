@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.budgets.selectors import fit, open_selector
-from diffretriever.evaluation.sweeps import open_splits
+from diffretriever.budgets.selectors import open_selector
 from diffretriever.schemas.selector import FitSelectorJob
 from diffretriever.studies.budgets.selector_report import report_selector, selector_table
 from tests.studies.budgets.made_up import make_sweep
@@ -53,19 +52,6 @@ def test_a_planted_preference_is_fitted_written_and_reported(root: Path, tmp_pat
     assert "5 are significantly better" in page
     assert "](curve.png)" in page
     assert "learned λ=0" in selector_table(report)
-
-
-def test_the_artefact_chooses_as_the_fit_does(root: Path, tmp_path: Path) -> None:
-    report = report_selector(job(root, tmp_path, sweeps=(root / "one/test",), cost=0.003), "x")
-    (split,) = open_splits([root / "one/test"])
-    outcomes = split.outcomes("dense", "nDCG@10")
-    features = split.features(outcomes.queries, ("length", "entropy"))
-    values = outcomes.values_ABQ[:, outcomes.passage_budgets.index(report.passage_budget)]
-    model = fit(features, values, outcomes.query_budgets, 0.003)
-    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
-    chosen = [selector.choose({"length": length, "entropy": entropy}) for length, entropy in features.tolist()]
-    assert chosen == [outcomes.query_budgets[place] for place in model.choose(features)]
-    assert len(set(chosen)) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,9 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
 from diffretriever.studies.reproduction.exhibits.prompts import published_prompts, used_prompts
-from diffretriever.studies.reproduction.exhibits.published import published_score
-from diffretriever.studies.reproduction.latencies import Latencies
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
-from diffretriever.studies.reproduction.tables import BEIR7, load_table
+from diffretriever.studies.reproduction.tables import BEIR7
 from tests.studies.reproduction.cases import JobMaker
 
 
@@ -100,36 +98,9 @@ def test_a_folder_without_an_analysis_is_refused(job: JobMaker, tmp_path: Path) 
         _ = findings(job, "oracles", latencies=tmp_path / "none.json").latencies
 
 
-def test_a_query_takes_encoding_and_search() -> None:
-    line = {"method": "PromptReps", "backbone": "LLaMA3", "representations": "single"}
-    encoding = [{"x": 16, "ms": 10}, {"x": 32, "ms": 11}, {"x": 512, "ms": 20}]
-    latencies = Latencies.model_validate(
-        {
-            "device": "none",
-            "lines": [
-                {**line, "what": "encoding", "points": encoding},
-                {**line, "what": "search", "points": [{"x": 1000, "ms": 2}]},
-            ],
-        }
-    )
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 1000) == 13
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 100_000) is None
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "multi", 1000) is None
-
-
 @pytest.mark.parametrize("name", ["latency-quality", "oracles", "query-features", "latency-scaling", "heat-maps-train"])
 def test_a_figure_is_drawn_from_what_is_published(job: JobMaker, name: str) -> None:
     found = findings(job, name)
     shown = exhibit(name).show(found)
     assert shown.files[f"{name}.png"].startswith(b"\x89PNG")
     assert exhibit(name).lacks(found)
-
-
-def test_the_bars_of_figure_4_are_those_of_the_tables() -> None:
-    rows = {row.id: row for row in load_table("decomposition").rows}
-    for backbone in ("qwen2.5", "llama3", "dream", "llada"):
-        system = "promptreps" if backbone in ("qwen2.5", "llama3") else "diffretriever"
-        for kind, variant in (("single", "single"), ("maxsim", "multi")):
-            for collection, modes in rows[f"{backbone}-{kind}"].figures.items():
-                row = f"zero-shot-{system}-{backbone}-{variant}"
-                assert list(modes["dense"].values()) == [published_score(row, collection, "dense")]

@@ -12,7 +12,6 @@ from diffretriever.studies.reproduction.config import PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
 from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
-from diffretriever.studies.reproduction.layouts.systems import SystemsLayout
 from diffretriever.studies.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.studies.reproduction.sizes import PASSAGES, index_size
 from diffretriever.studies.reproduction.tables import MINI, PAPER_TABLES, load_table
@@ -29,16 +28,6 @@ N_MARKED = {
     "beir7-modes": 114,
     "dense-baselines": 0,
 }
-N_BOLD = {
-    "main-indomain": 20,
-    "main-beir7": 16,
-    "multistep-indomain": 36,
-    "multistep-beir7": 96,
-    "prompt-comparison": 17,
-    "beir7-modes": 50,
-    "dense-baselines": 11,
-}
-
 Measure = Callable[[str, float | None], float | None]
 
 
@@ -102,31 +91,6 @@ def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> N
     assert found == N_MARKED[name]
     for rule in marking.rules:
         assert {*rule.pairs, *rule.pairs.values()} <= figures.keys()
-
-
-@pytest.mark.parametrize("name", N_BOLD)
-def test_bold_is_the_best_of_its_rows(name: str) -> None:
-    table = load_table(name)
-    layout = layout_of(table)
-    assert isinstance(layout, SystemsLayout)
-    assert layout.best_within is not None
-    rows = {row.id: row for row in table.rows}
-    found = 0
-    for row, collections in layout.bold.items():
-        rivals = [r for r in table.rows if all(getattr(r, f) == getattr(rows[row], f) for f in layout.best_within)]
-        for collection, modes in collections.items():
-            for mode in modes:
-                found += 1
-                # A column without modes compares whatever score each row has.
-                values = [
-                    value
-                    for rival in rivals
-                    for m, measures in rival.figures.get(collection, {}).items()
-                    if m == mode or not layout.modes
-                    for value in measures.values()
-                ]
-                assert max(filter(None, values)) in rows[row].figures[collection][mode].values(), (row, collection)
-    assert found == N_BOLD[name]
 
 
 @pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])

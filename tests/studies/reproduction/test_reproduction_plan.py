@@ -13,7 +13,7 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
+from diffretriever.schemas.retriever import Bm25Retriever, has_slots
 from diffretriever.schemas.training import Recipe
 from diffretriever.studies.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.studies.reproduction.report import listing
@@ -91,11 +91,6 @@ def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMa
         one_pass = load_retriever(f"diffretriever-{backbone}-tuned")
         assert has_slots(one_pass)
         assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
-
-
-def test_a_public_collection_is_fetched_by_a_run_only(job: JobMaker) -> None:
-    plan = make_plan(job("main-beir7", collections={"nq": "nq"}, dry_run=True))
-    assert row_of(plan, "zero-shot-bm25").status("nq") == "no collection nq yet: a run downloads nq"
 
 
 def test_stand_ins_are_loaded_and_named(job: JobMaker, checkpoint: Path) -> None:
@@ -181,25 +176,6 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     (folder / "2020qrels-pass.txt").unlink()
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
     assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
-
-
-def test_published_models_have_the_instructions_of_each_collection(
-    job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
-) -> None:
-    """By the paper's name of a collection, whatever its folder is called."""
-    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
-    shutil.copytree(root / "scifact", tmp_path / "elsewhere")
-    given = {"arguana": str(tmp_path / "elsewhere")}
-    plan = make_plan(
-        job("dense-baselines", collections=given, backbones={"Qwen/Qwen3-Embedding-0.6B": checkpoint}, dry_run=True)
-    )
-    for name, title in (("arguana", "Given a claim,"), ("scifact", "Given a scientific claim,")):
-        task = row_of(plan, "qwen3-embedding-0.6b").tasks[name]
-        assert isinstance(task, Task)
-        assert isinstance(task.retriever, LibraryRetriever)
-        assert str(task.retriever.query_prompt).startswith(f"Instruct: {title}")
-        assert bool(task.retriever.passage_prompt) == (name == "arguana")
-        assert not task.retriever.on_collections
 
 
 @pytest.mark.parametrize(
