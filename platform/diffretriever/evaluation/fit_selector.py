@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from diffretriever.budgets.features import FEATURES, check_names
-from diffretriever.budgets.selectors import LinearModel, fit
+from diffretriever.budgets.selectors import fit
 from diffretriever.evaluation.formats.tables import listed
 from diffretriever.evaluation.sweeps import Outcomes, SweptSplit
 from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
@@ -116,22 +116,11 @@ def fit_selector(
         cost=model.cost,
         penalty=model.penalty,
         budgets=model.budgets,
-        features=_fitted_features(everything.names, model),
+        features=tuple(map(_fitted, everything.names, model.low_F, model.high_F, model.centre_F, model.scale_F)),
         intercepts=tuple(model.intercepts_A.tolist()),
         coefficients=tuple(map(tuple, model.coefficients_AF.tolist())),
     )
 
 
-def _fitted_features(names: tuple[str, ...], model: LinearModel) -> tuple[FittedFeature, ...]:
-    columns = zip(
-        names,
-        model.low_F.tolist(),
-        model.high_F.tolist(),
-        model.centre_F.tolist(),
-        model.scale_F.tolist(),
-        strict=True,
-    )
-    return tuple(
-        FittedFeature(name=name, low=low, high=high, centre=centre, scale=scale)
-        for name, low, high, centre, scale in columns
-    )
+def _fitted(name: str, low: float, high: float, centre: float, scale: float) -> FittedFeature:
+    return FittedFeature(name=name, low=float(low), high=float(high), centre=float(centre), scale=float(scale))

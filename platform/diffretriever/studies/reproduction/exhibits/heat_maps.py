@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from diffretriever.evaluation.figures import GRID, INK, MUTED, panel_figure, png
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.budget import Budget
-from diffretriever.studies.budgets.grids import draw_grid
+from diffretriever.studies.budgets.grids import draw_grid, frame_grid
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import (
@@ -114,11 +114,7 @@ def _draw_published(panel: Axes, name: str, collection: str) -> None:
                     panel.text(a, b, points(score), ha="center", va="center", fontsize=8, color=INK)
     panel.set_xlim(-0.5, len(_BUDGETS) - 0.5)
     panel.set_ylim(-0.5, len(_BUDGETS) - 0.5)
-    panel.set_xticks(range(len(_BUDGETS)), [str(k) for k in _BUDGETS])
-    panel.set_yticks(range(len(_BUDGETS)), [str(k) for k in _BUDGETS])
-    panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=MUTED)
-    for side in panel.spines.values():
-        side.set_visible(False)
+    frame_grid(panel, _BUDGETS, _BUDGETS)
 
 
 def _score(name: str, collection: str) -> float | None:
