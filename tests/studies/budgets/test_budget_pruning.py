@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from diffretriever.studies.budgets.pruning import removal_order, removals
+from diffretriever.studies.budgets.pruning import removal_orders, removals
 
 
 def unit(n: int, dimensions: int, seed: int) -> np.ndarray:
@@ -22,7 +22,7 @@ def loss_of(vectors: np.ndarray, kept: list[int]) -> float:
 
 def test_each_removal_is_the_cheapest_one_left() -> None:
     vectors = unit(7, 5, 0)
-    order, losses = removal_order(vectors)
+    order, losses = (found[0] for found in removal_orders(vectors[None]))
     kept = list(range(7))
     for slot, loss in zip(order.tolist(), losses.tolist(), strict=True):
         cheapest = min(loss_of(vectors, [k for k in kept if k != candidate]) for candidate in kept)
@@ -41,7 +41,7 @@ def test_all_passages_at_once_are_each_passage_by_itself() -> None:
     vectors, offsets = ragged([4, 1, 7, 4, 2, 7], 3)
     found = removals(vectors, offsets)
     for first, end in pairwise(offsets.tolist()):
-        order, losses = removal_order(vectors[first:end])
+        order, losses = (each[0] for each in removal_orders(vectors[None, first:end]))
         ranks, costs = found.ranks_N[first:end], found.costs_N[first:end]
         assert np.argsort(ranks)[:-1].tolist() == order.tolist()
         assert np.isinf(costs).sum() == 1
@@ -53,7 +53,7 @@ def test_the_same_number_stays_of_every_passage(most: int) -> None:
     vectors, offsets = ragged([4, 1, 7, 4], 4)
     kept = removals(vectors, offsets).keep_each(most)
     for first, end in pairwise(offsets.tolist()):
-        order, _ = removal_order(vectors[first:end])
+        order = removal_orders(vectors[None, first:end])[0][0]
         n_dropped = max(0, end - first - most)
         assert set(np.flatnonzero(~kept[first:end])) == set(order[:n_dropped])
 

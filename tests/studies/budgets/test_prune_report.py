@@ -16,7 +16,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.studies.budgets.pruning import PrunePoint, removal_order
+from diffretriever.studies.budgets.pruning import PrunePoint, removal_orders
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots
 from tests.search.conftest import fill
@@ -78,7 +78,7 @@ def at(report: PruneReport, rule: str, keep: int) -> PrunePoint:
 
 def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], sweep: Path) -> None:
     report, _ = made
-    orders = [removal_order(passage)[0].tolist() for passage in passage_vectors(4)]
+    orders = [removal_orders(passage[None])[0][0].tolist() for passage in passage_vectors(4)]
     whole = kept_values([[0, 1, 2, 3]] * 20)
     first = kept_values([[0, 1]] * 20)
     even = kept_values([[s for s in range(4) if s not in order[:2]] for order in orders])
