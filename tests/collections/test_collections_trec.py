@@ -48,7 +48,6 @@ def test_the_form_of_a_run(tmp_path: Path) -> None:
     ("hits", "tag", "message"),
     [
         ([("q", [("a", float("nan"))])], "t", "not finite"),
-        ([("q", [("a", float("inf"))])], "t", "not finite"),
         ([("q", [("a", 2.0), ("a", 1.0)])], "t", "'a' occurs twice"),
         ([("q", []), ("q", [])], "t", "query 'q' occurs twice"),
         ([("q", [("a", 1.0), ("b", 2.0)])], "t", "not ranked"),
@@ -75,9 +74,7 @@ def test_what_cannot_be_written(
         ("q Q0 a b 1 0.5 t", "7 columns instead of 6"),
         ("q Q0 a one 0.5 t", "rank 'one' is not an integer"),
         ("q Q0 a 1 nan t", "score 'nan' is not a finite number"),
-        ("q Q0 a 1 -inf t", "score '-inf' is not"),
         ("q Q0 a 1 1e999 t", "score '1e999' is not"),
-        ("q Q0 a 1 1_0 t", "score '1_0' is not"),
         ("q Q0 a 1 ٣ t", "score '٣' is not"),
         ("x Q0 b 2 0.5 t", "passage 'b' occurs twice"),
         ("q Q0 a\x00 1 0.5 t", "bad id"),
@@ -128,13 +125,10 @@ def test_forms_of_qrels(tmp_path: Path, content: str) -> None:
     ("content", "reason"),
     [
         ("q a\n", "1: 2 columns instead of 3"),
-        ("q\t\t1\n", "1: 2 columns instead of 3"),
         ("q 0 a 1 1\n", "1: 5 columns instead of 3"),
         ("q a 1\nq 0 b 1\n", "2: 4 columns, but the first line has 3"),
         ("q a 1\nquery-id corpus-id score\n", "2: relevance 'score' is not an integer"),
         ("q a yes\n", "1: relevance 'yes' is not an integer"),
-        ("q a 1.0\n", "1: relevance '1.0' is not an integer"),
-        ("q a nan\n", "1: relevance 'nan' is not an integer"),
         ("q a 1\nq a 0\n", "2: passage 'a' occurs twice"),
     ],
 )

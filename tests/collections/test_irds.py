@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -14,28 +15,9 @@ from diffretriever.collections import Passage, Query, open_collection
 from diffretriever.collections.irds import is_converted
 from diffretriever.files import cache_dir
 
-
-class Titled(NamedTuple):
-    """A passage with a title."""
-
-    doc_id: str
-    text: str
-    title: str
-
-
-class Question(NamedTuple):
-    """A query."""
-
-    query_id: str
-    text: str
-
-
-class Judgement(NamedTuple):
-    """A line of qrels."""
-
-    query_id: str
-    doc_id: str
-    relevance: int
+Titled = namedtuple("Titled", "doc_id text title")
+Question = namedtuple("Question", "query_id text")
+Judgement = namedtuple("Judgement", "query_id doc_id relevance")
 
 
 class Dataset:

@@ -65,20 +65,6 @@ def test_a_file_is_a_passage(folder: Path, caplog: pytest.LogCaptureFixture) -> 
         collection.queries("test")
 
 
-@pytest.mark.parametrize("name", ["b.md", "plain.txt", "page.html", "a b/underlined.MD"])
-def test_one_file(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    collection = open_collection(name)
-    (record,) = records(collection)
-    assert isinstance(record, Passage)
-    (same,) = [passage for passage in PASSAGES if passage.title == record.title]
-    assert (record.id, record.text) == (same.id.split("/")[-1], same.text)
-    assert (collection.name, collection.place()) == (Path(name).stem, str(folder / name))
-    assert collection.inputs() == [folder / name]
-    Path("link").symlink_to(name)
-    assert records(open_collection("link")) == [record]
-
-
 def test_character_sets(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_bytes('<meta charset="windows-1252"><p>„ünï“'.encode("windows-1252"))
     (tmp_path / "b.html").write_text('<meta charset="utf-8"><p>„ünï“', "utf-8")

@@ -71,21 +71,6 @@ def test_the_best_budget_is_the_cheapest_of_the_best() -> None:
     assert Outcomes(("q",), (1, 4), (1, 2, 8), values_ABQ).best() == Budget(1, 8)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", "dense", "MRR@10"), "no split 'train'"),
-        (("test", "hybrid", "MRR@10"), "no mode 'hybrid'"),
-        (("test", "dense", "MRR@1"), r"no measure 'MRR@1'. Did you mean 'MRR@10'\?"),
-    ],
-)
-def test_what_a_sweep_lacks_is_named(tmp_path: Path, arguments: tuple[str, SweepMode, str], message: str) -> None:
-    manifest(tmp_path)
-    write_outcomes(tmp_path, "test", cells())
-    with pytest.raises(ValueError, match=message):
-        Outcomes.read(tmp_path, *arguments)
-
-
 def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> None:
     manifest(tmp_path)
     written = cells()

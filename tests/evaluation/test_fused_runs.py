@@ -122,17 +122,13 @@ def test_runs_that_do_not_belong_together(folder: Path) -> None:
         ({"runs": ("a=x", "a=y")}, "two are called a"),
         ({"runs": ("min-max=x", "b=y")}, "a way to fuse is called min-max"),
         ({"index": "i"}, "give --index and --collection to search, or --runs and --qrels"),
-        ({"runs": ()}, "give --index and --collection to search, or --runs and --qrels"),
         ({"qrels": None}, "--runs needs --qrels FILE"),
         ({"modes": ("dense",)}, "--modes goes with --index"),
-        ({"version": 2}, "--version goes with --index"),
         ({"weights": (1,)}, "give one for each of the 2 --runs"),
         ({"weights": (0, 0)}, "not all of them 0"),
-        ({"weights": (1, -1)}, "greater than or equal to 0"),
         ({"fusions": ()}, "at least one way to fuse"),
         ({"weights": (1, 2), **TUNED}, "give --weights, or --tune-runs with --tune-qrels"),
         ({**TUNED, "tune_runs": ("a=x", "b=y")}, "must have the names of --runs: BM25, MiniLM"),
-        ({**TUNED, "tune_qrels": None}, "--tune-runs with --tune-qrels"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, object], message: str) -> None:

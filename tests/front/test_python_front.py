@@ -197,12 +197,3 @@ def test_sync_is_of_the_only_collection(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="several collections: say which one these are, name='notes'"):
         index.sync([{"id": "a", "text": "one note"}])
     assert len(index) == 2
-
-
-def test_an_index_is_called_by_its_preset_and_unknown_ids_make_no_version(tmp_path: Path) -> None:
-    dr.Index.create(tmp_path / "index", ["a note"], retriever="bm25")
-    index = dr.Index(tmp_path / "index")
-    assert index.retriever.name == "bm25"
-    version = index.version
-    assert index.delete(["nobody"]) == 0
-    assert index.version == version

@@ -192,12 +192,3 @@ def test_mistakes_are_named(root: Path, tmp_path: Path, changes: dict[str, objec
     with pytest.raises(ValueError, match=message):
         analyse(job(root, tmp_path, **{name: placed(value) for name, value in changes.items()}), "x")
     assert not list(tmp_path.iterdir())
-
-
-def test_sweeps_of_two_encoders_or_grids_do_not_mix(root: Path, tmp_path: Path) -> None:
-    make_sweep(tmp_path, "other", fingerprint="beef")
-    make_sweep(tmp_path, "wider", budgets=(1, 2, 4))
-    with pytest.raises(ValueError, match=r"encoder beef \(masked tiny\), .* of f00d"):
-        analyse(job(root, tmp_path / "r", sweeps=(root / "one/test", tmp_path / "other/test")), "x")
-    with pytest.raises(ValueError, match="over different budgets"):
-        analyse(job(root, tmp_path / "r", sweeps=(root / "one/test", tmp_path / "wider/test")), "x")

@@ -93,20 +93,6 @@ def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMa
         assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
 
 
-def test_stand_ins_are_loaded_and_named(job: JobMaker, checkpoint: Path) -> None:
-    plan = make_plan(job("main-beir7", backbones={LLADA: checkpoint}, dry_run=True))
-    row = row_of(plan, "zero-shot-diffretriever-llada-multi")
-    assert row.status("scifact") == "ready"
-    assert row.stand_ins == {LLADA: str(checkpoint)}
-    task = row.tasks["scifact"]
-    assert isinstance(task, Task)
-    assert not isinstance(task.retriever, Bm25Retriever)
-    assert task.retriever.backbone.source == str(checkpoint)
-    tuned = row_of(plan, "fine-tuned-diffretriever-llada-multi").status("scifact")
-    assert tuned.startswith("no weights for ielabgroup/diffretriever-llada-8b-multi-q4-p4")
-    assert "--adapters diffretriever-llada-tuned=FOLDER" in tuned
-
-
 def test_an_adapter_goes_to_the_fine_tuned_row_alone(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
