@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import scipy.stats
 from pyarrow import parquet
 
+from diffretriever.evaluation import statistics
 from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import BudgetSelection
@@ -47,7 +47,9 @@ def job(root: Path, output: Path, **changes: object) -> AnalyseBudgetsJob:
 @pytest.fixture(scope="module")
 def made(root: Path) -> tuple[AnalysisReport, Path]:
     output = root / "report"
-    return analyse(job(root, output), "python jobs/analyse_budgets.py"), output
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_RESAMPLES", 50)
+        return analyse(job(root, output), "python jobs/analyse_budgets.py"), output
 
 
 def outcomes(root: Path, name: str) -> Outcomes:
@@ -125,11 +127,11 @@ def test_correlations_and_tests_are_scipys(root: Path, made: tuple[AnalysisRepor
 
 def test_the_fixed_budget_is_chosen_on_other_queries(root: Path, tmp_path: Path) -> None:
     chosen = job(root, tmp_path, budget=None, selection=root / "one/train", sweeps=(root / "two/test",))
-    report = analyse(chosen, "x")
-    assert report.fixed == Outcomes.read(root / "one", "train", "dense", "nDCG@10").best()
-    assert report.chosen == "best mean nDCG@10 of dense on one/train"
-    assert [grid.collection for grid in report.section(GridSection).grids] == ["selection", "two/test"]
-    assert json.loads((tmp_path / "report.json").read_text())["queries"] == {"two/test": 30}
+    data = read_data(chosen)
+    assert data.fixed == Outcomes.read(root / "one", "train", "dense", "nDCG@10").best()
+    assert data.chosen == "best mean nDCG@10 of dense on one/train"
+    assert [grid.collection for grid in GridSection.compute(data).grids] == ["selection", "two/test"]
+    assert data.facts.queries == {"two/test": 30}
 
 
 def test_each_collection_has_its_own_measure(root: Path, tmp_path: Path) -> None:

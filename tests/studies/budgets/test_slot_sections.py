@@ -11,9 +11,8 @@ from pyarrow import feather
 
 from diffretriever.evaluation.sweeps import available_features, open_splits
 from diffretriever.schemas.selector import FitSelectorJob
+from diffretriever.studies.budgets.analysis import AnalysisData, read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
-from diffretriever.studies.budgets.features import FeatureSection
-from diffretriever.studies.budgets.report import AnalysisReport, analyse
 from diffretriever.studies.budgets.selector_report import report_selector
 from diffretriever.studies.budgets.slots import SlotSection
 from tests.studies.budgets.made_up import make_sweep
@@ -30,35 +29,30 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(sweep: Path) -> AnalysisReport:
-    return analyse(job(sweep), "x")
+def data(sweep: Path) -> AnalysisData:
+    values = {"sweeps": (sweep / "test",), "budget": "q4p4", "mode": "dense", "output": sweep / "report"}
+    return read_data(AnalyseBudgetsJob.model_validate(values))
 
 
-def job(sweep: Path) -> AnalyseBudgetsJob:
-    return AnalyseBudgetsJob.model_validate(
-        {"sweeps": (sweep / "test",), "budget": "q4p4", "mode": "dense", "output": sweep / "report"}
-    )
-
-
-def test_cosines_are_those_of_the_stored_vectors(made: AnalysisReport, sweep: Path) -> None:
-    found = {(s.side, s.slots): s for s in made.section(SlotSection).similarities}
+def test_cosines_are_those_of_the_stored_vectors(data: AnalysisData) -> None:
+    section = SlotSection.compute(data)
+    found = {(s.side, s.slots): s for s in section.similarities}
     assert set(found) == {("query", 4), ("passage", 4)}, "one slot has no pair"
     for (side, _), texts in zip(found, (query_vectors(N, 4), passage_vectors(4)), strict=True):
         pairs = [float(text[i] @ text[j]) for text in texts for i, j in combinations(range(4), 2)]
         assert found[side, 4].cosine == pytest.approx(np.mean(pairs), abs=1e-3)
         assert found[side, 4].texts == len(texts)
-    page = (sweep / "report/report.md").read_text("utf-8")
-    assert "](slots.png)" in page
-    assert "slot confidence" in page
+    assert "](slots.png)" in "\n".join(section.page(data.facts))
+    assert section.figures(data)["slots.png"].startswith(b"\x89PNG")
 
 
-def test_wins_are_counted_over_the_top_ranked_passages(made: AnalysisReport) -> None:
+def test_wins_are_counted_over_the_top_ranked_passages(data: AnalysisData) -> None:
     queries, passages = query_vectors(N, 4), passage_vectors(4)
     counts = np.zeros((4, 4))
     for query, row in zip(queries, scores(queries, passages), strict=True):
         for passage in np.argsort(-row)[:10]:
             counts[range(4), (query @ passages[passage].T).argmax(axis=1)] += 1
-    (wins,) = made.section(SlotSection).wins
+    (wins,) = SlotSection.compute(data).wins
     assert (wins.queries, wins.passages) == (N, 10 * N)
     assert np.array(wins.shares) == pytest.approx(counts / counts.sum(axis=1, keepdims=True))
     assert 1 < wins.in_use <= 4
@@ -82,9 +76,8 @@ def test_what_the_first_two_slots_say_of_a_query(sweep: Path) -> None:
     assert found[:, 1] == pytest.approx([0.0, of_two.impact_weights[6] / confidence - 1]), "q0 has no impacts"
 
 
-def test_features_of_the_collection_and_of_a_first_pass_are_correlated(made: AnalysisReport, sweep: Path) -> None:
-    names = {c.feature for c in made.section(FeatureSection).correlations}
-    assert names == {"length", "entropy", "content_words", "mean_idf", "max_idf", "confidence"}
+def test_features_of_the_collection_and_of_a_first_pass_are_correlated(data: AnalysisData, sweep: Path) -> None:
+    assert {*data.feature_names} == {"length", "entropy", "content_words", "mean_idf", "max_idf", "confidence"}
     (split,) = open_splits([sweep / "test"])
     weights = split.encoded(1).impact_weights
     found = split.features(["q0", "q1", "q7"], ("confidence",))
