@@ -182,7 +182,14 @@ def _unpack(path: Path, target: Path, status: os.stat_result) -> None:
 def write_beir_folder(
     folder: Path, passages: Iterable[Passage], queries: Iterable[Query], qrels: Mapping[str, Qrels]
 ) -> None:
-    """Write a collection into an existing, empty folder."""
+    """Write a collection into an existing, empty folder.
+
+    Args:
+        folder: for the files.
+        passages: of the corpus.
+        queries: of all splits.
+        qrels: judgements by split.
+    """
     _write_lines(folder / CORPUS, ({"_id": p.id, "title": p.title, "text": p.text} for p in passages))
     _write_lines(folder / QUERIES, ({"_id": query.id, "text": query.text} for query in queries))
     (folder / "qrels").mkdir()

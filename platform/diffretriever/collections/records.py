@@ -326,7 +326,14 @@ def query_from_tsv(line: str) -> Query:
 
 
 def checked_passage(passage_id: str, title: str, text: str, further: Mapping[str, Any] | None = None) -> Passage:
-    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read."""
+    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read.
+
+    Args:
+        passage_id: without whitespace.
+        title: may be blank where the text is not.
+        text: likewise.
+        further: the record's further fields.
+    """
     check_id(passage_id)
     _check_characters("title", title)
     _check_characters("text", text)

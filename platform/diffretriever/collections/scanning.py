@@ -228,7 +228,14 @@ def _scan_all(collection: Collection, scan_parts: ScanParts, most_bad: int | Non
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
-    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later."""
+    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later.
+
+    Args:
+        collection: That they are of.
+        ids: Of the passages.
+        reason: Of all of them, as `kind` or `kind: detail`.
+        quarantine: The file.
+    """
     wanted = set(ids)
     before = 0
     with quarantined(quarantine, collection, keep_own=True) as put:

@@ -161,6 +161,15 @@ def compared(
 ) -> ComparisonReport:
     """Return means, intervals and significant differences.
 
+    Args:
+        title: what is compared.
+        systems: results by system and mode, at least one and at most 26 in all.
+        command: the command line.
+        test: of significance.
+        overlap: of runs with the qrels, by name.
+        coverage: of the collection by indexes, by name.
+        warnings: in addition to those that the overlap gives.
+
     Raises:
         ValueError: systems were measured on different queries or by different measures, or there are too many.
     """

@@ -42,7 +42,14 @@ def coverage_warnings(name: str, coverage: Coverage, collection: str) -> list[st
 def settled_by_index(
     job: _Job, index: PassageIndex, queries: Sequence[Query], qrels: Qrels
 ) -> tuple[_Job, tuple[str, ...]]:
-    """Return the job with self-exclusion set, and a sentence where the index's passages have set it."""
+    """Return the job with self-exclusion set, and a sentence where the index's passages have set it.
+
+    Args:
+        job: whose flag wins.
+        index: with the passages.
+        queries: of the collection.
+        qrels: of the same split.
+    """
     if job.exclude_self is not None:
         return job, ()
     passages = index.order.passages
@@ -59,7 +66,14 @@ def settled_by_index(
 def settled_by_passages(
     job: _Job, records: Iterable[Passage | BadRecord], queries: Sequence[Query], qrels: Qrels
 ) -> tuple[_Job, tuple[str, ...]]:
-    """Return the same where a collection's records are read."""
+    """Return the same where a collection's records are read.
+
+    Args:
+        job: whose flag wins.
+        records: of the collection.
+        queries: of the collection.
+        qrels: of the same splits.
+    """
     if job.exclude_self is not None:
         return job, ()
     ids = {query.id for query in queries}

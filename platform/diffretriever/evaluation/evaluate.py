@@ -97,6 +97,12 @@ def search_collection(
 ) -> Searched:
     """Search an index for the queries of a collection.
 
+    Args:
+        searcher: of the index.
+        collection: that it indexes.
+        job: its `split` and the fields that `search_queries` reads.
+        budgets: each query's K_q, as for `search_queries`.
+
     Raises:
         ValueError: the index contains no passage that the collection judges relevant, or as the searcher does.
     """

@@ -20,7 +20,14 @@ HEAD_INCHES = 0.72
 
 
 def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
-    """Return an empty figure with two lines at its top; panels go below them."""
+    """Return an empty figure with two lines at its top; panels go below them.
+
+    Args:
+        width: in inches; more where the two lines need it.
+        height: in inches, the two lines included.
+        title: the first line.
+        subtitle: the second line.
+    """
     width = max(width, 0.3 + 0.112 * len(title), 0.3 + 0.075 * len(subtitle))
     below = (0.01, 0.01, 0.98, 0.99 - HEAD_INCHES / height)
     figure = Figure(

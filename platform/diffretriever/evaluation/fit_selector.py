@@ -100,7 +100,14 @@ def _allowed(outcomes: Outcomes, job: FitSelectorJob) -> Outcomes:
 def fit_selector(
     job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
 ) -> LearnedSelectorArtefact:
-    """Fit a selector on queries of all splits; only its `created` depends on when that is."""
+    """Fit a selector on queries of all splits; only its `created` depends on when that is.
+
+    Args:
+        job: what it is to predict, from which features, at which cost.
+        splits: that the queries are of.
+        everything: all of these queries in one set.
+        command: the command line that asks for it.
+    """
     model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
     manifest = splits[0].manifest
     return LearnedSelectorArtefact(

@@ -65,6 +65,12 @@ def write_evaluation(
     """Write `metrics.json`, `per_query.parquet`, `report.md` and `report.png`, each whole or not at all.
 
     Equal inputs give equal bytes.
+
+    Args:
+        output: folder; made if it is not there, files of an earlier report are replaced.
+        report: of the results.
+        results: by mode.
+        query_texts: query id → text, for the hardest and easiest queries.
     """
     figure = draw_measures(report.measures, report.intervals, title_of(report), summary_of(report.queries))
     write_bytes(output / "report.png", figure)
@@ -199,7 +205,14 @@ def draw_measures(
     title: str,
     subtitle: str,
 ) -> bytes:
-    """Return a PNG with a bar for each label (mode or system) in a panel for each measure."""
+    """Return a PNG with a bar for each label (mode or system) in a panel for each measure.
+
+    Args:
+        means: label → measure → mean; every label has the same measures.
+        intervals: label → measure → (low, high), drawn as an error bar.
+        title: first line above the panels.
+        subtitle: second line.
+    """
     labels, measures = list(means), list(next(iter(means.values())))
     size = _PANEL_INCHES, 0.6 + _BAR_INCHES * len(labels)
     margin = 0.45 + 0.085 * max(map(len, labels)), 0.0

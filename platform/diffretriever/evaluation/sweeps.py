@@ -74,6 +74,12 @@ class Outcomes:
     def read(cls, folder: Path | StorePath, split: str, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
 
+        Args:
+            folder: of the sweep.
+            split: of the judgements.
+            mode: score.
+            measure: as ir_measures writes it.
+
         Raises:
             ValueError: no such sweep, split, mode or measure, or a table that lacks a value or has one twice.
         """

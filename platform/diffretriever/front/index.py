@@ -115,8 +115,14 @@ class Index:
     ) -> EncodeSummary:
         """Encode documents and add them. The same text under the same id is never encoded twice.
 
-        `on_existing` decides on a document whose id is there with another text. `metadata` names columns that the index
-        has. The other arguments are those of `create`.
+        Args:
+            documents: as for `create`.
+            on_existing: what to do with one whose id is there with another text.
+            fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
+            name: as for `create`.
+            chunk: as for `create`.
+            on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents, or another text under an id; nothing has been written then.
@@ -138,8 +144,14 @@ class Index:
     ) -> EncodeSummary:
         """Make what the index holds of a collection the same as these documents: add, replace, delete.
 
-        `name` is the collection of documents in memory; passages of others stay. Its default is `documents` where the
-        index contains such, else the index's only collection. The other arguments are those of `add`.
+        Args:
+            documents: as for `create`; all of the collection's.
+            fields: as for `create`.
+            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
+            name: of the collection that documents in memory are; passages of others stay. None: `documents` where the
+                index holds such, else its only one.
+            chunk: as for `create`.
+            on_ray: as for `create`.
 
         Raises:
             ValueError: bad documents, or several collections of which none was named; nothing has been written then.

@@ -110,7 +110,14 @@ class Section:
 
 
 def write_pages(folder: Path | StorePath, name: str, title: str, sections: Sequence[Section]) -> list[str]:
-    """Write a page in every format, and return the names of the files."""
+    """Write a page in every format, and return the names of the files.
+
+    Args:
+        folder: of the page and its pictures.
+        name: of the files, without the suffix.
+        title: of the page.
+        sections: in order.
+    """
     for suffix, page in zip(SUFFIXES, (markdown_page, latex_page, html_page), strict=True):
         write_text(folder / f"{name}.{suffix}", page(title, sections))
     return [f"{name}.{suffix}" for suffix in SUFFIXES]

@@ -403,7 +403,14 @@ def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[Pr
 
 
 def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndarray:
-    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average.
+
+    Args:
+        rule: see `PrunePoint`.
+        source: has the passages.
+        order: removals of these passages.
+        k: at least 1.
+    """
     counts_P = np.diff(source.offsets)
     if rule == "first slots":
         places_N: np.ndarray = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)

@@ -105,7 +105,14 @@ class ReproductionReport(Model):
 def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Return what was measured by now, beside what is published."""
+    """Return what was measured by now, beside what is published.
+
+    Args:
+        plan: of `job`.
+        job: goes into the report.
+        failed: results folder of each task that failed → why.
+        command: the command line.
+    """
     results = Results()
     return ReproductionReport(
         tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
@@ -120,7 +127,14 @@ def make_report(
 def write_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Write `reproduction.json` into the job's output folder and return the report; arguments as in `make_report`."""
+    """Write `reproduction.json` into the job's output folder and return the report.
+
+    Args:
+        plan: as in `make_report`, like the others.
+        job: says where to write.
+        failed: results folder of each task that failed → why.
+        command: the command line.
+    """
     report = make_report(plan, job, failed, command)
     write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
     return report
@@ -257,7 +271,14 @@ class Results:
         self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
     def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was."""
+        """Return what was measured for a cell, or None where nothing was.
+
+        Args:
+            planned: the row of the table.
+            collection: its column, or the average.
+            mode: score.
+            measure: as ir_measures writes it.
+        """
         if collection == AVERAGE:
             return self._average(planned, mode, measure)
         task = planned.tasks[collection]

@@ -53,6 +53,12 @@ _SAMPLE = 4096
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
     """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
 
+    Args:
+        plan: of `job`.
+        job: its Ray settings are used for encoding.
+        command: the command line, for the reports.
+        log: takes a line for each step.
+
     Returns:
         Results folder of each task that failed → why.
     """
@@ -164,6 +170,12 @@ def evaluate_compressed(
     """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
 
     The copy has files of its own for what is compressed alone; the index stays as it is.
+
+    Args:
+        job: of the index; its output folder gets the report of both, with `storage.json`.
+        before: dense scores of the index itself.
+        ray_address: of the cluster that compresses, where the index is of more than one part.
+        command: the command line.
 
     Raises:
         ValueError: as `compress_index` and `evaluate_job` do.
