@@ -29,8 +29,7 @@ def main(config: ReproduceJob) -> None:
     report = write_report(plan, job, failed, command)
     pages = write_paper(plan, job, report)
     print(f"\n{terminal_table(report)}")
-    print(f"report: {job.output / 'reproduction.md'}")
-    print(f"in the paper's layout: {', '.join(str(job.output / page) for page in pages)}")
+    print(f"report: {', '.join(str(job.output / page) for page in pages)}")
 
 
 if __name__ == "__main__":

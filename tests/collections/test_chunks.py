@@ -65,10 +65,3 @@ def test_parts_are_as_of_the_whole(documents: Path, monkeypatch: pytest.MonkeyPa
         (3, "no text field"),
         (4, "not finite"),
     ]
-
-
-def test_the_rest_is_the_documents(beir_folder: Path) -> None:
-    whole = open_collection(str(beir_folder))
-    collection = ChunkedCollection(whole, 1, count_words)
-    assert (collection.name, collection.place(), collection.parts()) == (whole.name, whole.place(), whole.parts())
-    assert (collection.inputs(), collection.source_state()) == (whole.inputs(), whole.source_state())

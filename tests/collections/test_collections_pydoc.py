@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.collections import Collection, Passage, open_collection, scan
-from diffretriever.collections.pydoc import build, passages_and_summaries, split_summary
-
-BODY = "one two three four five six seven eight nine ten eleven twelve"
+from diffretriever.collections import Collection, open_collection, scan
+from diffretriever.collections.pydoc import build
 
 
 @pytest.fixture
@@ -35,34 +33,3 @@ def test_it_is_the_same_each_time(collection: Collection, pydoc_cache: Path, tmp
         assert (tmp_path / name).read_bytes() == (kept / name).read_bytes()
     again = open_collection(str(tmp_path))
     assert again.source_state() == collection.source_state()
-
-
-@pytest.mark.parametrize(
-    ("doc", "summary", "body"),
-    [
-        ("One line", "One line", ""),
-        ("One\nsentence.  And\nmore.\n\nRest.", "One sentence.", "And\nmore.\n\nRest."),
-        ("Split at, e.g. a dot, 1.5 i.e. here.\nThen", "Split at, e.g. a dot, 1.5 i.e. here.", "Then"),
-        ("No end\nof it\n\nRest.", "No end of it", "Rest."),
-    ],
-)
-def test_split_summary(doc: str, summary: str, body: str) -> None:
-    assert split_summary(doc) == (summary, body)
-
-
-def test_what_gives_a_passage_and_a_query() -> None:
-    docs = {
-        "m.asked": f"Find the thing.\n\n{BODY}.",
-        "m.short": "Too short to be a passage.",
-        "m.only": f"Only a summary {BODY}.",
-        "m.twin": f"Find another thing.\n\n{BODY}.",
-        "m.shared1": f"Shared summary line.\n\n{BODY} a.",
-        "m.shared2": f"shared summary line.\n\n{BODY} b.",
-        "m.brief": f"Two words.\n\n{BODY} c.",
-        "m.signature": f"signature(a, b) -> int\n\n{BODY} d.",
-    }
-    passages, summaries = passages_and_summaries(docs)
-    assert [passage.id for passage in passages] == [name for name in docs if name not in ("m.short", "m.twin")]
-    assert summaries == {"m.asked": "Find the thing."}
-    assert passages[0] == Passage("m.asked", "m.asked", f"{BODY}.")
-    assert passages[1].text == docs["m.only"]

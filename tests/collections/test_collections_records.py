@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffretriever.collections import BadRecord, Collection, Passage, open_collection
-from diffretriever.collections.records import MAX_PASSAGE_BYTES, WHOLE, TextFile, read_lines
+from diffretriever.collections.records import MAX_PASSAGE_BYTES, WHOLE, Lines, TextFile
 
 Corpus = Callable[[bytes], Collection]
 
@@ -47,24 +47,17 @@ def test_good_lines(corpus: Corpus, line: bytes, passage: Passage) -> None:
         (b"[" * 200_000, "malformed JSON: nested too deeply"),
         (b'{"id": ' + b"1" * 5000 + b', "text": "x"}', "malformed JSON: a number with too many digits"),
         (b'["a"]', "not an object: the line is an array"),
-        (b"null", "not an object: the line is null"),
         (b'{"text": "x"}', "no id field: none of id, _id, docid, docno, doc_id, pid"),
         (b'{"id": "a", "title": "T"}', "no text field: none of text, contents"),
         (b'{"id": true, "text": "x"}', "wrong type: 'id' is a boolean"),
-        (b'{"id": null, "_id": "a", "text": "x"}', "wrong type: 'id' is null"),
         (b'{"id": 1.5, "text": "x"}', "wrong type: 'id' is a number"),
-        (b'{"id": "a", "text": ["x"]}', "wrong type: 'text' is an array"),
-        (b'{"id": "a", "text": null}', "wrong type: 'text' is null"),
         (b'{"id": "a", "text": "x", "title": {}}', "wrong type: 'title' is an object"),
         (b'{"id": "a", "text": "\xff"}', "invalid UTF-8: byte 0xff at byte 22"),
         (b'{"id": "a", "title": " ", "text": "\\n"}', "empty passage: title and text are blank"),
         (b'{"id": "", "text": "x"}', "bad id: it is empty"),
         (b'{"id": "a b", "text": "x"}', "bad id: 'a b' has whitespace or control characters"),
-        (b'{"id": "a\\u00a0b", "text": "x"}', "bad id: 'a\\xa0b' has whitespace or control characters"),
-        (b'{"id": "a\\u007f", "text": "x"}', "bad id: 'a\\x7f' has whitespace or control characters"),
         (b'{"id": "\\ufeffa", "text": "x"}', "bad id: '\\ufeffa' has whitespace or control characters"),
         (b'{"id": "a\\ud800", "text": "x"}', "lone surrogate: in id"),
-        (b'{"id": "a", "text": "x\\udc00"}', "lone surrogate: in text"),
         (b'{"id": "a", "title": "x\\u0000", "text": "x"}', "NUL character: in title"),
         (b'{"id": "a", "text": "' + b"x" * MAX_PASSAGE_BYTES + b'"}', "too long: more than 1000000 bytes"),
     ],
@@ -78,16 +71,6 @@ def test_bad_lines(corpus: Corpus, line: bytes, reason: str) -> None:
     assert (bad.line, bad.reason) == (2, reason)
     assert bad.file.endswith("corpus.jsonl")
     assert bad.raw == line.decode(errors="replace")[:200]
-
-
-def test_the_longest_line_is_good(corpus: Corpus) -> None:
-    frame = len(b'{"id": "a", "text": ""}')
-    line = b'{"id": "a", "text": "' + b"x" * (MAX_PASSAGE_BYTES - frame) + b'"}'
-    assert len(line) == MAX_PASSAGE_BYTES
-    for content in (line, line + b"\n", b"\xef\xbb\xbf" + line + b"\r\n" + line):
-        assert all(isinstance(record, Passage) for record in corpus(content).records())
-    (bad,) = corpus(line + b" ").records()
-    assert isinstance(bad, BadRecord)
 
 
 def test_a_huge_line_is_never_held(tmp_path: Path) -> None:
@@ -110,16 +93,6 @@ def test_line_ends_blank_lines_and_byte_order_mark(corpus: Corpus) -> None:
     collection = corpus(b"\xef\xbb\xbf" + GOOD + b"\r\n\r\n  \n" + other + b"\r\n\n\n")
     assert list(collection.records()) == [Passage("a", "T", "x"), Passage("b", "T", "x")]
     assert [line for block in collection.read(WHOLE).blocks for line, _ in block] == [1, 4]
-
-
-def test_gzip(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl.gz"
-    path.write_bytes(gzip.compress(GOOD + b"\n\xff\n") + gzip.compress(GOOD))
-    collection = open_collection(str(path))
-    assert collection.name == "c"
-    good, bad, again = collection.records()
-    assert good == again == Passage("a", "T", "x")
-    assert isinstance(bad, BadRecord)
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-12], lambda data: b"no" + data, lambda data: data[:30] + b"zz"])
@@ -172,7 +145,7 @@ def test_every_line_is_a_passage_or_a_bad_record(
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_bytes(end.join(lines))
     records = list(chain.from_iterable(open_collection(str(path)).read(WHOLE).blocks))
-    read = list(read_lines(TextFile.at(path), MAX_PASSAGE_BYTES))
+    read = list(Lines(TextFile.at(path)))
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     assert len(records) == len(read) == sum(bool(line.strip()) for line in whole.split(b"\n"))
     for (number, record), line in zip(records, read, strict=True):

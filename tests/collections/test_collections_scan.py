@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,8 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import (
     BadInputError,
-    BadRecord,
     Collection,
     Passage,
-    ScanResult,
     open_collection,
     scan,
 )
@@ -40,21 +37,6 @@ def only(*ids: str) -> Choice:
 
 def but(passage_id: str) -> Choice:
     return lambda keys: ~only(passage_id)(keys)
-
-
-class Memory(Collection):
-    """A collection without files."""
-
-    name = "memory"
-
-    def __init__(self, records: list[Passage | BadRecord]) -> None:
-        self._records = records
-
-    def records(self) -> Iterator[Passage | BadRecord]:
-        return iter(self._records)
-
-    def source_state(self) -> str:
-        return "same"
 
 
 def test_error_lists_the_first_problems_and_what_to_do(corpus: Corpus) -> None:
@@ -94,18 +76,6 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
     assert sorted(each.name for each in path.parent.iterdir()) == [".bad.jsonl.lock", "bad.jsonl"]
 
 
-def test_a_bad_record_does_not_take_its_id(corpus: Corpus, tmp_path: Path) -> None:
-    assert scan(corpus(line("a", "") + line("a")), "quarantine", tmp_path / "bad").n_good == 1
-
-
-def test_kept_refuses_a_changed_file(corpus: Corpus) -> None:
-    collection = corpus(line("a") + line("b"))
-    result = scan(collection, "error", None)
-    corpus(line("a") + line("b") + line("c"))
-    with pytest.raises(ValueError, match="changed while it was read"):
-        result.kept(collection)
-
-
 @pytest.mark.parametrize("at", [0, 255, 256, 599])
 @pytest.mark.parametrize("change", [("p{}", "other"), ("q{}", "x")], ids=["text", "id"])
 def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tuple[str, str]) -> None:
@@ -132,35 +102,6 @@ def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
 
     with pytest.raises(ValueError, match="changed while it was read"):
         scan(collection, "error", None, scan_parts=change)
-
-
-def test_a_collection_without_lines_counts_records() -> None:
-    records: list[Passage | BadRecord] = [Passage("a", "", "x"), Passage("b", "", "y"), Passage("a", "", "z")]
-    with pytest.raises(BadInputError, match="memory:3: duplicate id: 'a' is first on line 1"):
-        scan(Memory(records), "error", None)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    ids=st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f", None]), max_size=40),
-    wanted=st.sets(st.sampled_from(["a", "b", "c", "d", "e", "f"])),
-)
-def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, ids: list[str | None], wanted: set[str]) -> None:
-    records: list[Passage | BadRecord] = [
-        BadRecord("f", 1, "odd", "") if name is None else Passage(name, "", "x") for name in ids
-    ]
-    path = tmp_path_factory.getbasetemp() / "fuzz-quarantine.jsonl"
-    collection = Memory(records)
-    result: ScanResult = pickle.loads(pickle.dumps(scan(collection, "quarantine", path, choose=only(*wanted))))
-    good = list(dict.fromkeys(name for name in ids if name is not None))
-    assert result.n_records == len(ids) == result.n_good + result.n_bad
-    assert result.n_good == len(good)
-    assert sum(result.reasons.values()) == result.n_bad == len(path.read_text().splitlines())
-    assert [passage.id for passage in result.kept(collection)] == [name for name in good if name in wanted]
-    (part,) = result.parts
-    assert result.n_kept == sum(byte.bit_count() for byte in part.kept_bitmap)
-    assert sum(byte.bit_count() for byte in part.good_bitmap) == result.n_good
-    assert len(part.kept_bitmap) == len(part.good_bitmap) == (len(ids) + 7) // 8
 
 
 @settings(max_examples=60, deadline=None)

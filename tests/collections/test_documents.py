@@ -11,9 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from diffretriever.collections import BadInputError, BadRecord, Passage, open_collection, scan
+from diffretriever.collections import Passage, open_collection
 from diffretriever.collections.documents import as_collection, text_id
-from diffretriever.collections.records import Untyped
 
 A, B = Passage(text_id("", "first"), "", "first"), Passage(text_id("", "second"), "", "second")
 
@@ -60,14 +59,6 @@ def test_ids_of_other_tools_are_kept_in_tables_and_lines(name: str, tmp_path: Pa
         assert not record.further, "an id is not metadata"
 
 
-def test_a_second_column_that_may_be_an_id_is_metadata(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text("id,pid,text\na,7,x\n")
-    (record,) = open_collection(str(tmp_path / "d.csv")).records()
-    assert isinstance(record, Passage)
-    assert (record.id, dict(record.further)) == ("a", {"pid": "7"})
-    assert isinstance(record.further["pid"], Untyped)
-
-
 @pytest.mark.parametrize(
     ("documents", "fields", "message"),
     [
@@ -82,18 +73,3 @@ def test_a_second_column_that_may_be_an_id_is_metadata(tmp_path: Path) -> None:
 def test_what_is_none(documents: Any, fields: dict[str, str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         as_collection(documents, fields=fields)
-
-
-def test_a_bad_document_is_named() -> None:
-    collection = as_collection(["fine", {"title": "T"}, 3, "  ", {"id": "a b", "text": "x"}, {"id": 1.5, "text": "x"}])
-    bad = [record for record in collection.records() if isinstance(record, BadRecord)]
-    assert [record.line for record in bad] == [2, 3, 4, 5, 6]
-    assert [record.kind for record in bad] == ["no text field", "wrong type", "empty passage", "bad id", "wrong type"]
-    with pytest.raises(BadInputError, match=r"documents:2: no text field"):
-        scan(collection, "error", None)
-
-
-def test_a_named_field_must_be_there() -> None:
-    (record,) = as_collection([{"text": "x"}], fields={"title": "head"}).records()
-    assert isinstance(record, BadRecord)
-    assert record.reason == "no title field: none of head"

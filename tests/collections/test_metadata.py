@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -22,7 +21,6 @@ from diffretriever.collections.base import FileCollection
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.scanning import PartScan, scan_part
-from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.metadata import Columns
 from tests.collections.test_tables import TABLES, write_table
 
@@ -65,11 +63,6 @@ def test_every_file_has_typed_fields(end: str, tmp_path: Path) -> None:
     assert kept(typed(open_collection(str(file)), ())) == [{}, {}, {}]
 
 
-@pytest.mark.parametrize("made", [list, pd.DataFrame, pa.Table.from_pylist, iter])
-def test_documents_in_memory_have_them(made: Callable[[Any], Any]) -> None:
-    assert kept(typed(as_collection(made([dict(row) for row in ROWS])))) == KEPT
-
-
 def test_values_of_other_libraries_are_plain() -> None:
     zone = timezone(timedelta(hours=2))
     row = {
@@ -98,11 +91,6 @@ def test_what_pandas_numbers_rows_by_is_no_field(tmp_path: Path) -> None:
     assert "__index_level_0__" in parquet.read_schema(tmp_path / "c.parquet").names
     for source in (as_collection(frame), *(open_collection(str(tmp_path / name)) for name in ("c.csv", "c.parquet"))):
         assert kept(typed(source)) == [{"year": 4}, {"year": 2}]
-
-
-def test_times_of_nanoseconds_are_cut() -> None:
-    frame = pd.DataFrame({"text": ["x"], "t": pd.to_datetime(["2020-01-01 00:00:00.123456789"])})
-    assert kept(typed(as_collection(frame))) == [{"t": datetime(2020, 1, 1, 0, 0, 0, 123456, UTC)}]
 
 
 def test_an_object_of_metadata_is_taken_apart(tmp_path: Path) -> None:
@@ -206,11 +194,3 @@ def test_digests_are_of_what_is_kept() -> None:
     ]
     assert len(set(digests)) == len(digests)
     assert Passage("a", "t", "x", {"a": 1, "b": 2}).digest == Passage("a", "t", "x", {"b": 2, "a": 1}).digest
-
-
-def test_the_flag() -> None:
-    assert EncodeJob(collection="c", index="i").metadata_wanted is None
-    assert EncodeJob(collection="c", index="i", metadata=("none",)).metadata_wanted == ()
-    assert EncodeJob(collection="c", index="i", metadata=("b", "a", "b")).metadata_wanted == ("b", "a")
-    with pytest.raises(ValueError, match="the index has for itself"):
-        EncodeJob(collection="c", index="i", metadata=("title",))

@@ -84,16 +84,6 @@ def test_what_is_missing_is_named(folder: Path, missing: list[str], split: str, 
         collection.queries(split)
 
 
-def test_other_splits_have_names_of_their_own(folder: Path) -> None:
-    (folder / "queries.dl21.tsv").write_text("5\ta question\n")
-    (folder / "qrels.dl21.tsv").write_text("5 0 1 3\n")
-    # Half of a split under another name hides nothing.
-    (folder / "qrels.dl19.tsv").write_text("5 0 1 3\n")
-    collection = open_collection(str(folder))
-    assert collection.queries("dl21") == [Query("5", "a question")]
-    assert collection.qrels("dl19") == {"19": {"0": 1, "1": 3}}
-
-
 def test_an_archive_is_to_be_unpacked(folder: Path) -> None:
     (folder / "collection.tsv").rename(folder / "collectionandqueries.tar.gz")
     with pytest.raises(

@@ -70,8 +70,15 @@ def test_a_failing_scan_leaves_the_file_as_it_was(beir: Beir, tmp_path: Path) ->
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("target", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
-@pytest.mark.parametrize("way", ["itself", "link", "hard link", "spelling"])
+@pytest.mark.parametrize(
+    ("target", "way"),
+    [
+        ("corpus.jsonl", "itself"),
+        ("queries.jsonl", "link"),
+        ("qrels/test.tsv", "hard link"),
+        ("queries.jsonl", "spelling"),
+    ],
+)
 def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, way: str) -> None:
     collection, wanted = beir("one", 2), tmp_path / "one" / target
     before = wanted.read_bytes()

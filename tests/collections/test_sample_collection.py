@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from diffretriever.collections import Passage, open_collection
+from diffretriever.collections import open_collection
 from tests.training.made_up_collection import write_collection
 from tools.sample_collection import SampleCollection
 from tools.sample_collection import main as sample
-
-
-def test_a_sample_of_long_queries_asks_for_halves_of_passages(tmp_path: Path) -> None:
-    words = [f"word{number}" for number in range(120)]
-    lines = [{"_id": "long", "title": "", "text": " ".join(words)}, {"_id": "short", "title": "", "text": "word1"}]
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "whole" / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sample(
-        SampleCollection(
-            collection=str(tmp_path / "whole"), split="dev", halves=True, passages=2, output=tmp_path / "halves"
-        )
-    )
-    found = open_collection(str(tmp_path / "halves"))
-    assert [(query.id, query.text.split()) for query in found.queries("dev")] == [("long", words[60:])]
-    assert found.qrels("dev") == {"long": {"long": 1}}
-    texts = {record.id: record.text for record in found.records() if isinstance(record, Passage)}
-    assert texts == {"long": " ".join(words[:60]), "short": "word1"}
 
 
 def test_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,14 +11,11 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections import (
-    Run,
     open_collection,
     read_qrels,
     read_queries,
-    read_run,
     scan,
     set_aside,
-    write_run,
 )
 from diffretriever.collections.quarantine import own_file
 from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
@@ -76,19 +73,6 @@ def test_an_msmarco_folder_and_single_files(bucket: str) -> None:
         list(open_collection(f"{uri}/broken.jsonl.gz").records())
 
 
-def test_what_is_not_there_is_said(bucket: str) -> None:
-    with pytest.raises(ValueError, match=f"no collection '{bucket}/none': no such object or folder"):
-        open_collection(f"{bucket}/none")
-    write_text(f"{bucket}/x/file.pdf", "")
-    with pytest.raises(ValueError, match=r"x: neither corpus.jsonl \(BEIR\)"):
-        open_collection(f"{bucket}/x")
-    with pytest.raises(ValueError, match=r"file.pdf: a file must end in"):
-        open_collection(f"{bucket}/x/file.pdf")
-    write_text(f"{bucket}/x.zip", "")
-    with pytest.raises(ValueError, match="a zip cannot be read as a stream"):
-        open_collection(f"{bucket}/x.zip")
-
-
 def test_a_corpus_is_a_stream(bucket: str) -> None:
     lines = "".join(json.dumps({"_id": str(number), "text": "x" * 100}) + "\n" for number in range(10_000))
     write_text(f"{bucket}/corpus.jsonl", lines)
@@ -100,15 +84,6 @@ def test_a_corpus_is_a_stream(bucket: str) -> None:
         remove(f"{bucket}/corpus.jsonl")
         with pytest.raises((ValueError, FileNotFoundError), match=r"corpus.jsonl"):
             list(records)
-
-
-def test_runs(bucket: str) -> None:
-    place = StorePath(f"{bucket}/runs/dense.trec")
-    write_run(place, [Run.of({"q": {"b": 2.0, "a": 1.0}})], "dense")
-    assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
-    with pytest.raises(ValueError, match="not ranked"):
-        write_run(place, [Run.of_lists([("q", [("b", 1.0), ("a", 2.0)])])], "dense")
-    assert read_run(place) == {"q": {"b": 2.0, "a": 1.0}}
 
 
 def test_every_collection_has_its_own_quarantine(beir: str, tmp_path: Path, bucket: str) -> None:

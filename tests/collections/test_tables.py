@@ -12,8 +12,6 @@ import pytest
 from pyarrow import feather, parquet
 
 from diffretriever.collections import BadInputError, BadRecord, Passage, open_collection, scan
-from diffretriever.collections.documents import text_id
-from diffretriever.schemas.encode import EncodeJob
 
 ROWS: list[dict[str, Any]] = [
     {"key": "a", "body": 'one, "two"\nthree', "head": "H"},
@@ -57,13 +55,6 @@ def test_rows_are_passages(end: str, tmp_path: Path) -> None:
             ask("test")
 
 
-def test_ids_are_as_they_are_written(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("id,text\n007,first\n")
-    (tmp_path / "d.csv").write_text("text,url\nfirst,u\nfirst,v\n")
-    assert [p.id for p in open_collection(str(tmp_path / "c.csv")).records() if isinstance(p, Passage)] == ["007"]
-    assert list(open_collection(str(tmp_path / "d.csv")).records()) == [Passage(text_id("", "first"), "", "first")]
-
-
 def test_bad_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("id,text\na,one, two\nb\nc,fine\nd,\n")
     records = list(open_collection(str(tmp_path / "c.csv")).records())
@@ -76,23 +67,3 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text('{"id": "a", "text": "x"}')
     with pytest.raises(ValueError, match=r"e.json cannot be used: it holds no list of documents"):
         list(open_collection(str(tmp_path / "e.json")).records())
-
-
-def test_fields_are_a_tables(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("id,text\na,x\n")
-    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "x"}\n')
-    (record,) = open_collection(str(tmp_path / "c.csv"), {"text": "body"}).records()
-    assert isinstance(record, BadRecord)
-    assert record.reason == "no text field: none of body"
-    with pytest.raises(ValueError, match=r"c.jsonl: its fields have fixed names"):
-        open_collection(str(tmp_path / "c.jsonl"), {"text": "body"})
-    with pytest.raises(ValueError, match="has no 'texts'"):
-        open_collection(str(tmp_path / "c.csv"), {"texts": "body"})
-
-
-def test_a_job_names_fields() -> None:
-    job = EncodeJob(collection="c", index="i", fields=("text=body", "id=a=b"))
-    assert job.named_fields == {"text": "body", "id": "a=b"}
-    for fields in (("txt=body",), ("text",), ("text=",), ("text=a", "text=b")):
-        with pytest.raises(ValueError, match=r"write ROLE=FIELD|named twice"):
-            EncodeJob(collection="c", index="i", fields=fields)

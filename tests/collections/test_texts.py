@@ -65,29 +65,6 @@ def test_a_file_is_a_passage(folder: Path, caplog: pytest.LogCaptureFixture) -> 
         collection.queries("test")
 
 
-def test_a_change_is_a_change(folder: Path) -> None:
-    collection = open_collection(str(folder))
-    state = collection.source_state()
-    (folder / "LICENSE").write_text("x")
-    assert collection.source_state() == state
-    (folder / "c.md").write_text("x")
-    assert collection.source_state() != state
-
-
-@pytest.mark.parametrize("name", ["b.md", "plain.txt", "page.html", "a b/underlined.MD"])
-def test_one_file(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    collection = open_collection(name)
-    (record,) = records(collection)
-    assert isinstance(record, Passage)
-    (same,) = [passage for passage in PASSAGES if passage.title == record.title]
-    assert (record.id, record.text) == (same.id.split("/")[-1], same.text)
-    assert (collection.name, collection.place()) == (Path(name).stem, str(folder / name))
-    assert collection.inputs() == [folder / name]
-    Path("link").symlink_to(name)
-    assert records(open_collection("link")) == [record]
-
-
 def test_character_sets(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_bytes('<meta charset="windows-1252"><p>„ünï“'.encode("windows-1252"))
     (tmp_path / "b.html").write_text('<meta charset="utf-8"><p>„ünï“', "utf-8")
@@ -128,14 +105,6 @@ def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     assert scan(open_collection(str(tmp_path)), "quarantine", tmp_path / "bad.jsonl").n_kept == 1
 
 
-def test_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.collections.texts._MAX_BYTES", 3)
-    (tmp_path / "a.txt").write_text("four")
-    (record,) = records(open_collection(str(tmp_path)))
-    assert isinstance(record, BadRecord)
-    assert record.reason == "too long: more than 3 bytes"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -151,22 +120,6 @@ def test_what_is_no_front_matter_stays(text: str, tmp_path: Path) -> None:
     (record,) = records(open_collection(str(tmp_path / "a.md")))
     assert isinstance(record, Passage)
     assert record.text == text
-
-
-@pytest.mark.parametrize("page", ["<div>" * 20_000 + "x", "<![if x", "<script>x", "<p", "&#xfffffff;x", "<a<b>x</c>"])
-def test_any_html_is_read_or_refused(page: str, tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text(page)
-    (record,) = records(open_collection(str(tmp_path / "a.html")))
-    assert isinstance(record, Passage) or record.kind == "malformed HTML"
-
-
-def test_other_folders_come_first(folder: Path, tmp_path: Path) -> None:
-    (folder / "corpus.jsonl").write_text('{"id": "a", "text": "x"}\n')
-    assert records(open_collection(str(folder))) == [Passage("a", "", "x")]
-    (tmp_path / "nothing" / ".git").mkdir(parents=True)
-    (tmp_path / "nothing" / ".git" / "x.md").touch()
-    with pytest.raises(ValueError, match=r"nothing: neither corpus.jsonl .* nor a text \(.htm, .html, .md"):
-        open_collection(str(tmp_path / "nothing"))
 
 
 def test_on_a_store(bucket: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,14 +63,3 @@ def test_table_and_figure_are_written(results: Path, capsys: pytest.CaptureFixtu
     assert first.startswith("| a dense | .500 | .300 | −.200 [")  # noqa: RUF001 (a minus)
     assert base == "| a dense+bm25 | .533 | .750 |  |"
     assert (results / "out" / "against.png").read_bytes()[1:4] == b"PNG"
-
-
-def test_what_is_not_there_is_named(results: Path) -> None:
-    with pytest.raises(ValueError, match=r"c-one/per_query.parquet is not there: evaluate c on one"):
-        row_of(config(results), "c:dense")
-    with pytest.raises(ValueError, match=r"has no nDCG@10 of 'sparse': give rows as SYSTEM:SCORE"):
-        row_of(config(results), "a:sparse")
-    table = pd.read_parquet(results / "b-two" / "per_query.parquet")
-    table[:1].to_parquet(results / "b-two" / "per_query.parquet")
-    with pytest.raises(ValueError, match="other queries of two: evaluate both again"):
-        row_of(config(results), "b:hybrid")

@@ -10,7 +10,6 @@ import pytest
 from diffretriever.evaluation.sweeps import (
     Outcomes,
     SweptQuery,
-    read_manifest,
     read_queries,
     write_outcomes,
     write_queries,
@@ -64,40 +63,12 @@ def test_every_value_is_read_back_in_its_place(tmp_path: Path) -> None:
                 assert outcomes.at(budget).tolist() == list(written[mode, budget][measure].values())
 
 
-def test_equal_values_give_equal_bytes(tmp_path: Path) -> None:
-    for split in ("one", "two"):
-        write_outcomes(tmp_path, split, cells())
-    assert (tmp_path / "one/per_query.parquet").read_bytes() == (tmp_path / "two/per_query.parquet").read_bytes()
-
-
 def test_the_best_budget_is_the_cheapest_of_the_best() -> None:
     values_ABQ = np.zeros((2, 3, 1))
     values_ABQ[0, 2] = values_ABQ[1, 1] = 1.0
     assert Outcomes(("q",), (1, 4), (1, 2, 8), values_ABQ).best() == Budget(4, 2)
     values_ABQ[0, 2] = 1.5
     assert Outcomes(("q",), (1, 4), (1, 2, 8), values_ABQ).best() == Budget(1, 8)
-
-
-def test_a_cell_that_was_not_swept_is_refused(tmp_path: Path) -> None:
-    manifest(tmp_path)
-    write_outcomes(tmp_path, "test", cells())
-    with pytest.raises(ValueError, match=r"q2p8 was not swept: K_q is one of 1, 4"):
-        Outcomes.read(tmp_path, "test", "dense", "MRR@10").at(Budget(2, 8))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("train", "dense", "MRR@10"), "no split 'train'"),
-        (("test", "hybrid", "MRR@10"), "no mode 'hybrid'"),
-        (("test", "dense", "MRR@1"), r"no measure 'MRR@1'. Did you mean 'MRR@10'\?"),
-    ],
-)
-def test_what_a_sweep_lacks_is_named(tmp_path: Path, arguments: tuple[str, SweepMode, str], message: str) -> None:
-    manifest(tmp_path)
-    write_outcomes(tmp_path, "test", cells())
-    with pytest.raises(ValueError, match=message):
-        Outcomes.read(tmp_path, *arguments)
 
 
 def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> None:
@@ -110,22 +81,6 @@ def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> Non
     manifest(tmp_path, query_budgets=(1, 2))
     with pytest.raises(ValueError, match=r"query_budget 4 is not in sweep.json"):
         Outcomes.read(tmp_path, "test", "sparse", "MRR@10")
-
-
-def test_a_folder_without_a_manifest_is_no_sweep(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no sweep at"):
-        read_manifest(tmp_path)
-    (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"sweep.json cannot be used: collection: Field required"):
-        read_manifest(tmp_path)
-
-
-def test_budgets_ascend() -> None:
-    with pytest.raises(ValueError, match="ascending"):
-        SweepManifest(
-            collection="c", retriever="r", fingerprint="f", query_budgets=(4, 1), passage_budgets=(1,),
-            modes=("dense",), measures=("MRR@10",), splits=("test",), command="x",
-        )  # fmt: skip
 
 
 def test_queries_are_read_back(tmp_path: Path) -> None:

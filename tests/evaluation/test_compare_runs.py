@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 
 import diffretriever as dr
 from diffretriever.collections import Run, write_qrels, write_run
-from diffretriever.evaluation.comparison import better_than, compare_runs, draw_differences, lettered_table
+from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult, warnings_of
 from diffretriever.files import write_text
@@ -110,17 +110,6 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
         CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
     with pytest.raises(ValueError, match="--fusions: name none twice"):
         CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
-
-
-def test_differences_are_drawn_query_by_query(job: CompareJob) -> None:
-    compare_runs(job, "c")
-    output = Path(str(job.output))
-    assert (output / "differences.png").read_bytes()[:4] == b"\x89PNG"
-    for end in ("md", "html", "tex"):
-        assert "differences.png" in (output / f"comparison.{end}").read_text("utf-8")
-    values = {str(i): i / N for i in range(N)}
-    rows = {name: EvaluationResult({"m": place}, {"m": values}) for place, name in enumerate("abcdefghijkl")}
-    assert draw_differences(rows)[:4] == b"\x89PNG", "of many systems, the first are drawn"
 
 
 def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from diffretriever.collections import Run, write_run
 from diffretriever.evaluation.comparison import compare_runs
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult
-from diffretriever.schemas.evaluate import CompareJob, Coverage, EvaluateJob, EvaluationReport
+from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, EvaluationReport
 
 TEXTS = {"1": "prune roses in winter", "2": "roses bloom in summer", "3": "prune apple trees in summer"}
 QRELS = {"1": "2", "2": "1", "3": "1"}
@@ -102,17 +102,6 @@ def test_passages_judged_relevant_to_the_query_of_their_id_stay(tmp_path: Path) 
     assert evaluate_job(job, "c")["r"].mean["MRR@10"] == 1.0
 
 
-def test_runs_with_and_without_the_queries_are_compared_alike(tmp_path: Path) -> None:
-    folder = collection(tmp_path / "any", TEXTS)
-    whole = run(tmp_path / "whole.trec", {"1": "12", "2": "21", "3": "31"})
-    without = run(tmp_path / "without.trec", {"1": "2", "2": "1", "3": "1"})
-    for judged in ({"collection": str(folder)}, {"qrels": folder / "qrels" / "test.tsv"}):
-        job = CompareJob(runs=(f"whole={whole}", f"without={without}"), output=tmp_path, **judged)
-        report = compare_runs(job, "c")
-        assert report.measures["whole"]["whole"] == report.measures["without"]["without"]
-        assert any(TOLD in told for told in report.warnings)
-
-
 def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = collection(tmp_path / "mine", {number: f"when to {text}" for number, text in TEXTS.items()})
     whole = dr.Index.create(tmp_path / "whole", str(folder), retriever="bm25")
@@ -136,10 +125,3 @@ def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytes
     assert "whole contains 3 of the 3 passages" in (tmp_path / "compared" / "comparison.md").read_text("utf-8")
     both = dr.compare({"whole": dr.evaluate(whole, str(folder)), "part": dr.evaluate(part, str(folder))})
     assert missing in repr(both)
-
-
-def test_a_large_corpus_is_counted_by_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.collections.base._PART_BYTES", 64)
-    folder = collection(tmp_path / "mine", TEXTS)
-    index = dr.Index.create(tmp_path / "index", [{"id": "1", "text": TEXTS["1"]}], retriever="bm25")
-    assert dr.evaluate(index, str(folder)).coverage == Coverage(indexed=1, passages=3)

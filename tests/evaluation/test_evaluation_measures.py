@@ -1,6 +1,4 @@
 import math
-import subprocess
-import sys
 
 import ir_measures
 import numpy as np
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 from diffretriever.collections import Run
 from diffretriever.evaluation.measures import evaluate, parse_measures
 from diffretriever.evaluation.report import intervals_of
-from diffretriever.schemas.evaluate import DEFAULT_MEASURES
 
 QRELS = {
     "graded": {"a": 2, "b": 1, "c": 0},
@@ -44,14 +41,6 @@ def test_values_computed_by_hand() -> None:
     assert result.mean["P@1"] == pytest.approx(1 / 5)
 
 
-def test_measures_keep_the_names_that_the_user_wrote() -> None:
-    names = ("MRR@10", "RR@10", "Recall@100")
-    result = evaluate(Run.of(RUN), QRELS, names)
-    assert tuple(result.mean) == tuple(result.per_query) == names
-    assert result.per_query["MRR@10"] == result.per_query["RR@10"]
-    assert tuple(evaluate(Run.of(RUN), QRELS).mean) == DEFAULT_MEASURES
-
-
 @pytest.mark.parametrize("run", [{}, {"graded": {}}, {"not judged": {"a": 1.0}}])
 def test_a_run_without_a_judged_query_scores_zero(run: dict[str, dict[str, float]]) -> None:
     result = evaluate(Run.of(run), QRELS)
@@ -81,13 +70,8 @@ def test_leaving_out_ranks_below_the_cutoff_changes_no_bit(family: str, monkeypa
     qrels = {f"{q}": {f"d{d}": int(rng.integers(0, 3)) for d in rng.choice(12, 5, replace=False)} for q in range(8)}
     run = Run.of({f"{q}": {f"d{d}": float(rng.integers(0, 4)) for d in range(12 - q)} for q in range(8)})
     cut = evaluate(run, qrels, [measure])
-    monkeypatch.setattr("diffretriever.evaluation.measures._deepest", lambda _: None)
+    monkeypatch.setattr("diffretriever.evaluation.measures.deepest_rank", lambda _: None)
     assert evaluate(run, qrels, [measure]) == cut
-
-
-def test_a_measure_without_a_cutoff_sees_all_ranks() -> None:
-    run = Run.of({"q": {f"d{i:02}": -float(i) for i in range(30)}})
-    assert evaluate(run, {"q": {"d29": 1}}, ["nDCG@10", "RR"]).mean == {"nDCG@10": 0.0, "RR": 1 / 30}
 
 
 @pytest.mark.parametrize("query", ["2", "PLAIN-2", "q2", "a b"])
@@ -121,11 +105,6 @@ def test_a_value_that_a_provider_does_not_return_is_an_error(monkeypatch: pytest
     monkeypatch.setattr("ir_measures.providers.pytrec_eval_provider.PytrecEvalInvoker.iter_calc", lambda *_: ())
     with pytest.raises(ValueError, match="returns no nDCG@10 for query 'graded'"):
         evaluate(Run.of(RUN), QRELS, ["nDCG@10"])
-
-
-def test_a_grade_that_gdeval_does_not_take_is_named() -> None:
-    with pytest.raises(ValueError, match=r"ERR@20 on this run \(gdeval.* up to 4, not 5\)"):
-        evaluate(Run.of({"q": {"a": 1.0}}), {"q": {"a": 5}}, ["ERR@20"])
 
 
 hits = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 1.0]), max_size=8)
@@ -181,19 +160,3 @@ def test_nan_and_empty_qrels_are_refused() -> None:
 def test_a_querys_own_passage_is_left_out() -> None:
     run = {"a": {"a": 1.0, "b": 0.5}, "c": {"b": 1.0}, "d": {"d": 1.0}}
     assert Run.of(run).without_self() == {"a": {"b": 0.5}, "c": {"b": 1.0}, "d": {}}
-
-
-def test_importing_the_package_is_cheap() -> None:
-    code = (
-        "import sys, diffretriever.evaluation, diffretriever.scoring\n"
-        "print(sorted({'ir_measures', 'matplotlib', 'torch', 'pyarrow'} & sys.modules.keys()))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
-    )
-    assert loaded.stdout.strip() == "[]"
-
-
-def test_a_misspelt_measure_keeps_its_cutoff() -> None:
-    with pytest.raises(ValueError, match=r"Did you mean 'nDCG@10'\?"):
-        parse_measures(["nDGC@10"])

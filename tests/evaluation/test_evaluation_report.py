@@ -1,9 +1,7 @@
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import pytest
 import yaml
 from pyarrow import parquet
@@ -11,7 +9,7 @@ from pyarrow import parquet
 from diffretriever.collections import Run
 from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
-from diffretriever.evaluation.report import draw_measures, evaluation_report, evaluation_table, write_evaluation
+from diffretriever.evaluation.report import evaluation_report, write_evaluation
 from diffretriever.schemas.evaluate import ComparisonReport, EvaluationReport
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(12)}
@@ -81,11 +79,6 @@ def test_the_page_tells_what_was_run(output: Path) -> None:
     assert easiest.splitlines()[4].startswith("| q0 | ")
 
 
-def test_the_figure_is_an_image(output: Path) -> None:
-    height, width, _ = matplotlib.image.imread(output / "report.png").shape
-    assert width > height > 200
-
-
 def test_equal_inputs_give_equal_files_but_for_the_time(output: Path, tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text("an earlier report")
     write_evaluation(tmp_path, evaluation_report(RESULTS, **FACTS), RESULTS, TEXTS)
@@ -95,29 +88,6 @@ def test_equal_inputs_give_equal_files_but_for_the_time(output: Path, tmp_path: 
         assert (tmp_path / name).read_bytes() == (output / name).read_bytes()
     old, new = (json.loads((folder / names[0]).read_text("utf-8")) for folder in (output, tmp_path))
     assert {**old, "created": ""} == {**new, "created": ""}
-
-
-def test_a_finished_run_needs_no_index(tmp_path: Path) -> None:
-    results = {"run": result(0)}
-    write_evaluation(tmp_path, evaluation_report(results, retriever="run.trec", command="c", config={}), results)
-    page = (tmp_path / "report.md").read_text("utf-8")
-    assert page.startswith("# run.trec\n")
-    assert "None" not in page
-    assert "## Hardest queries by nDCG@10\n" in page
-
-
-def test_evaluation_table() -> None:
-    lines = evaluation_table(RESULTS).splitlines()
-    assert lines[0].split() == ["mode", "nDCG@10", "MRR@10"]
-    assert lines[-1].split()[0] == "hybrid"
-
-
-@pytest.mark.parametrize("n_measures", [1, 3, 4])
-def test_figures_with_any_number_of_panels(n_measures: int) -> None:
-    means = {label: {f"m{i}": 5.0 * i for i in range(n_measures)} for label in ("one", "another system")}
-    intervals = {label: {m: (v, v) for m, v in values.items()} for label, values in means.items()}
-    picture = draw_measures(means, intervals, "Title " * 10, "subtitle")
-    assert matplotlib.image.imread(io.BytesIO(picture)).shape[1] > 400
 
 
 def test_comparison_of_systems(tmp_path: Path) -> None:

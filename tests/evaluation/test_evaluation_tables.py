@@ -8,11 +8,6 @@ def test_plain_table() -> None:
     )
 
 
-def test_words_stand_left_and_lines_have_no_trailing_space() -> None:
-    table = format_table([["1", "word"], ["2", "w"]], ["id", "text"])
-    assert table.splitlines()[2:] == ["1   word", "2   w"]
-
-
 def test_markdown_table_escapes_what_would_break_it() -> None:
     table = markdown_table([["a|b\nc <b>", 0.5]], ["text", "value"])
     assert table == "| text | value |\n| :--- | ---: |\n| a\\|b c &lt;b> | 0.5000 |"

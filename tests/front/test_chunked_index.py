@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import diffretriever as dr
-from diffretriever.collections import Run
-from diffretriever.evaluation.measures import evaluate
 from diffretriever.pipelines.chunking import TokenCount, chunked
 from diffretriever.schemas.retriever import TextConfig
 
@@ -71,22 +69,6 @@ def test_whole_documents_are_asked_for(notes: Path, tmp_path: Path) -> None:
         dr.Index.create(tmp_path / "none", ["x"], retriever="bm25", chunk=-1)
 
 
-def test_what_reads_less_says_so(notes: Path, retriever: dr.Retriever, caplog: pytest.LogCaptureFixture) -> None:
-    collection = dr.open_collection(str(notes))
-    assert chunked(collection, 0, retriever.config) is collection
-    made = chunked(collection, 100, retriever.config)
-    assert chunked(made, None, retriever.config) is made
-    assert caplog.messages == ["chunks of 100 tokens: the retriever reads the first 60 of a passage"]
-
-
 def test_special_tokens_take_room(notes: Path) -> None:
     made = chunked(dr.open_collection(str(notes)), None, dr.load_retriever("minilm-pooled"))
     assert made.tokens == 254  # type: ignore[attr-defined]
-
-
-def test_documents_are_not_measured_by_chunks() -> None:
-    run = Run.of({"q": {"a#1": 2.0, "b": 1.0, "c#x": 0.5}})
-    assert evaluate(run, {"q": {"a#1": 1}}, ["MRR@10"]).mean == {"MRR@10": 1.0}
-    assert evaluate(run, {"q": {"b": 1}}, ["MRR@10"]).mean == {"MRR@10": 0.5}
-    with pytest.raises(ValueError, match=r"'a#1' is a chunk, and the qrels judge the whole of 'a': .* without --chunk"):
-        evaluate(run, {"q": {"a": 1}}, ["MRR@10"])

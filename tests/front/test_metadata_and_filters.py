@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,6 @@ from typing import Any
 import pytest
 
 import diffretriever as dr
-from diffretriever.collections import Passage
-from diffretriever.index.manifest import bm25_manifest
-from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.search.inspection import inspect
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES: list[dict[str, Any]] = [
@@ -46,7 +38,6 @@ def test_hits_have_metadata(index: dr.Index) -> None:
     assert table.loc["b", "lang"] == "de"
     assert index.search("nothing").to_pandas().empty
     assert "\n      year: 2020, lang: en, score: 1.0" in repr(index.search("prune"))
-    assert "<small>year: 2020, lang: en, score: 1.0</small>" in index.search("prune")._repr_html_()
     assert index.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
 
 
@@ -79,51 +70,6 @@ def test_what_is_added_has_the_same_columns(index: dr.Index) -> None:
     assert index.add([{"id": "e", "text": "x", "yaer": 1}], metadata=[]).encoded == 1
 
 
-def test_what_is_kept_is_said(tmp_path: Path) -> None:
-    some = dr.Index.create(tmp_path / "some", NOTES, retriever="bm25", metadata="lang")
-    none = dr.Index.create(tmp_path / "none", NOTES, retriever="bm25", metadata=[])
-    assert some.search("prune")[0].metadata == {"lang": "en"}
-    assert none.search("prune")[0].metadata == {}
-    assert none.add(["more"]).encoded == 1
-
-
-def test_all_of_it_is_verified_and_kept_by_compaction(index: dr.Index) -> None:
-    index.add([{"id": "d", "text": "roses", "year": 7}])
-    opened = PassageIndex.open(index.place)
-    opened.compact()
-    report = inspect(opened, check=True)
-    assert report.verification is not None
-    assert report.verification.problems == []
-    assert report.manifest.metadata == {"year": "int64", "lang": "string", "score": "float64", "day": "date"}
-    assert report.columns["year"] > 0
-    opened.dataset.update({"year": "1999"}, where="id = 'a'")
-    changed = inspect(PassageIndex.open(index.place), check=True)
-    assert changed.verification is not None
-    assert [problem.first for problem in changed.verification.problems] == [["a"], ["a"]]
-
-
-def test_an_index_without_columns_takes_none(tmp_path: Path) -> None:
-    made = PassageIndex.create(str(tmp_path / "plain"), bm25_manifest(Bm25Retriever()))
-    Committer(made).commit({"all": write_block(made.uri, text_table([Passage("a", "", "prune roses")], "notes"))}, [])
-    plain = dr.Index(tmp_path / "plain")
-    assert plain.search("roses")[0].metadata == {}
-    with pytest.raises(ValueError, match="unknown field: the index has no column 'year'"):
-        plain.add([{"id": "a", "text": "prune roses", "year": 1}], name="notes")
-    with pytest.raises(ValueError, match=r"has no column 'year': make it anew to have one. It keeps no metadata."):
-        plain.add(NOTES[:1], metadata=["year"])
-
-
-@pytest.mark.usefixtures("warm")
-def test_the_job_prints_it(index: dr.Index) -> None:
-    def said(*flags: str) -> str:
-        command = ["python", str(ROOT / "jobs" / "search.py"), "--index", index.place, "--query", "prune", *flags]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    (hit,) = json.loads(said("--json-output", "--filter", "year >= 2020"))
-    assert hit["metadata"] == {"year": 2020, "lang": "en", "score": 1.0, "day": None}
-    assert "year: 2020, lang: en, score: 1.0" in said()
-
-
 def test_filters(index: dr.Index) -> None:
     assert index.search("roses", filter="year >= 2021").ids == ["b"]
     assert set(index.search("roses", filter="lang = 'en' AND id <> 'a'").ids) == {"c"}
@@ -136,11 +82,3 @@ def test_filters(index: dr.Index) -> None:
     assert index.search("roses", filter="year >= 2021").ids == []
     with pytest.raises(ValueError, match=r"there is no column 'yaer'. Did you mean 'year'\?"):
         index.search("roses", filter="yaer = 1")
-
-
-def test_an_index_without_metadata_is_filtered_by_collection(tmp_path: Path) -> None:
-    plain = dr.Index.create(tmp_path / "plain", ["prune roses"], retriever="bm25", name="one")
-    plain.add(["more roses"], name="two")
-    assert [hit.collection for hit in plain.search("roses", filter="collection = 'two'")] == ["two"]
-    with pytest.raises(ValueError, match=r"Known: collection, id\."):
-        plain.search("roses", filter="year = 1")

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import diffretriever as dr
-from diffretriever.front import index as front_index
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import encode
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.representations import Representations
 from diffretriever.schemas.encode import EncodeJob
@@ -62,15 +60,6 @@ def test_a_text_is_one_query(index: dr.Index) -> None:
         index.search("sun", mode="sparce")
 
 
-def test_html_is_escaped(retriever: dr.Retriever, tmp_path: Path) -> None:
-    made = dr.Index.create(tmp_path / "i", [{"id": "<i>", "title": "<b>", "text": "<script>"}], retriever=retriever)
-    page = made.search("<u>", k=1)._repr_html_()
-    assert "<script>" not in page
-    assert "<b><b>" not in page
-    assert "<i>" not in page
-    assert "<u>" not in page
-
-
 def test_changes(index: dr.Index) -> None:
     before = index.version
     assert index.add([{"id": "a", "text": "dig in autumn"}]).encoded == 1
@@ -106,14 +95,6 @@ def test_sync(index: dr.Index) -> None:
     texts = {hit.text for hit in index.search("x", k=9)}
     assert texts == {NOTES[0], "new", "of another collection"}
     assert index.sync([NOTES[0], "new"]).deleted == 0
-
-
-def test_another_process_is_seen_after_a_refresh(index: dr.Index, retriever: dr.Retriever) -> None:
-    other = dr.Index(index.place, retriever=retriever)
-    other.add(["more"])
-    assert len(index) == 3
-    index.refresh()
-    assert len(index) == 4
 
 
 def test_explanations(index: dr.Index) -> None:
@@ -165,21 +146,6 @@ def test_a_wrong_index_is_no_zero(index: dr.Index, tmp_path: Path) -> None:
         dr.evaluate(index, str(corpus))
 
 
-def test_many_go_to_ray(retriever: dr.Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_index, "_MOST_HERE", 2)
-    asked = []
-
-    def encode_there(job: EncodeJob, **given: object) -> None:
-        asked.append(given)
-        raise ValueError("no Ray in this test")
-
-    monkeypatch.setattr(encode, "encode_collection", encode_there)
-    for documents, on_ray in ((NOTES, None), (NOTES[:1], True)):
-        with pytest.raises(ValueError, match="no Ray"):
-            dr.Index.create(tmp_path / "i", documents, retriever=retriever, on_ray=on_ray)
-    assert all("here" not in given for given in asked)
-
-
 def test_bad_documents_leave_nothing(retriever: dr.Retriever, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="documents:2: empty passage"):
         dr.Index.create(tmp_path / "i", ["fine", ""], retriever=retriever)
@@ -204,13 +170,6 @@ def test_an_index_keeps_the_precision_that_it_was_begun_in(
     assert dtypes == {"bfloat16"}
 
 
-def test_words_alone(tmp_path: Path) -> None:
-    index = dr.Index.create(tmp_path / "words", NOTES, retriever="bm25")
-    assert index.search("sun", k=1)[0].text == NOTES[2]
-    with pytest.raises(ValueError, match="bm25 encodes nothing"):
-        index.explain("sun", index.search("sun", k=1)[0].id)
-
-
 def test_a_retriever(retriever: dr.Retriever) -> None:
     alone, listed = retriever.encode_queries("prune roses"), retriever.encode_queries(["prune roses"])
     assert isinstance(alone, Representations)
@@ -227,18 +186,6 @@ def test_a_retriever(retriever: dr.Retriever) -> None:
     assert str(dr.Retriever("diffretriever-minilm", budget="q2p4").config.budget) == "q2p4"  # type: ignore[union-attr]
 
 
-def test_a_text_is_no_list(retriever: dr.Retriever, index: dr.Index) -> None:
-    for call in (
-        lambda: retriever.encoder.encode_queries("prune roses"),
-        lambda: retriever.encoder.encode_passages("a", ["b"]),
-        lambda: index.searcher.search("prune roses"),
-    ):
-        with pytest.raises(ValueError, match="single text: give a list"):
-            call()
-    with pytest.raises(ValueError, match="'minilm-pooled' is a name"):
-        dr.load_encoder("minilm-pooled")  # type: ignore[arg-type]
-
-
 def test_sync_is_of_the_only_collection(tmp_path: Path) -> None:
     """An index of a file is synced with a list, though the list has another name of its own."""
     file = tmp_path / "notes.csv"
@@ -250,12 +197,3 @@ def test_sync_is_of_the_only_collection(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="several collections: say which one these are, name='notes'"):
         index.sync([{"id": "a", "text": "one note"}])
     assert len(index) == 2
-
-
-def test_an_index_is_called_by_its_preset_and_unknown_ids_make_no_version(tmp_path: Path) -> None:
-    dr.Index.create(tmp_path / "index", ["a note"], retriever="bm25")
-    index = dr.Index(tmp_path / "index")
-    assert index.retriever.name == "bm25"
-    version = index.version
-    assert index.delete(["nobody"]) == 0
-    assert index.version == version

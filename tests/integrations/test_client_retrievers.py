@@ -55,16 +55,6 @@ def test_langchain() -> None:
     assert asked(other) == [ASKED]
 
 
-def test_langchain_s_mistakes_are_named() -> None:
-    pytest.importorskip("langchain_core", reason="LangChain is not installed: pip install langchain-core")
-    from diffretriever.integrations.langchain import SearchRetriever
-
-    with pytest.raises(ValueError, match="Did you mean 'dense'"):
-        SearchRetriever(client=client(Script([])), mode="dens")
-    with pytest.raises(ProblemError, match="at most 32"):
-        SearchRetriever(client=client(Script([problem()]))).invoke("heat")
-
-
 def test_llamaindex() -> None:
     pytest.importorskip("llama_index.core", reason="LlamaIndex is not installed: pip install llama-index-core")
     from diffretriever.integrations.llamaindex import SearchRetriever

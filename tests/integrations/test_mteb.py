@@ -108,16 +108,6 @@ def test_passages_that_are_given_are_ranked(retriever: dr.Retriever) -> None:
     assert ranked["q2"] == {"d2": everything["q2"]["d2"]}
 
 
-def test_instructions_stand_behind_queries(retriever: dr.Retriever) -> None:
-    model = MtebRetriever(retriever, mode="dense")
-    model.index(Dataset.from_list(CORPUS), task_metadata=Bees.metadata, hf_split="test", hf_subset="default")
-    with_more = Dataset.from_list([{**QUERIES[0], "instruction": "of bees"}, {**QUERIES[1], "instruction": None}])
-    plain = Dataset.from_list([{"id": "q1", "text": "honey in winter of bees"}, QUERIES[1]])
-    assert model.search(with_more, top_k=3) == model.search(plain, top_k=3)
-    with pytest.raises(ValueError, match="conversations are not supported"):
-        model.search(Dataset.from_list([{"id": "q", "text": [{"role": "user", "content": "x"}]}]), top_k=3)
-
-
 def test_results_are_filed_under_system_and_fingerprint(retriever: dr.Retriever, tmp_path: Path) -> None:
     about = MtebRetriever(retriever).mteb_model_meta
     assert about.name.startswith("diffretriever/masked-")

@@ -10,8 +10,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.representations import Representations
-from diffretriever.studies import planning
-from diffretriever.studies.planning import HIDDEN_SIZES, SAMPLE, count, make_plan, measure, page, scan_rate
+from diffretriever.studies.planning import SAMPLE, count, make_plan, measure, page
 from diffretriever.studies.planning_config import PlanJob
 
 
@@ -70,19 +69,6 @@ def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
     ):
         (planned,) = make_plan(job(retriever=retriever, tokens=tokens), None, []).budgets
         assert planned.vectors == vectors
-
-
-@pytest.mark.parametrize(("retriever", "vectors"), [("minilm-tokens", 32), ("diffretriever-dream", 4)])
-def test_a_scan_is_timed_for_usual_queries(retriever: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "scan_rate", lambda asked, *_: float(asked))
-    plan = make_plan(job(retriever=retriever, bandwidth=None), None, [])
-    assert [planned.scan_rate for planned in plan.budgets] == [vectors]
-
-
-def test_every_preset_of_the_paper_has_its_size() -> None:
-    assert {HIDDEN_SIZES[name] for name in HIDDEN_SIZES} == {384, 3584, 4096}
-    assert make_plan(job(retriever="repllama-qwen2.5"), None, []).hidden_size == 3584
-    assert make_plan(job(retriever="diffretriever-llada15"), None, []).hidden_size == 4096
 
 
 @pytest.mark.parametrize(
@@ -147,18 +133,6 @@ def test_a_collection_is_counted_and_an_encoder_measured() -> None:
     assert (plan.passages, plan.hidden_size, plan.tokens, plan.text_bytes) == (1000, 8, 4, 20)
     assert (planned.vectors, planned.impacts, planned.rate) == (3, 2, measured.rate)
     assert plan.measured_on == SAMPLE
-
-
-def test_a_small_collection_is_its_own_sample() -> None:
-    passages = [Passage(str(n), "", "text") for n in range(5)]
-    assert count(passages).sample == passages
-    with pytest.raises(ValueError, match="no passages"):
-        count([])
-
-
-def test_the_probe_measures_a_scan() -> None:
-    rate = scan_rate(2, 4, 64)
-    assert 1e7 < rate < 1e12
 
 
 def test_the_page_has_a_column_a_budget() -> None:

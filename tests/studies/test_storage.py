@@ -16,7 +16,6 @@ from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.scoring.sketches import DIRECTIONS, SKETCH_BYTES
 from diffretriever.search.dense.codes import CODES, build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.search.sparse.segment import DTYPES
 from diffretriever.studies import planning as storage
 from diffretriever.studies.planning import make_plan
 from diffretriever.studies.planning_config import PlanJob
@@ -41,10 +40,6 @@ def test_the_papers_index_sizes(retriever: str, raw: str, zstd: str, two_bits: s
     for layout, figure in (("fp16 or bf16", raw), ("bf16, zstd", zstd), ("2-bit products", two_bits)):
         digits = len(figure.partition(".")[2])
         assert f"{layouts[layout] / GIB:.{digits}f}" == figure, layout
-
-
-def test_postings_take_what_their_files_hold() -> None:
-    assert sum(np.dtype(DTYPES[name]).itemsize for name in ("rows", "weights")) == storage.POSTING
 
 
 @pytest.mark.parametrize(("n_vectors", "hidden_size", "n_impacts"), [(4, 64, 12), (1, 256, 30), (16, 32, 0)])

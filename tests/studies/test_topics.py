@@ -15,14 +15,10 @@ from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
-from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import ReadWord
-from diffretriever.search import searcher_of
 from diffretriever.studies import topics
 from diffretriever.studies.topics import check_readable, describe
 from diffretriever.studies.topics_config import DescribeJob, Example
-from tests.index.compressed_cases import compressed, stored_vectors
-from tests.search.conftest import fill
 
 
 def job(index: PassageIndex, **fields: Any) -> DescribeJob:
@@ -47,32 +43,6 @@ def test_slots_are_counted_over_all_passages(index: PassageIndex, encoder: Encod
         assert all(counts[slot.slot][each.word] == round(each.share * 60) for each in slot.words)
     assert sum(topic.passages for topic in found.topics) == 60
     assert [topic.passages for topic in found.topics] == sorted((t.passages for t in found.topics), reverse=True)
-
-
-def test_of_a_compressed_index_decoded_vectors_are_read(encoder: Encoder, tmp_path: Path) -> None:
-    index = compressed(fill(encoder, str(tmp_path / "index")), "product4")
-    found = describe(index, encoder, job(index, words=2, topics=1))
-    readings = encoder.read(stored_vectors(index), 2)
-    said = {each.word.casefold() for reading in readings for each in reading}
-    assert {each.word for slot in found.slots for each in slot.words} <= said
-    assert found.topics[0].passages == 60
-    row = index.order.passages.rows_P
-    assert row is not None
-    (explanation,) = searcher_of(index, SearchOptions(index=index.uri), encoder).explain("heat", row[:1], words=2)
-    assert explanation.passage_readings == encoder.read(index.representations(row[:1]).vectors_MH, 2)
-
-
-def test_a_sample_is_drawn_by_its_seed(index: PassageIndex, encoder: Encoder) -> None:
-    first, same, other = (describe(index, encoder, job(index, sample=20, seed=seed, topics=3)) for seed in (1, 1, 2))
-    assert first == same
-    assert first != other
-    assert first.read == 20
-    assert len(first.topics) <= 3
-
-
-def test_more_topics_than_passages(index: PassageIndex, encoder: Encoder) -> None:
-    found = describe(index, encoder, job(index, sample=2, topics=50))
-    assert 1 <= len(found.topics) <= 2
 
 
 def test_topics_are_what_was_made_up() -> None:

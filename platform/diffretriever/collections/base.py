@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffretriever.collections.records import (
-    MAX_PASSAGE_BYTES,
     WHOLE,
     BadRecord,
+    Lines,
     Part,
     Passage,
     Qrels,
@@ -22,14 +22,12 @@ from diffretriever.collections.records import (
     TextFile,
     in_blocks,
     judge,
-    judged_blocks,
     passage_from_json,
     passage_from_tsv,
     query_from_json,
     query_from_tsv,
-    read_lines,
 )
-from diffretriever.collections.trec import read_qrels_file
+from diffretriever.collections.trec import read_qrels
 from diffretriever.files import file_size, files_in
 from diffretriever.schemas.places import StorePath
 
@@ -180,14 +178,15 @@ class FileCollection(Collection):
     def read(self, part: Part) -> Reading:
         """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
-        lines = read_lines(self.corpus, MAX_PASSAGE_BYTES, part)
-        return Reading(self.corpus.shown, judged_blocks(lines, self.corpus, parse), lambda: lines.count)
+        lines = Lines(self.corpus, part)
+        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
+        return Reading(self.corpus.shown, in_blocks(records), lambda: lines.count)
 
     def count(self) -> int | None:
         """Return the number of lines of a corpus file of several parts."""
         if len(self.parts()) == 1:
             return None
-        return sum(1 for _ in read_lines(self.corpus, MAX_PASSAGE_BYTES))
+        return sum(1 for _ in Lines(self.corpus))
 
     def splits(self) -> list[str]:
         """Return the splits found when the collection was opened."""
@@ -197,7 +196,7 @@ class FileCollection(Collection):
         """Return the split's judged queries; a judged query without a text is an error as well."""
         qrels = self.qrels(split)
         file = self._split(split).queries
-        queries = [query for query in read_queries_file(file) if query.id in qrels]
+        queries = [query for query in read_queries(file) if query.id in qrels]
         missing = qrels.keys() - {query.id for query in queries}
         if missing:
             example = min(missing)
@@ -209,7 +208,7 @@ class FileCollection(Collection):
 
     def qrels(self, split: str) -> Qrels:
         """Return the split's judgements."""
-        return read_qrels_file(self._split(split).qrels)
+        return read_qrels(self._split(split).qrels)
 
     def source_state(self) -> str:
         """Return name, size and modification time of the corpus file."""
@@ -252,24 +251,21 @@ def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:
     return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in found)
 
 
-def read_queries(path: Path | StorePath) -> list[Query]:
+def read_queries(source: Path | StorePath | TextFile) -> list[Query]:
     """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, either may be `.gz`.
 
     Raises:
         ValueError: a line is no query, or an id comes twice; the message names the line.
     """
-    return list(read_queries_file(TextFile.at(path)))
-
-
-def read_queries_file(file: TextFile) -> Iterator[Query]:
-    """Stream what `read_queries` reads."""
+    file = source if isinstance(source, TextFile) else TextFile.at(source)
     parse = query_from_json if _is_json(file) else query_from_tsv
-    lines: dict[str, int] = {}
-    for line in read_lines(file, MAX_PASSAGE_BYTES):
+    queries, lines = list[Query](), dict[str, int]()
+    for line in Lines(file):
         query = judge(line, file, parse)
         if isinstance(query, BadRecord):
             raise ValueError(str(query))
         first = lines.setdefault(query.id, line.number)
         if first != line.number:
             raise ValueError(f"{file.shown}:{line.number}: duplicate query id '{query.id}', first on line {first}")
-        yield query
+        queries.append(query)
+    return queries

@@ -26,8 +26,6 @@ KEY = np.dtype("S16")
 
 _ID_BYTES = 10
 _TEXT_BYTES = 6
-# Keys are sorted by shares, for a sort takes as much again as what is sorted.
-_SHARES = 16
 _CONFLICTS_NAMED = 5
 
 
@@ -92,25 +90,14 @@ def repeated_ids(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Positions of such keys, int64 ascending, and for each the position of the first key with its id.
     """
-    later, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    starts = np.cumsum([0, *map(len, keys)])
-    for share in range(_SHARES):
-        members = [np.flatnonzero(_bytes_of(part)[:, 0] % _SHARES == share) for part in keys]
-        ids_N = np.concatenate(
-            [np.zeros(0, "S10"), *(_ids(part[own]) for part, own in zip(keys, members, strict=True))]
-        )
-        positions_N = np.concatenate(
-            [np.zeros(0, np.int64), *(own + start for own, start in zip(members, starts, strict=False))]
-        )
-        order = np.argsort(ids_N, kind="stable")
-        again_N = np.zeros(len(order), bool)
-        again_N[1:] = ids_N[order[1:]] == ids_N[order[:-1]]
-        heads_N = np.maximum.accumulate(np.where(again_N, 0, np.arange(len(order))))
-        later.append(positions_N[order[again_N]])
-        first.append(positions_N[order[heads_N[again_N]]])
-    all_later, all_first = np.concatenate(later), np.concatenate(first)
-    order = np.argsort(all_later)
-    return all_later[order], all_first[order]
+    ids_N = np.concatenate([np.zeros(0, f"S{_ID_BYTES}"), *map(_ids, keys)])
+    order = np.argsort(ids_N, kind="stable")
+    again_N = np.zeros(len(order), bool)
+    again_N[1:] = ids_N[order[1:]] == ids_N[order[:-1]]
+    heads_N = np.maximum.accumulate(np.where(again_N, 0, np.arange(len(order))))
+    later, first = order[again_N], order[heads_N[again_N]]
+    by_place = np.argsort(later)
+    return later[by_place], first[by_place]
 
 
 def _bytes_of(keys_N: np.ndarray) -> np.ndarray:

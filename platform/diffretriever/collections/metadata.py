@@ -31,8 +31,8 @@ Kinds: TypeAlias = dict[str, dict[Kind, None]]
 _RAW_CHARACTERS = 200
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
-_LEADING_ZERO = re.compile(r"-?0\d")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
+"""Without leading zeros: 007 is a text."""
 _BOOLS = {"true": True, "false": False, "True": True, "False": False}
 _FIX = "write one type, or name the fields to keep without this one (--metadata, in Python metadata=[…])"
 
@@ -102,8 +102,7 @@ class WithMetadata(CollectionOver):
             return
         for passage in passages:
             for name, value in passage.further.items():
-                # Most values are of these: those that cannot be kept have been refused before.
-                kind = _CERTAIN.get(type(value)) or (as_read(name, value)[0] if self._keeps(name) else "other")
+                kind = as_read(name, value)[0] if self._keeps(name) else "other"
                 if kind is not None:
                     kinds.setdefault(name, {})[kind] = None
 
@@ -121,20 +120,18 @@ class WithMetadata(CollectionOver):
             if name not in joined:
                 have = suggest(name, joined) if joined else " No record has any."
                 raise ValueError(f"--metadata: no record of '{self.name}' has a field '{name}'.{have}")
-        return _known({name: list(own) for name, own in joined.items() if self._keeps(name)})
-
-
-def _known(kinds: Mapping[str, Sequence[Kind]]) -> Known:
-    columns: Columns = {}
-    as_they_are = True
-    for name, own in kinds.items():
-        scalars = [kind for kind in own if kind != "other"]
-        if not scalars:
-            continue
-        check_column_name(name)
-        columns[name] = _column_type(scalars)
-        as_they_are &= scalars in ([columns[name]], ["written string"])
-    return Known(columns, as_they_are, [name for name, own in kinds.items() if "other" in own])
+        found = Known({}, as_read=True, left_out=[])
+        for name, own in joined.items():
+            if not self._keeps(name):
+                continue
+            if "other" in own:
+                found.left_out.append(name)
+            if scalars := [kind for kind in own if kind != "other"]:
+                check_column_name(name)
+                found.columns[name] = _column_type(scalars)
+                if scalars not in ([found.columns[name]], ["written string"]):
+                    found = found._replace(as_read=False)
+        return found
 
 
 def _column_type(kinds: Sequence[Kind]) -> ColumnType:
@@ -156,17 +153,13 @@ def as_read(name: str, value: Any) -> tuple[Kind | None, Scalar | None]:
     if getattr(value, "shape", None) == ():
         # A number of NumPy's.
         value = value.item()
-    kind = _KINDS.get(type(value)) or _kind_of(type(value))
+    kind: Kind = next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), "other")
     # NaN, and what pandas has for no time, differ from themselves.
     if value is None or (kind in ("float64", "timestamp") and ne(value, value)):
         return None, None
     if isinstance(value, Untyped):
         return _written(name, str(value))
     return kind, None if kind == "other" else _PLAIN[kind](name, value)
-
-
-def _kind_of(held: type) -> Kind:
-    return next((_KINDS[base] for base in held.__mro__ if base in _KINDS), "other")
 
 
 def _integer(name: str, value: int) -> int:
@@ -198,7 +191,6 @@ _KINDS: Mapping[type, Kind] = {
     datetime: "timestamp",
     date: "date",
 }
-_CERTAIN: Mapping[type, Kind] = {bool: "bool", int: "int64", str: "string"}
 _PLAIN: Mapping[Kind, Callable[[str, Any], Scalar]] = {
     "bool": lambda _, value: bool(value),
     "int64": _integer,
@@ -216,7 +208,7 @@ def _written(name: str, value: str) -> tuple[Kind | None, Scalar | None]:
         return "written bool", value
     if _INTEGER.fullmatch(value):
         return "written int64", value
-    if _NUMBER.fullmatch(value) and not _LEADING_ZERO.match(value) and math.isfinite(float(value)):
+    if _NUMBER.fullmatch(value) and math.isfinite(float(value)):
         return "written float64", value
     return "written string", _text(name, value)
 

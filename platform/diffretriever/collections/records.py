@@ -169,7 +169,7 @@ class Lines:
     are the lines that begin in it. Iterate once.
     """
 
-    def __init__(self, file: TextFile, limit: int, part: Part) -> None:
+    def __init__(self, file: TextFile, part: Part = WHOLE, limit: int = MAX_PASSAGE_BYTES) -> None:
         self._file, self._limit, self._part = file, limit, part
         self.count = 0
         """Lines so far, blank ones too."""
@@ -203,11 +203,6 @@ class Lines:
                 _skip_to_next_line(stream)
             if data.strip():
                 yield Line(self.count, data[: self._limit], complete)
-
-
-def read_lines(file: TextFile, limit: int, part: Part = WHOLE) -> Lines:
-    """Return the lines of a file, or of a part of it; see `Lines`."""
-    return Lines(file, limit, part)
 
 
 def find_file(folder: Path | StorePath, name: str, shown: str) -> TextFile | None:
@@ -261,16 +256,6 @@ def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(records)
     while block := list(islice(rest, _BLOCK_RECORDS)):
         yield block
-
-
-def judged_blocks(lines: Iterable[Line], file: TextFile, parse: Callable[[str], Passage]) -> Iterator[Block]:
-    """Yield the passages of a file's lines, or why a line is none."""
-    return in_blocks((line.number, judge(line, file, parse)) for line in lines)
-
-
-def digests_of(passages: Iterable[Passage]) -> list[bytes]:
-    """Return the digest of each passage."""
-    return [passage.digest for passage in passages]
 
 
 def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:

@@ -22,7 +22,7 @@ from diffretriever.collections.base import Collection
 from diffretriever.collections.keys import KEY, keys_of, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
-from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage, digests_of
+from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 
@@ -333,7 +333,7 @@ class _Scans:
 
 
 def _keys(passages: Sequence[Passage]) -> np.ndarray:
-    return keys_of([passage.id for passage in passages], digests_of(passages))
+    return keys_of([passage.id for passage in passages], [passage.digest for passage in passages])
 
 
 def _checks(keys_N: np.ndarray) -> bytes:

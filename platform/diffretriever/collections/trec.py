@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from diffretriever.collections.records import (
-    MAX_PASSAGE_BYTES,
+    Lines,
     Qrels,
     RefusedError,
     TextFile,
     check_id,
     decode,
-    read_lines,
 )
 from diffretriever.files import whole_file
 from diffretriever.schemas.places import StorePath
@@ -25,17 +24,13 @@ _QRELS_HEADER_ENDS = frozenset({"score", "relevance", "rel", "label"})
 T = TypeVar("T")
 
 
-def read_qrels(path: Path | StorePath) -> Qrels:
+def read_qrels(source: Path | StorePath | TextFile) -> Qrels:
     """Read judgements of three columns (BEIR: query, passage, relevance) or TREC's four, header or not.
 
     Raises:
         ValueError: A line is malformed or judges a pair twice; the message names file and line.
     """
-    return read_qrels_file(TextFile.at(path))
-
-
-def read_qrels_file(file: TextFile) -> Qrels:
-    """Read judgements as `read_qrels` does, from a file that may be shown by another name."""
+    file = source if isinstance(source, TextFile) else TextFile.at(source)
     qrels: Qrels = {}
     width = 0
     for number, columns in columns_of(file):
@@ -63,7 +58,7 @@ def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
 
 def columns_of(file: TextFile) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the columns of each line; raises `ValueError` naming a line that cannot be read."""
-    for line in read_lines(file, MAX_PASSAGE_BYTES):
+    for line in Lines(file):
         try:
             yield line.number, decode(line).split()
         except RefusedError as refused:

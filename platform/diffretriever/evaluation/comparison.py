@@ -215,10 +215,6 @@ def better_than(rows: Mapping[str, EvaluationResult], test: Test) -> dict[str, d
     """Return which systems each is significantly better than, by measure: two-sided paired tests of all pairs.
 
     p-values are corrected by Holm for the pairs of a measure.
-
-    Args:
-        rows: results by system, all of the same queries and measures.
-        test: `t-test` or `randomisation`.
     """
     found: dict[str, dict[str, list[str]]] = {}
     pairs = list(combinations(rows, 2))
@@ -253,12 +249,14 @@ def _sections(report: ComparisonReport, rows: Mapping[str, EvaluationResult]) ->
     measures = Section("Measures", [means_of(report), *(f"Warning: {told}." for told in report.warnings)])
     sections = [measures, Section("Intervals", [_intervals(report), picture])]
     if len(rows) > 1:
-        drawn = f"{_first_measure(rows)} of each system less that of {_by_mean(rows)[0]}, by query, in order."
+        measure, (best, *_) = _by_mean(rows)
+        drawn = f"{measure} of each system less that of {best}, by query, in order."
         sections.append(
             Section("Where they differ", [_differing(rows), Picture("differences.png", "Differences", drawn)])
         )
     if report.overlap:
-        sections.append(Section("Runs and judgements", [_overlaps(report), *_coverages(report)]))
+        covered = [f"{coverage_told(name, own, 'the collection')}." for name, own in report.coverage.items()]
+        sections.append(Section("Runs and judgements", [_overlaps(report), *covered]))
     return [*sections, Section("Command", [Command(report.command)])]
 
 
@@ -289,8 +287,7 @@ def _intervals(report: ComparisonReport) -> Table:
 
 def _differing(rows: Mapping[str, EvaluationResult]) -> Table:
     """Show the queries on which the best system and the next differ most."""
-    measure = _first_measure(rows)
-    best, second = _by_mean(rows)[:2]
+    measure, (best, second, *_) = _by_mean(rows)
     ours, theirs = (rows[label].per_query[measure] for label in (best, second))
     gains = sorted(ours, key=lambda query: (theirs[query] - ours[query], query))
     shown = [query for query in gains[:_DIFFERING] if ours[query] > theirs[query]]
@@ -312,18 +309,10 @@ def _overlaps(report: ComparisonReport) -> Table:
     return Table("Overlap", caption, pd.DataFrame(rows, columns=["run", "queries", "judged@10", "relevant found"]))
 
 
-def _coverages(report: ComparisonReport) -> list[str]:
-    return [f"{coverage_told(name, own, 'the collection')}." for name, own in report.coverage.items()]
-
-
 def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
-    """Return a PNG with a panel for each system but the best: its value less the best one's, for all queries, sorted.
-
-    Args:
-        rows: results by system, two or more; of the first measure. The nine next to the best are drawn.
-    """
-    measure = _first_measure(rows)
-    best, *others = _by_mean(rows)[:_DRAWN]
+    """Return a PNG with a panel for each system but the best: its sorted differences from the best one, by query."""
+    measure, ranked = _by_mean(rows)
+    best, *others = ranked[:_DRAWN]
     title, subtitle = f"{measure}, query by query", f"each system less {best}; queries from its worst to its best"
     figure, panels = panel_figure(len(others), 3, (2.9, 2.0), title, subtitle, share_y=True)
     for panel, label in zip(panels, others, strict=True):
@@ -343,13 +332,10 @@ def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
     return png(figure)
 
 
-def _first_measure(rows: Mapping[str, EvaluationResult]) -> str:
-    return next(iter(next(iter(rows.values())).mean))
-
-
-def _by_mean(rows: Mapping[str, EvaluationResult]) -> list[str]:
-    measure = _first_measure(rows)
-    return sorted(rows, key=lambda label: -rows[label].mean[measure])
+def _by_mean(rows: Mapping[str, EvaluationResult]) -> tuple[str, list[str]]:
+    """Return the first measure, and the systems from the best to the worst by it."""
+    measure = next(iter(next(iter(rows.values())).mean))
+    return measure, sorted(rows, key=lambda label: -rows[label].mean[measure])
 
 
 def _marks(report: ComparisonReport, measure: str, label: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from typing import Literal
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 
 INK, MUTED, GRID, BASE = "#22272e", "#6b7785", "#e3e6ea", "#b9c0c8"
 BLUE, RED, GREEN, ORANGE, GREY = "#3b6ea5", "#c25b56", "#4f9d69", "#e08e45", "#9aa4af"
@@ -85,6 +87,16 @@ def in_the_foot(panel: Axes, text: str, x: float) -> None:
         text, (x, 0), (0, 4), textcoords="offset points", ha="center", fontsize=7.5, color=INK, zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
     )  # fmt: skip
+
+
+def draw_diamond(panel: Axes, x: float, value: float) -> None:
+    """Draw a measured value over a bar."""
+    panel.plot(x, value, "D", color=INK, markerfacecolor="white", markersize=5, zorder=4)
+
+
+def diamond_key() -> Artist:
+    """Return the legend's entry for `draw_diamond`."""
+    return Line2D([], [], marker="D", linestyle="", markersize=5, color=INK, markerfacecolor="white", label="ours")
 
 
 def png(figure: Figure) -> bytes:

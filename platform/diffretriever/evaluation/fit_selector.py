@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from diffretriever.budgets.features import FEATURES, check_names
-from diffretriever.budgets.selectors import LinearModel, fit
+from diffretriever.budgets.selectors import fit
 from diffretriever.evaluation.formats.tables import listed
-from diffretriever.evaluation.sweeps import Outcomes, SweptSplit, query_features
+from diffretriever.evaluation.sweeps import Outcomes, SweptSplit
 from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
 
 
@@ -72,7 +72,7 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
     if k_p not in outcomes[0].passage_budgets:
         raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
     return [
-        QuerySet(split.name, job.features, query_features(split, found.queries, job.features), found, k_p)
+        QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)
         for split, found in zip(splits, outcomes, strict=True)
     ]
 
@@ -123,22 +123,11 @@ def fit_selector(
         cost=model.cost,
         penalty=model.penalty,
         budgets=model.budgets,
-        features=_fitted_features(everything.names, model),
+        features=tuple(map(_fitted, everything.names, model.low_F, model.high_F, model.centre_F, model.scale_F)),
         intercepts=tuple(model.intercepts_A.tolist()),
         coefficients=tuple(map(tuple, model.coefficients_AF.tolist())),
     )
 
 
-def _fitted_features(names: tuple[str, ...], model: LinearModel) -> tuple[FittedFeature, ...]:
-    columns = zip(
-        names,
-        model.low_F.tolist(),
-        model.high_F.tolist(),
-        model.centre_F.tolist(),
-        model.scale_F.tolist(),
-        strict=True,
-    )
-    return tuple(
-        FittedFeature(name=name, low=low, high=high, centre=centre, scale=scale)
-        for name, low, high, centre, scale in columns
-    )
+def _fitted(name: str, low: float, high: float, centre: float, scale: float) -> FittedFeature:
+    return FittedFeature(name=name, low=float(low), high=float(high), centre=float(centre), scale=float(scale))

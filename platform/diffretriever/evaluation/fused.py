@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import Qrels, Run, read_run
-from diffretriever.evaluation.measures import deepest_rank, evaluate
+from diffretriever.evaluation.measures import deepest_rank, evaluate, parse_measures
 from diffretriever.progress import track
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.places import StorePath
@@ -71,16 +71,14 @@ class FinishedRuns:
         for hits in self.lists:
             cut = hits.first(depth)
             is_filled_Q = np.diff(cut.offsets) > 0
-            best_Q, worst_Q = (
-                cut.scores_F[cut.offsets[:-1][is_filled_Q]],
-                cut.scores_F[cut.offsets[1:][is_filled_Q] - 1],
-            )
+            best_Q = cut.scores_F[cut.offsets[:-1][is_filled_Q]]
+            worst_Q = cut.scores_F[cut.offsets[1:][is_filled_Q] - 1]
             found.append(float(np.mean(best_Q - worst_Q)) if len(best_Q) else 0.0)
         return [spread or 1.0 for spread in found]
 
     def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
         """Return all runs fused with equal weights, by each way to fuse, as deep as the measures look."""
-        weights, depth = shares(self.names), deepest_rank(measures) or FUSION_DEPTH
+        weights, depth = shares(self.names), deepest_rank(parse_measures(measures)) or FUSION_DEPTH
         return {by: self.fused(by, weights, depth) for by in dict.fromkeys(fusions)}
 
     def fused(self, by: Fusion, weights: Mapping[str, float], k: int) -> Run:
@@ -93,15 +91,10 @@ class FinishedRuns:
         Those of `linear` are multiples of the inverse of the runs' usual ranges of scores, which may differ a
         hundredfold.
 
-        Args:
-            qrels: of the same queries, which are not reported.
-            by: the way to fuse.
-            measure: that is best.
-
         Raises:
             ValueError: as `evaluate` does.
         """
-        depth = deepest_rank([measure]) or FUSION_DEPTH
+        depth = deepest_rank(parse_measures([measure])) or FUSION_DEPTH
         units = self.ranges(depth) if by == "linear" else [1.0] * len(self.names)
         means: dict[tuple[int, ...], float] = {}
         tried: dict[tuple[int, ...], dict[str, float]] = {}

@@ -36,8 +36,6 @@ at ranks of any depth, or at how many there are.
 
 _GRADED = frozenset({"nDCG@10"})
 """Of the default measures."""
-_GDEVAL_GRADE = 4
-"""The highest grade that gdeval takes."""
 _DEPTH = 10
 """First passages of a query that are looked up among the judged ones."""
 
@@ -67,7 +65,9 @@ def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
     So on TREC's queries of MS MARCO they are nDCG@10, MRR(rel=2)@10 and Recall(rel=2)@100.
     """
     least = 1 if collection is None else least_relevance(collection, split)
-    return tuple(name if least == 1 or name in _GRADED else _from_grade(name, least) for name in DEFAULT_MEASURES)
+    if least == 1:
+        return DEFAULT_MEASURES
+    return tuple(name if name in _GRADED else name.replace("@", f"(rel={least})@") for name in DEFAULT_MEASURES)
 
 
 def parse_measures(names: Iterable[str]) -> list[Measure]:
@@ -80,9 +80,10 @@ def parse_measures(names: Iterable[str]) -> list[Measure]:
     return [_parse_measure(name) for name in names]
 
 
-def deepest_rank(measures: Sequence[str]) -> int | None:
-    """Return the last rank that any of these measures, named as in `parse_measures`, looks at; None for all ranks."""
-    return _deepest(parse_measures(measures))
+def deepest_rank(measures: Iterable[Measure]) -> int | None:
+    """Return the last rank that any of these measures reads; None for all ranks."""
+    depths = [_depth(measure) for measure in measures]
+    return None if None in depths else max(filter(None, depths), default=None)
 
 
 def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> EvaluationResult:
@@ -104,7 +105,7 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES)
         raise ValueError("the qrels hold no query: give the qrels of the split that was searched")
     parsed = dict(zip(measures, parse_measures(measures), strict=True))
     _refuse_chunks(run, qrels)
-    ranked = _by_rank(run, qrels, _deepest(parsed.values()))
+    ranked = _by_rank(run, qrels, deepest_rank(parsed.values()))
     groups: dict[Measure | None, set[Measure]] = {}
     for measure in parsed.values():
         # Providers can mix up measures that differ in other parameters than the cutoff: those are computed alone.
@@ -132,11 +133,6 @@ def _refuse_chunks(run: Run, qrels: Qrels) -> None:
             )
 
 
-def _from_grade(name: str, least: int) -> str:
-    family, _, cutoff = name.partition("@")
-    return f"{family}(rel={least})@{cutoff}"
-
-
 def _parse_measure(name: str) -> Measure:
     try:
         measure = ir_measures.parse_measure(name)
@@ -148,19 +144,10 @@ def _parse_measure(name: str) -> Measure:
             if measure.params.get(part, 1) < 1:
                 raise ValueError(f"'{name}' has a {part} of {measure.params[part]}: the least is 1")
         return measure
-    family, at, cutoff = name.partition("@")
-    names = [*ir_measures.measures.registry, *DEFAULT_MEASURES]
-    if at and cutoff.isdigit():
-        names = [f"{each}@{cutoff}" for each in ir_measures.measures.registry] + names
-        raise ValueError(f"'{name}' is not a measure that ir_measures can compute.{suggest(name, names)}")
-    raise ValueError(
-        f"'{name}' is not a measure that ir_measures can compute.{suggest(family.partition('(')[0], names)}"
-    )
-
-
-def _deepest(measures: Iterable[Measure]) -> int | None:
-    depths = [_depth(measure) for measure in measures]
-    return None if None in depths else max(filter(None, depths), default=None)
+    cutoff = name.partition("@")[2]
+    families = list(ir_measures.measures.registry)
+    names = [*(f"{each}@{cutoff}" for each in families if cutoff.isdigit()), *families, *DEFAULT_MEASURES]
+    raise ValueError(f"'{name}' is not a measure that ir_measures can compute.{suggest(name, names)}")
 
 
 def _depth(measure: Measure) -> int | None:
@@ -196,13 +183,10 @@ def _compute(
         found = list(ir_measures.iter_calc(asked, numbered_qrels, {n: run[query] for n, query in numbers.items()}))
     except (ArithmeticError, subprocess.CalledProcessError) as error:
         names = ", ".join(sorted(map(str, asked)))
-        highest = max(grade for judged in numbered_qrels.values() for grade in judged.values())
-        is_too_high = isinstance(error, subprocess.CalledProcessError) and highest > _GDEVAL_GRADE
-        gdeval = (
-            f"gdeval, which computes ERR and nDCG(dcg='exp-log2'), takes grades up to {_GDEVAL_GRADE}, not {highest}"
-        )
-        why = gdeval if is_too_high else error
-        raise ValueError(f"ir_measures could not compute {names} on this run ({why}): leave some out") from error
+        raise ValueError(
+            f"ir_measures could not compute {names} on this run ({error}): leave some out (gdeval, which computes ERR "
+            "and nDCG(dcg='exp-log2'), takes grades up to 4)"
+        ) from error
     values: dict[tuple[Measure, str], float] = {}
     for metric in found:
         query = numbers[metric.query_id]

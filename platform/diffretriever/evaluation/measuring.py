@@ -38,7 +38,7 @@ def measure_sweep(job: SweepJob) -> SweepManifest:
         qrels = {query: judged for query, judged in collection.qrels(split).items() if query in swept}
         cells = {
             (mode, budget): _measured(job.output / split / "runs" / str(budget) / f"{mode}.trec", qrels, manifest)
-            for budget in _budgets(manifest)
+            for budget in (Budget(q, p) for q in manifest.query_budgets for p in manifest.passage_budgets)
             for mode in manifest.modes
         }
         write_outcomes(job.output, split, cells)
@@ -47,10 +47,6 @@ def measure_sweep(job: SweepJob) -> SweepManifest:
 
 def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | None:
     """Choose the best budget of a measured sweep and write `selection.json`; None where nothing is to choose it on.
-
-    Args:
-        job: its `select_split` names the split.
-        manifest: of the sweep.
 
     Raises:
         ValueError: the sweep has no such split, mode or measure, or is of a retriever without a budget.
@@ -111,10 +107,6 @@ def _grid(outcomes: Outcomes) -> str:
         cells = [f"{mean:.4f}{'*' if budget == best else ''}" for budget, mean in zip(budgets, means_B, strict=True)]
         rows.append([f"K_q = {number}", *cells])
     return format_table(rows, ["", *(f"K_p = {number}" for number in outcomes.passage_budgets)])
-
-
-def _budgets(manifest: SweepManifest) -> list[Budget]:
-    return [Budget(q, p) for q in manifest.query_budgets for p in manifest.passage_budgets]
 
 
 def _measured(run: Path | StorePath, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:

@@ -134,7 +134,7 @@ def evaluation_page(
         markdown_table(_facts(report), ["what", "value"]),
         "## Measures",
         f"Means over all {report.queries:,} queries of the qrels, {INTERVAL_NOTE}.",
-        interval_table([(mode, report.measures[mode], report.intervals[mode]) for mode in report.measures], "mode"),
+        markdown_table(_measures(report), ["mode", *next(iter(report.measures.values()))]),
         "![Means with intervals](report.png)",
         *(f"Warning: {told}." for told in report.warnings),
         *_extreme_queries(results, query_texts),
@@ -143,14 +143,12 @@ def evaluation_page(
     return "\n\n".join(parts) + "\n"
 
 
-def interval_table(rows: list[tuple[str, Mapping[str, float], Mapping[str, Interval]]], first: str) -> str:
-    """Return a Markdown table of `mean [low, high]`: a row for each (label, means, intervals)."""
-    measures = list(rows[0][1])
-    cells: list[list[Cell]] = [
-        [label, *(f"{means[m]:.4f} [{intervals[m][0]:.3f}, {intervals[m][1]:.3f}]" for m in measures)]
-        for label, means, intervals in rows
+def _measures(report: EvaluationReport) -> list[list[Cell]]:
+    """Return `mean [low, high]` of each measure, a row for each mode."""
+    return [
+        [mode, *(f"{means[m]:.4f} [{low:.3f}, {high:.3f}]" for m, (low, high) in report.intervals[mode].items())]
+        for mode, means in report.measures.items()
     ]
-    return markdown_table(cells, [first, *measures])
 
 
 def _facts(report: EvaluationReport) -> list[list[Cell]]:

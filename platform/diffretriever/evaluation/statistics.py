@@ -29,11 +29,7 @@ _FLIPS_AT_ONCE = 2_000_000
 
 
 def bootstrap_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return the 95% percentile bootstrap interval of the mean, from 1000 resamples with a fixed seed.
-
-    Args:
-        values: one per query, at least one.
-    """
+    """Return the 95% percentile bootstrap interval of the mean, from 1000 resamples with a fixed seed."""
     return bootstrap_average([np.fromiter(values, dtype=np.float64)])
 
 
@@ -82,10 +78,6 @@ def _central(found: np.ndarray) -> tuple[float, float]:
 
 def paired_p(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
     """Return the p-value of the two-sided paired t-test over queries; 1 where no query differs, or there is but one.
-
-    Args:
-        ours: query id → value.
-        theirs: the same queries.
 
     Raises:
         ValueError: they are of different queries.

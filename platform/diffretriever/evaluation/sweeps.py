@@ -1,10 +1,11 @@
 """What a budget sweep leaves in its folder: the values of every query with every budget, queries, indexes.
 
-Legend: A query budgets, B passage budgets, F features, Q queries, R rows of a table.
+Legend: A query budgets, B passage budgets, F features, Q queries.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import yaml
 from pyarrow import compute, feather, parquet
 
 from diffretriever.budgets.features import (
     FEATURES,
-    DocumentFrequencies,
     FirstSlots,
     QueryText,
     check_names,
@@ -160,30 +161,22 @@ def write_outcomes(
 
 
 def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcomes:
-    """Put a long table into its grid, and see that every place is filled once."""
-    ids, places_R = np.unique(table["query"].to_numpy(), return_inverse=True)
-    first_Q = np.full(len(ids), table.num_rows)
-    np.minimum.at(first_Q, places_R, np.arange(table.num_rows))
-    order_Q = np.argsort(first_Q)
-    rank_Q = np.argsort(order_Q)
-    a_R = _indices(table["query_budget"].to_numpy(), manifest.query_budgets, f"{shown}: query_budget")
-    b_R = _indices(table["passage_budget"].to_numpy(), manifest.passage_budgets, f"{shown}: passage_budget")
-    values_ABQ = np.full((len(manifest.query_budgets), len(manifest.passage_budgets), len(ids)), np.nan)
-    values_ABQ[a_R, b_R, rank_Q[places_R]] = table["value"].to_numpy()
-    if table.num_rows != values_ABQ.size or not np.isfinite(values_ABQ).all() or not len(ids):
+    """Put a long table into its grid, and check that every cell is filled once."""
+    frame = table.to_pandas()
+    for column, budgets in (("query_budget", manifest.query_budgets), ("passage_budget", manifest.passage_budgets)):
+        unknown = set(frame[column]) - set(budgets)
+        if unknown:
+            raise ValueError(
+                f"{shown}: {column} {min(unknown)} is not in {MANIFEST_FILE}: one of the two is of another sweep"
+            )
+    queries = frame["query"].unique().tolist()
+    cells = [manifest.query_budgets, manifest.passage_budgets, queries]
+    values = frame.set_index(["query_budget", "passage_budget", "query"])["value"]
+    shape = tuple(map(len, cells))
+    if len(frame) != math.prod(shape) or not values.index.is_unique or not np.isfinite(values).all() or not queries:
         raise ValueError(f"{shown} is no complete grid of finite values: run the sweep again to the end")
-    queries = tuple(map(str, ids[order_Q]))
-    return Outcomes(queries, manifest.query_budgets, manifest.passage_budgets, values_ABQ)
-
-
-def _indices(numbers_R: np.ndarray, budgets: tuple[int, ...], shown: str) -> np.ndarray:
-    places_R = np.searchsorted(budgets, numbers_R)
-    known_R = np.isin(numbers_R, budgets)
-    if not known_R.all():
-        raise ValueError(
-            f"{shown} {numbers_R[~known_R][0]} is not in {MANIFEST_FILE}: one of the two is of another sweep"
-        )
-    return places_R
+    values_ABQ = values.reindex(pd.MultiIndex.from_product(cells)).to_numpy().reshape(shape)
+    return Outcomes(tuple(queries), manifest.query_budgets, manifest.passage_budgets, values_ABQ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,19 +322,19 @@ class SweptSplit:
     def _encoded_files(self, query_budget: int) -> list[Path | StorePath]:
         return encoded_files(self.folder / self.split / ENCODED_FOLDER, query_budget)
 
-    def features(
-        self, queries: Sequence[str], names: Sequence[str], frequencies: DocumentFrequencies | None = None
-    ) -> np.ndarray:
-        """Return features of the queries with these ids, float64 [Q, F].
+    def features(self, queries: Sequence[str], names: Sequence[str]) -> np.ndarray:
+        """Return features of the queries with these ids, float64 [Q, F]; document frequencies are counted if needed.
 
         Raises:
-            ValueError: a query that the sweep did not keep, no such feature, or one that needs document frequencies or
-                queries of K_q = 1 or 2 that are not there.
+            ValueError: a query that the sweep did not keep, no such feature, or one that needs an index or queries of
+                K_q = 1 or 2 that are not there.
         """
         check_names(names)
-        lacking = next((name for name in names if FEATURES[name].needs_frequencies and frequencies is None), None)
-        if lacking is not None:
+        lacking = next((name for name in names if FEATURES[name].needs_frequencies), None)
+        place = self.some_index()
+        if lacking is not None and place is None:
             raise ValueError(f"the feature '{lacking}' needs document frequencies, from an index that {self.name} has")
+        frequencies = document_frequencies(PassageIndex.open(place)) if lacking is not None and place else None
         kept = self.queries()
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
@@ -351,6 +344,11 @@ class SweptSplit:
         asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q, FirstSlots())) for q in queries]
         rows = [features_of(query) for query in asked]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+
+    def some_index(self) -> str | None:
+        """Return where an index of the sweep is stored, if it has one: all contain the same texts."""
+        places = (str(self.index_folder(budget)) for budget in self.manifest.passage_budgets)
+        return next(filter(PassageIndex.exists, places), None)
 
     def _first_slots(self, most: int) -> list[FirstSlots]:
         """Return what the first one or two slots say of each query, in the order of `queries.parquet`."""
@@ -412,32 +410,10 @@ def _open(path: Path | StorePath) -> SweptSplit:
 
 def available_features(splits: Sequence[SweptSplit]) -> tuple[str, ...]:
     """Return the features that can be computed for all splits, in the order of the registry."""
-    has_indexes = all(_index_place(split) is not None for split in splits)
+    has_indexes = all(split.some_index() is not None for split in splits)
     most_slots = next((k for k in (0, 1) if not all(split.has_encoded(k + 1) for split in splits)), 2)
     return tuple(
         name
         for name, feature in FEATURES.items()
         if (has_indexes or not feature.needs_frequencies) and feature.needs_slots <= most_slots
     )
-
-
-def query_features(split: SweptSplit, queries: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Return features of the queries with these ids, float64 [Q, F]; document frequencies are counted where needed.
-
-    Raises:
-        ValueError: as `SweptSplit.features` has it.
-    """
-    wanted = any(name in FEATURES and FEATURES[name].needs_frequencies for name in names)
-    return split.features(queries, names, _frequencies(split) if wanted else None)
-
-
-def _frequencies(split: SweptSplit) -> DocumentFrequencies | None:
-    """Count the words of the sweep's passages; None where it has no index any more."""
-    place = _index_place(split)
-    return None if place is None else document_frequencies(PassageIndex.open(place))
-
-
-def _index_place(split: SweptSplit) -> str | None:
-    """Return where an index of the sweep lies: all hold the same texts."""
-    places = (str(split.index_folder(budget)) for budget in split.manifest.passage_budgets)
-    return next(filter(PassageIndex.exists, places), None)

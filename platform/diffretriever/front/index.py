@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-import numpy as np
-
 from diffretriever.collections import open_collection
 from diffretriever.collections.documents import Documents, as_collection
 from diffretriever.front.results import Hit, Results
@@ -272,16 +270,14 @@ class Index:
         Raises:
             ValueError: there is no such passage, or the retriever encodes nothing.
         """
-        (explanation,) = self.searcher.explain(query, self._row(passage_id), budget=budget, words=words)
-        return explanation
-
-    def _row(self, passage_id: str) -> np.ndarray:
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
         if number < 0:
             raise ValueError(f"there is no passage '{passage_id}' in {self.place}")
         assert passages.rows_P is not None, "the passages are an index's"
-        return passages.rows_P[[number]]
+        row = passages.rows_P[[number]]
+        (explanation,) = self.searcher.explain(query, row, budget=budget, words=words)
+        return explanation
 
     @property
     def searcher(self) -> Searcher:

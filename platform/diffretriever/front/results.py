@@ -82,14 +82,10 @@ class Results(Sequence[Hit]):
         return "\n".join([head, *(_line(hit) for hit in self.hits)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{hit.rank}</td><td>{hit.score:.4f}</td><td>{html.escape(hit.id)}</td>"
-            f"<td style='text-align:left'>{_bold(hit.title)}{html.escape(_shortened(hit.text))}"
-            f"{_small(_known(hit))}</td></tr>"
-            for hit in self.hits
-        )
-        head = f"<caption>{html.escape(self.query)} ({self.mode})</caption>"
-        return f"<table>{head}<tr><th></th><th>score</th><th>id</th><th>passage</th></tr>{rows}</table>"
+        frame = self.to_pandas()
+        frame["text"] = [textwrap.shorten(text, width=_SHOWN_CHARACTERS, placeholder=" …") for text in frame["text"]]
+        style = frame.style.hide(axis="index").set_caption(html.escape(f"{self.query} ({self.mode})"))
+        return str(style.format(escape="html", precision=4).format_index(escape="html", axis="columns").to_html())
 
 
 def _column(name: str, own: Container[str]) -> str:
@@ -105,15 +101,3 @@ def _line(hit: Hit) -> str:
 
 def _known(hit: Hit) -> str:
     return ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)
-
-
-def _small(text: str) -> str:
-    return f"<br><small>{html.escape(_shortened(text))}</small>" if text else ""
-
-
-def _bold(title: str) -> str:
-    return f"<b>{html.escape(title)}</b> " if title else ""
-
-
-def _shortened(text: str) -> str:
-    return textwrap.shorten(text, width=_SHOWN_CHARACTERS, placeholder=" …")

@@ -10,7 +10,6 @@ No Java is needed, unless another part of a pipeline is Terrier's.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ except ImportError as error:
 
 
 class PyTerrierRetriever(pt.Transformer):
-    """Searches an index; equal ones rank alike.
+    """Searches an index.
 
     Attributes:
         index: that is searched.
@@ -92,16 +91,3 @@ class PyTerrierRetriever(pt.Transformer):
     def fuse_rank_cutoff(self, k: int) -> PyTerrierRetriever:
         """Return what `self % k` is the same as: PyTerrier's `compile` asks for it."""
         return PyTerrierRetriever(self.index, mode=self.mode, k=min(k, self.k), budget=self.budget)
-
-    def __repr__(self) -> str:
-        return f"PyTerrierRetriever('{self.index.place}', mode={self.mode}, k={self.k}, budget={self.budget})"
-
-    def __eq__(self, other: Any) -> bool:
-        """Return whether both search the same version of the same index alike."""
-        return self._identity() == other._identity() if type(other) is type(self) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[str, int, str | None, int, int | None]:
-        return self.index.place, self.index.version, self.mode, self.k, self.budget

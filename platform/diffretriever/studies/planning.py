@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -114,8 +114,10 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
     hidden_size = known[0].hidden_size if known[0] else job.hidden_size or _hidden_size(made[0])
     plans = []
     for retriever, facts in zip(made, known, strict=True):
-        vectors = facts.vectors if facts else _vectors(retriever, tokens)
-        impacts = _impacts(retriever, facts)
+        most = retriever.max_vectors("passage")
+        computed = min(tokens, most) if retriever.has_token_vectors else most
+        vectors = facts.vectors if facts else computed
+        impacts = (facts.impacts if facts else _IMPACTS) if "sparse" in retriever.modes else 0.0
         shape = Shape(passages, hidden_size, vectors, impacts, text_bytes)
         plans.append(_budget_plan(job, retriever, shape, facts.rate if facts else job.rate))
     return CapacityPlan(
@@ -143,7 +145,7 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         vectors=shape.vectors,
         impacts=shape.impacts,
         rate=rate,
-        hours=None if rate is None else encoding_hours(shape.passages, rate),
+        hours=None if rate is None else shape.passages / rate / _SECONDS_PER_HOUR,
         layouts=vector_layouts(shape),
         table_bytes=table,
         codes_bytes=codes,
@@ -174,21 +176,9 @@ def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
     return (job.tokens or _TOKENS) * _BYTES_PER_TOKEN
 
 
-def _vectors(retriever: NeuralRetriever, tokens: float) -> float:
-    if retriever.has_token_vectors:
-        return min(tokens, retriever.max_vectors("passage"))
-    return retriever.max_vectors("passage")
-
-
 def _query_vectors(retriever: NeuralRetriever) -> int:
     most = retriever.max_vectors("query")
     return min(_QUERY_TOKENS, most) if retriever.has_token_vectors else most
-
-
-def _impacts(retriever: NeuralRetriever, facts: Measured | None) -> float:
-    if "sparse" not in retriever.modes:
-        return 0.0
-    return facts.impacts if facts else _IMPACTS
 
 
 def _hidden_size(retriever: NeuralRetriever) -> int:
@@ -295,12 +285,7 @@ def table_bytes(shape: Shape) -> int:
 
 
 def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
-    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors.
-
-    Args:
-        shape: of the index.
-        beside: which of these.
-    """
+    """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors."""
     means = shape.hidden_size + _MEAN_PER_PASSAGE
     if beside == "means":
         return shape.passages * means
@@ -319,12 +304,7 @@ def sketches_bytes(shape: Shape) -> int:
 
 
 def sketches_seconds(shape: Shape, rate: float) -> float:
-    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table.
-
-    Args:
-        shape: of the index.
-        rate: bytes of sketches that are read in a second.
-    """
+    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table."""
     vectors = shape.vectors * shape.hidden_size * _FP16
     candidates = min(_CANDIDATES, shape.passages)
     return shape.passages * READ_BYTES / rate + _READING + candidates * (_READING_PASSAGE + vectors * _READING_BYTE)
@@ -338,11 +318,6 @@ def scanned_bytes(shape: Shape) -> int:
 def search_memory(shape: Shape) -> int:
     """Return the bytes that the exact scan of the codes wants to stay in memory."""
     return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
-
-
-def encoding_hours(passages: float, rate: float) -> float:
-    """Return the hours that one device takes at `rate` passages a second."""
-    return passages / rate / _SECONDS_PER_HOUR
 
 
 def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
@@ -369,55 +344,45 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
 
 def page(plan: CapacityPlan) -> str:
     """Return the plan as an aligned table, under what it is for."""
-    rows: list[tuple[str, Callable[[BudgetPlan], str]]] = [
-        ("vectors a passage", lambda b: f"{b.vectors:.4g}"),
-        ("impacts a passage", lambda b: f"{b.impacts:.4g}"),
-    ]
-    if plan.budgets[0].rate is not None:
-        rows += [
-            (f"encoding, passages/s ({_how(plan)})", lambda b: f"{b.rate:,.1f}"),
-            ("encoding, hours of one device", lambda b: f"{b.hours:,.1f}"),
-        ]
-    rows += [(f"vectors as {name}, GiB", _layout(name)) for name in plan.budgets[0].layouts]
-    rows += [
-        ("index: table with fp16 vectors, GiB", lambda b: _gib(b.table_bytes)),
-        ("index: codes and vectors beside it, GiB", lambda b: _gib(b.codes_bytes)),
-        ("index: postings beside it, GiB", lambda b: _gib(b.postings_bytes)),
-        ("index: all three, GiB", lambda b: _gib(b.stored_bytes)),
-    ]
-    if plan.budgets[0].price_per_month is not None:
-        rows.append(("index: price of all three a month", lambda b: f"{b.price_per_month:,.2f}"))
-    rows += [
-        ("index: codes of means and sketches alone, GiB", lambda b: _gib(b.means_bytes)),
-    ]
-    batch: list[tuple[str, Callable[[BudgetPlan], str]]] = []
-    if plan.queries is not None:
-        label = f"exact batch of {plan.queries:,} queries: minutes of one GPU (as given)"
-        batch.append((label, lambda b: f"{(b.batch_seconds or 0) / _SECONDS_PER_MINUTE:,.3g}"))
-    where = "one core, measured here" if plan.bandwidth_measured else "as given"
-    rows += [
-        ("exact scan of the codes: memory, GiB", lambda b: _gib(b.search_memory)),
-        (f"exact scan of the codes: GB/s ({where})", lambda b: f"{b.scan_rate / 1e9:.1f}"),
-        ("exact scan of the codes: seconds a query", lambda b: f"{b.seconds_per_query:,.3g}"),
-        *batch,
-        ("candidates by sketches: memory, GiB", lambda b: _gib(b.sketches_bytes)),
-        ("candidates by sketches: seconds a query", lambda b: f"{b.sketches_seconds:,.3g}"),
-    ]
     heading = (
         f"{plan.passages:,} passages of {plan.tokens:.0f} tokens ({plan.text_bytes:.0f} bytes), {plan.retriever}, "
         f"vectors of {plan.hidden_size:,} numbers"
     )
-    lines = [("", *(b.budget for b in plan.budgets))]
-    lines += [(label, *(cell(b) for b in plan.budgets)) for label, cell in rows]
+    columns = [_cells(plan, budget) for budget in plan.budgets]
+    lines = [("", *(budget.budget for budget in plan.budgets))]
+    lines += [(label, *(column[label] for column in columns)) for label in columns[0]]
     return "\n".join([heading, "", *_aligned(lines)])
 
 
-def _how(plan: CapacityPlan) -> str:
-    return f"measured here on {plan.measured_on} passages" if plan.measured_on else "as given"
-
-
-def _layout(name: str) -> Callable[[BudgetPlan], str]:
-    return lambda budget: _gib(budget.layouts[name])
+def _cells(plan: CapacityPlan, budget: BudgetPlan) -> dict[str, str]:
+    """Return the cells of one budget, by the label of their row."""
+    cells = {"vectors a passage": f"{budget.vectors:.4g}", "impacts a passage": f"{budget.impacts:.4g}"}
+    if budget.rate is not None:
+        how = f"measured here on {plan.measured_on} passages" if plan.measured_on else "as given"
+        cells[f"encoding, passages/s ({how})"] = f"{budget.rate:,.1f}"
+        cells["encoding, hours of one device"] = f"{budget.hours:,.1f}"
+    cells |= {f"vectors as {name}, GiB": _gib(size) for name, size in budget.layouts.items()}
+    cells |= {
+        "index: table with fp16 vectors, GiB": _gib(budget.table_bytes),
+        "index: codes and vectors beside it, GiB": _gib(budget.codes_bytes),
+        "index: postings beside it, GiB": _gib(budget.postings_bytes),
+        "index: all three, GiB": _gib(budget.stored_bytes),
+    }
+    if budget.price_per_month is not None:
+        cells["index: price of all three a month"] = f"{budget.price_per_month:,.2f}"
+    cells["index: codes of means and sketches alone, GiB"] = _gib(budget.means_bytes)
+    where = "one core, measured here" if plan.bandwidth_measured else "as given"
+    cells |= {
+        "exact scan of the codes: memory, GiB": _gib(budget.search_memory),
+        f"exact scan of the codes: GB/s ({where})": f"{budget.scan_rate / 1e9:.1f}",
+        "exact scan of the codes: seconds a query": f"{budget.seconds_per_query:,.3g}",
+    }
+    if budget.batch_seconds is not None:
+        label = f"exact batch of {plan.queries:,} queries: minutes of one GPU (as given)"
+        cells[label] = f"{budget.batch_seconds / _SECONDS_PER_MINUTE:,.3g}"
+    cells["candidates by sketches: memory, GiB"] = _gib(budget.sketches_bytes)
+    cells["candidates by sketches: seconds a query"] = f"{budget.sketches_seconds:,.3g}"
+    return cells
 
 
 def _gib(size: int) -> str:

@@ -86,11 +86,6 @@ def check_readable(index: PassageIndex) -> None:
 def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDescription:
     """Read a sample of the passages and say what they say.
 
-    Args:
-        index: that `check_readable` lets pass.
-        encoder: of its retriever.
-        job: sizes and seed.
-
     Raises:
         ValueError: a passage that is read holds NaN or infinity.
     """

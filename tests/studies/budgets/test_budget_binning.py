@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from diffretriever.studies.budgets.features import binned_means
 
@@ -13,18 +12,3 @@ def test_bins_of_equal_size_by_hand() -> None:
     found = binned_means(features, features**2, most=4)
     assert [(b.n, b.feature, b.mean) for b in found] == [(2, 1.5, 2.5), (2, 3.5, 12.5), (2, 5.5, 30.5), (2, 7.5, 56.5)]
     assert all(b.interval[0] <= b.mean <= b.interval[1] for b in found)
-
-
-def test_equal_features_share_a_bin() -> None:
-    features = np.array([1.0] * 90 + [2.0] * 10)
-    found = binned_means(features, np.arange(100.0))
-    assert [(b.n, b.feature, b.mean) for b in found] == [(90, 1.0, 44.5), (10, 2.0, 94.5)]
-
-
-@pytest.mark.parametrize("n", [1, 5, 333])
-def test_every_query_is_in_one_bin(n: int) -> None:
-    features = np.random.default_rng(n).lognormal(size=n)
-    found = binned_means(features, features)
-    assert sum(b.n for b in found) == n
-    assert len(found) <= 8
-    assert [b.feature for b in found] == sorted(b.feature for b in found)

@@ -16,9 +16,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.studies.budgets.pruning import PrunePoint, removal_order
+from diffretriever.studies.budgets.pruning import PrunePoint, removal_orders
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
-from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots, prune_table
+from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots
 from tests.search.conftest import fill
 from tests.studies.budgets.made_up import make_sweep
 from tests.studies.budgets.made_up_vectors import PASSAGES, add_vectors, passage_vectors, query_vectors, scores
@@ -78,7 +78,7 @@ def at(report: PruneReport, rule: str, keep: int) -> PrunePoint:
 
 def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], sweep: Path) -> None:
     report, _ = made
-    orders = [removal_order(passage)[0].tolist() for passage in passage_vectors(4)]
+    orders = [removal_orders(passage[None])[0][0].tolist() for passage in passage_vectors(4)]
     whole = kept_values([[0, 1, 2, 3]] * 20)
     first = kept_values([[0, 1]] * 20)
     even = kept_values([[s for s in range(4) if s not in order[:2]] for order in orders])
@@ -96,32 +96,6 @@ def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], swee
     encoded = at(report, "encoded", 1)
     assert encoded.mean == Outcomes.read(sweep, "test", "dense", "nDCG@10").at(Budget(4, 1)).mean()
     assert at(report, "same number", 1).against_encoded is not None
-
-
-def test_the_threshold_keeps_as_many_on_average(made: tuple[PruneReport, Path]) -> None:
-    report, _ = made
-    marginal = []
-    for p, passage in enumerate(passage_vectors(4)):
-        order, losses = removal_order(passage)
-        costs = np.maximum.accumulate(np.diff(losses, prepend=0))
-        marginal += [(cost, rank, p, slot) for rank, (cost, slot) in enumerate(zip(costs, order, strict=True))]
-    gone = {(p, slot) for _, _, p, slot in sorted(marginal)[:40]}
-    kept = [[s for s in range(4) if (p, s) not in gone] for p in range(20)]
-    assert len({len(own) for own in kept}) > 1, "passages differ"
-    point = at(report, "threshold", 2)
-    assert point.average == 2.0
-    assert point.mean == pytest.approx(kept_values(kept).mean())
-
-
-def test_the_files_are_whole_and_the_same_again(made: tuple[PruneReport, Path], sweep: Path) -> None:
-    report, output = made
-    before = {file.name: file.read_bytes() for file in output.iterdir()}
-    assert set(before) == {"curve.md", "curve.png", "curve.json", "prune_slots.yaml"}
-    assert PruneReport.model_validate_json(before["curve.json"]) == report
-    assert "](curve.png)" in before["curve.md"].decode()
-    assert "threshold" in prune_table(report)
-    prune_slots(job(sweep, output, keep=(1, 2)), "python jobs/prune_slots.py")
-    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
 
 
 def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp_path: Path) -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.budgets.selectors import fit, open_selector
-from diffretriever.evaluation.sweeps import Outcomes, open_splits
+from diffretriever.budgets.selectors import open_selector
 from diffretriever.schemas.selector import FitSelectorJob
 from diffretriever.studies.budgets.selector_report import report_selector, selector_table
-from tests.places import local
 from tests.studies.budgets.made_up import make_sweep
 
 
@@ -56,39 +54,6 @@ def test_a_planted_preference_is_fitted_written_and_reported(root: Path, tmp_pat
     assert "learned λ=0" in selector_table(report)
 
 
-def test_the_artefact_chooses_as_the_fit_does(root: Path, tmp_path: Path) -> None:
-    report = report_selector(job(root, tmp_path, sweeps=(root / "one/test",), cost=0.003), "x")
-    (split,) = open_splits([root / "one/test"])
-    outcomes = split.outcomes("dense", "nDCG@10")
-    features = split.features(outcomes.queries, ("length", "entropy"))
-    values = outcomes.values_ABQ[:, outcomes.passage_budgets.index(report.passage_budget)]
-    model = fit(features, values, outcomes.query_budgets, 0.003)
-    selector = open_selector(str(tmp_path / "fitted_selector.json"), "f00d")
-    chosen = [selector.choose({"length": length, "entropy": entropy}) for length, entropy in features.tolist()]
-    assert chosen == [outcomes.query_budgets[place] for place in model.choose(features)]
-    assert len(set(chosen)) == 2
-
-
-def test_the_report_is_the_same_every_time_but_for_the_artefacts_date(root: Path, tmp_path: Path) -> None:
-    once, again = (made(job(root, tmp_path, sweeps=(root / "one/test",))) for _ in range(2))
-    assert set(once) == {"report.md", "report.json", "curve.png", "fit_selector.yaml"}
-    assert once == again
-
-
-def made(job: FitSelectorJob) -> dict[str, bytes]:
-    report_selector(job, "x")
-    return {file.name: file.read_bytes() for file in local(job.output).iterdir() if file.name != "fitted_selector.json"}
-
-
-def test_the_passage_budget_is_that_of_the_best_cell_or_as_given(root: Path, tmp_path: Path) -> None:
-    one = Outcomes.read(root / "one", "test", "dense", "nDCG@10")
-    only = {"sweeps": (root / "one/test",)}
-    assert report_selector(job(root, tmp_path, **only), "x").passage_budget == one.best().passage
-    given = report_selector(job(root, tmp_path, **only, passage_budget=1), "x")
-    assert given.passage_budget == 1
-    assert given.rows[-1].fixed == pytest.approx(max(one.values_ABQ[:, 0].mean(axis=1)), abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -102,8 +67,3 @@ def test_the_passage_budget_is_that_of_the_best_cell_or_as_given(root: Path, tmp
 def test_mistakes_are_named(root: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         report_selector(job(root, tmp_path, **changes), "x")
-
-
-def test_a_selector_without_the_length_has_no_rule_beside_it(root: Path, tmp_path: Path) -> None:
-    report = report_selector(job(root, tmp_path, features=("entropy",), sweeps=(root / "one/test",)), "x")
-    assert {row.selector for row in report.rows} == {"learned λ=0"}

@@ -11,7 +11,7 @@ from diffretriever.files import is_file, read_text, remove
 from diffretriever.index.table import PassageIndex
 from diffretriever.studies.reproduction import runner
 from diffretriever.studies.reproduction.config import IndexStorage, ReproduceJob
-from diffretriever.studies.reproduction.plan import Task, make_plan
+from diffretriever.studies.reproduction.plan import Task
 from diffretriever.studies.reproduction.report import read_results
 from diffretriever.studies.reproduction.tables import EvaluationSet
 from tests.index.compressed_cases import stored_vectors
@@ -73,18 +73,3 @@ def test_the_dense_half_is_not_the_row(task: Task, job: JobMaker) -> None:
     assert not task.is_done
     evaluated(task, config)
     assert task.is_done
-
-
-def test_it_is_planned_beside_the_plain_row(job: JobMaker, root: Path, checkpoint: Path, tmp_path: Path) -> None:
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text("{}")
-    (adapter / "adapter_model.safetensors").write_bytes(b"")
-    given = {"backbones": {"GSAI-ML/LLaDA-8B-Instruct": checkpoint}, "adapters": {"diffretriever-llada-tuned": adapter}}
-    plan = make_plan(job("beir7-modes", "compressed-storage", **given))
-    names = ("fine-tuned-diffretriever-llada-multi", "llada-multi")
-    plain, compressed = (row.tasks["scifact"] for name in names for row in plan.rows() if row.row.id == name)
-    assert isinstance(plain, Task)
-    assert isinstance(compressed, Task)
-    assert plain.index == compressed.index
-    assert (plain.results, compressed.results.name) == (compressed.uncompressed, f"{plain.results.name}-compressed")

@@ -10,17 +10,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats.pages import Section, Table, latex_page
 from diffretriever.schemas.budget import Budget
-from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, asked_for
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
 from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
-from diffretriever.studies.reproduction.exhibits.prompts import alternatives, published_prompts, used_prompts
-from diffretriever.studies.reproduction.exhibits.published import published_score
-from diffretriever.studies.reproduction.latencies import Latencies
+from diffretriever.studies.reproduction.exhibits.prompts import published_prompts, used_prompts
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
-from diffretriever.studies.reproduction.tables import BEIR7, load_table
-from tests.evaluation.tex import faults
+from diffretriever.studies.reproduction.tables import BEIR7
 from tests.studies.reproduction.cases import JobMaker
 
 
@@ -33,14 +29,6 @@ def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
     assert paper == used_prompts()
 
 
-@pytest.mark.parametrize(
-    ("one", "several", "both"),
-    [("a b c", "a b c", "a b c"), ("a one c", "a few of c", "a [one ∣ few of] c")],  # noqa: RUF001
-)
-def test_two_texts_are_written_as_one(one: str, several: str, both: str) -> None:
-    assert alternatives(one, several) == both
-
-
 def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     ours = code_values()
     different = {
@@ -51,24 +39,6 @@ def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
     }
     assert not different
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
-
-
-def test_table_7_names_its_groups_once(job: JobMaker) -> None:
-    (table,) = (
-        block
-        for block in exhibit("hyperparameters").show(findings(job, "hyperparameters")).blocks
-        if isinstance(block, Table)
-    )
-    lines = [[cell.text for cell in row] for row in table.cells()]
-    assert len(lines) == 29
-    assert lines[0] == ["Training", "Optimizer", "AdamW", "AdamW"]
-    assert lines[1][0] == ""
-    assert faults(latex_page("a title", [Section("a section", [table])])) == []
-
-
-def test_every_value_of_the_code_is_in_the_table() -> None:
-    named = {line.code for lines in published_hyperparameters().values() for line in lines.values()}
-    assert set(code_values()) <= named
 
 
 MEANS = [[0.2 + 0.01 * (a + b) - 0.03 * (a - 2) ** 2 for b in range(5)] for a in range(5)]
@@ -128,50 +98,9 @@ def test_a_folder_without_an_analysis_is_refused(job: JobMaker, tmp_path: Path) 
         _ = findings(job, "oracles", latencies=tmp_path / "none.json").latencies
 
 
-def test_a_query_takes_encoding_and_search() -> None:
-    line = {"method": "PromptReps", "backbone": "LLaMA3", "representations": "single"}
-    encoding = [{"x": 16, "ms": 10}, {"x": 32, "ms": 11}, {"x": 512, "ms": 20}]
-    latencies = Latencies.model_validate(
-        {
-            "device": "none",
-            "lines": [
-                {**line, "what": "encoding", "points": encoding},
-                {**line, "what": "search", "points": [{"x": 1000, "ms": 2}]},
-            ],
-        }
-    )
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 1000) == 13
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "single", 100_000) is None
-    assert latencies.of_a_query("PromptReps", "LLaMA3", "multi", 1000) is None
-
-
 @pytest.mark.parametrize("name", ["latency-quality", "oracles", "query-features", "latency-scaling", "heat-maps-train"])
 def test_a_figure_is_drawn_from_what_is_published(job: JobMaker, name: str) -> None:
     found = findings(job, name)
     shown = exhibit(name).show(found)
     assert shown.files[f"{name}.png"].startswith(b"\x89PNG")
     assert exhibit(name).lacks(found)
-
-
-def test_figures_take_ours(job: JobMaker, analysis: Path) -> None:
-    found = findings(job, "heat-maps-train", analyses={"Dream": analysis, "mine": analysis})
-    lacks = exhibit("heat-maps-train").lacks(found)
-    assert [reason.partition(":")[0] for reason in lacks] == ["LLaDA"]
-    for name in ("heat-maps-train", "query-features"):
-        assert exhibit(name).show(found).files != exhibit(name).show(findings(job, name)).files
-
-
-def test_every_exhibit_can_be_asked_for(job: JobMaker) -> None:
-    names = [each.name for each in EXHIBITS]
-    assert [each.name for each in asked_for(job(*names))] == names
-    assert make_plan(job("prompts")).tables == ()
-
-
-def test_the_bars_of_figure_4_are_those_of_the_tables() -> None:
-    rows = {row.id: row for row in load_table("decomposition").rows}
-    for backbone in ("qwen2.5", "llama3", "dream", "llada"):
-        system = "promptreps" if backbone in ("qwen2.5", "llama3") else "diffretriever"
-        for kind, variant in (("single", "single"), ("maxsim", "multi")):
-            for collection, modes in rows[f"{backbone}-{kind}"].figures.items():
-                row = f"zero-shot-{system}-{backbone}-{variant}"
-                assert list(modes["dense"].values()) == [published_score(row, collection, "dense")]

@@ -12,7 +12,6 @@ from diffretriever.studies.reproduction.config import PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
 from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
-from diffretriever.studies.reproduction.layouts.systems import SystemsLayout
 from diffretriever.studies.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.studies.reproduction.sizes import PASSAGES, index_size
 from diffretriever.studies.reproduction.tables import MINI, PAPER_TABLES, load_table
@@ -29,16 +28,6 @@ N_MARKED = {
     "beir7-modes": 114,
     "dense-baselines": 0,
 }
-N_BOLD = {
-    "main-indomain": 20,
-    "main-beir7": 16,
-    "multistep-indomain": 36,
-    "multistep-beir7": 96,
-    "prompt-comparison": 17,
-    "beir7-modes": 50,
-    "dense-baselines": 11,
-}
-
 Measure = Callable[[str, float | None], float | None]
 
 
@@ -104,38 +93,6 @@ def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> N
         assert {*rule.pairs, *rule.pairs.values()} <= figures.keys()
 
 
-def test_significant_gains_of_the_text_are_the_marks_of_the_table() -> None:
-    # Paper §5.1: 16 of the 18 cells of DiffRetriever with several representations are better than with one.
-    printed = layout_of(load_table("main-indomain")).marking.printed
-    rows = ("zero-shot-diffretriever-dream-multi", "zero-shot-diffretriever-llada-multi")
-    assert sum("†" in signs for row in rows for modes in printed[row].values() for signs in modes.values()) == 16
-
-
-@pytest.mark.parametrize("name", N_BOLD)
-def test_bold_is_the_best_of_its_rows(name: str) -> None:
-    table = load_table(name)
-    layout = layout_of(table)
-    assert isinstance(layout, SystemsLayout)
-    assert layout.best_within is not None
-    rows = {row.id: row for row in table.rows}
-    found = 0
-    for row, collections in layout.bold.items():
-        rivals = [r for r in table.rows if all(getattr(r, f) == getattr(rows[row], f) for f in layout.best_within)]
-        for collection, modes in collections.items():
-            for mode in modes:
-                found += 1
-                # A column without modes compares whatever score each row has.
-                values = [
-                    value
-                    for rival in rivals
-                    for m, measures in rival.figures.get(collection, {}).items()
-                    if m == mode or not layout.modes
-                    for value in measures.values()
-                ]
-                assert max(filter(None, values)) in rows[row].figures[collection][mode].values(), (row, collection)
-    assert found == N_BOLD[name]
-
-
 @pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])
 def test_every_table_comes_out_in_every_format(name: str) -> None:
     table = load_table(name)
@@ -144,16 +101,6 @@ def test_every_table_comes_out_in_every_format(name: str) -> None:
         text = page("a title", [Section("a section", shown)])
         assert all(each.title in text for each in shown)
     assert faults(latex_page("a title", [Section("a section", shown)])) == []
-
-
-def test_groups_of_columns_have_one_head_and_blocks_of_rows_a_line() -> None:
-    table = load_table("dense-baselines")
-    shown = list(layout_of(table).tables(table, [measured(table)], "beside"))
-    latex, html = (page("t", [Section("s", shown)]) for page in (latex_page, html_page))
-    assert r"\multicolumn{3}{c}{MS MARCO} & \multicolumn{8}{c}{BEIR-7}" in latex
-    assert latex.count(r"\midrule") == 1 + 3
-    assert 'colspan="8">BEIR-7<' in html
-    assert html.count('class="rule"') == 3
 
 
 def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
@@ -246,31 +193,3 @@ def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
 def _bytes(measures: dict[str, float | None]) -> float:
     unit = "GiB" if "GiB" in measures else "MiB"
     return (measures[unit] or 0.0) * 2 ** (30 if unit == "GiB" else 20)
-
-
-def test_ours_under_two_protocols_are_two_lines_with_emphasis_of_their_own() -> None:
-    table = load_table("main-beir7")
-    result = measured(table, lambda _, value: None if value is None else value + 0.01)
-    runs = [
-        result.model_copy(update={"protocol": name, "caption": f"{table.caption} Protocol {name}."})
-        for name in ("authors", "paper")
-    ]
-    (shown,) = layout_of(table).tables(table, runs, "beside")
-    assert len(shown.frame) == 3 * len(table.rows)
-    sources = [cell.text for cell in cells([shown]) if cell.text in ("paper", "ours, authors", "ours, paper")]
-    assert sources == ["paper", "ours, authors", "ours, paper"] * len(table.rows)
-    bold = [[cell.bold for cell in row] for row in shown.cells()]
-    assert bold[1::3] == bold[2::3]
-    assert shown.caption == table.caption
-    assert shown.notes[-2:] == ("Protocol authors.", "Protocol paper.")
-
-
-def test_measured_sizes_take_the_place_of_arithmetic() -> None:
-    table = load_table("compressed-storage")
-    (shown,) = layout_of(table).tables(table, [measured(table)], "beside")
-    assert "\N{ALMOST EQUAL TO}47G\N{RIGHTWARDS ARROW}7.4G" in [cell.text for cell in cells([shown])]
-    (shown,) = layout_of(table).tables(table, [measured(table, lambda _, value: value)], "beside")
-    texts = [cell.text for cell in cells([shown])]
-    assert not any("\N{ALMOST EQUAL TO}" in text for text in texts)
-    assert texts.count("8.0\N{MULTIPLICATION SIGN}") == len(shown.frame), "always arithmetic"
-    assert texts.count("48G\N{RIGHTWARDS ARROW}7.5G") == 6

@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from diffretriever.files import read_text
-from diffretriever.studies.reproduction.exhibits import EXHIBITS, exhibit_listing, write_paper
-from diffretriever.studies.reproduction.plan import Task, make_plan
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, exhibit_listing
+from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
 from diffretriever.studies.reproduction.tables import load_table
-from tests.studies.reproduction.cases import JobMaker, fake_evaluation
-
-
-def test_exhibits_have_names_and_places_of_their_own() -> None:
-    assert len({exhibit.name for exhibit in EXHIBITS}) == len(EXHIBITS)
-    assert len({exhibit.place for exhibit in EXHIBITS}) == len(EXHIBITS)
-
-
-def test_a_table_without_anything_of_ours_shows_the_papers(job: JobMaker) -> None:
-    config = job("dense-baselines")
-    plan = make_plan(config)
-    report = make_report(plan, config, {}, "python jobs/reproduce.py")
-    assert write_paper(plan, config, report) == ["paper.md", "paper.tex", "paper.html"]
-    page = read_text(config.output / "paper.md")
-    assert "| DiffRetriever | Dream" in page.replace("**", "")
-    assert "**.433**" in page
-    assert "10 results: no weights for facebook" in page
-    assert "Ours alone" not in page
-
-
-def test_ours_comes_with_its_difference(job: JobMaker) -> None:
-    config = job("main-beir7")
-    plan = make_plan(config)
-    (task,) = [row.tasks["scifact"] for row in plan.rows() if row.row.id == "zero-shot-bm25"]
-    assert isinstance(task, Task)
-    fake_evaluation(task.results, {"sparse": {"nDCG@10": {"q1": 0.6, "q2": 0.7}}})
-    write_paper(plan, config, make_report(plan, config, {}, "c"))
-    assert ".650 (\N{MINUS SIGN}.014)" in read_text(config.output / "paper.md")
-    assert r"\cellcolor{below1}.650" in read_text(config.output / "paper.tex")
-    assert 'class="below1">.650 <small>\N{MINUS SIGN}.014</small>' in read_text(config.output / "paper.html")
+from tests.studies.reproduction.cases import JobMaker
 
 
 def test_a_dry_run_names_every_table_and_figure_with_its_command_and_what_it_lacks(job: JobMaker) -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from diffretriever.encoders import load_encoder
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import (
-    CONTENT_WORDS,
     Bm25Retriever,
     ContentWordsConfig,
     GeneratedRetriever,
     MaskedRetriever,
     TextConfig,
-    is_trainable,
 )
 from diffretriever.studies.reproduction.plan import Task, make_plan
 from diffretriever.studies.reproduction.protocols import Setup, protocols, set_up
 from diffretriever.studies.reproduction.report import listing
 from diffretriever.studies.reproduction.tables import PAPER_TABLES, load_table
 from tests.studies.reproduction.cases import JobMaker
-from tests.studies.reproduction.conftest import LLADA
-from tests.training.trainer_cases import quick_recipe, run, session_of
 
 ROWS = [row for name in PAPER_TABLES for row in load_table(name).rows if row.preset is not None]
 
@@ -97,34 +88,11 @@ def test_the_papers_text() -> None:
     assert setup_of("zero-shot-diffretriever-dream-multi", "paper").search == {}
 
 
-def test_folding_changes_the_filter_alone() -> None:
-    for row in ROWS:
-        folded, paper = (setup_of(row.id, name) for name in ("folded", "paper"))
-        config = folded.config
-        if isinstance(config, MaskedRetriever | GeneratedRetriever):
-            assert config.content_words == ContentWordsConfig(fold_space_variants=True)
-            config = config.model_copy(update={"content_words": ContentWordsConfig()})
-        assert (config, folded.search) == (paper.config, paper.search)
-
-
 def test_bm25_reads_no_titles() -> None:
     for protocol in protocols():
         assert setup_of("zero-shot-bm25", protocol).config == Bm25Retriever(title_join="none")
     (ours,) = [row for row in load_table("mini").rows if row.preset == "bm25"]
     assert set_up(ours, load_retriever("bm25")).config == Bm25Retriever(), "the table that is ours keeps them"
-
-
-def test_a_filter_has_a_name() -> None:
-    """A name is the same retriever as its switches, so that no index becomes another's."""
-    named = ContentWordsConfig.model_validate("pieces")
-    assert named == ContentWordsConfig(subwords=True)
-    switched = MaskedRetriever.model_validate({"backbone": {"source": "minilm"}, "content_words": {"subwords": True}})
-    by_name = MaskedRetriever.model_validate({"backbone": {"source": "minilm"}, "content_words": "pieces"})
-    one, other = (IndexManifest(retriever=each, created="now").fingerprint for each in (switched, by_name))
-    assert one == other
-    assert len({ContentWordsConfig.model_validate(name) for name in CONTENT_WORDS}) == len(CONTENT_WORDS) == 3
-    with pytest.raises(ValueError, match=r"no filter 'peices'\. Did you mean 'pieces'"):
-        ContentWordsConfig.model_validate("peices")
 
 
 def test_results_of_two_protocols_lie_apart(job: JobMaker) -> None:
@@ -147,22 +115,3 @@ def test_one_protocol_is_chosen(job: JobMaker) -> None:
     assert [table.protocol for table, _ in plan.tables] == ["folded"]
     with pytest.raises(ValueError, match=r"--protocol: no protocol 'autors'\. Did you mean 'authors'"):
         make_plan(job("main-beir7", protocol="autors"))
-
-
-def test_an_adapter_of_two_passes_runs_its_rows(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
-    """Trained as the plan says, on a tiny backbone: it loads under both protocols without a warning."""
-    preset = "diffretriever-llada-tuned-2step"
-    retriever = load_retriever(preset, backbone=str(checkpoint))
-    assert is_trainable(retriever)
-    session = session_of(retriever, quick_recipe(max_steps=1))
-    run(session, 1)
-    session.save_adapter(tmp_path / "adapter")
-    given = {"backbones": {LLADA: checkpoint}, "adapters": {preset: tmp_path / "adapter"}}
-    plan = make_plan(job("multistep-beir7", protocol="authors,paper", **given))
-    tasks = [row.tasks["scifact"] for row in plan.rows() if row.row.id == "fine-tuned-llada-2step"]
-    assert len(tasks) == 2
-    for task in tasks:
-        assert isinstance(task, Task)
-        assert task.retriever.passes(1) == 2
-        found = load_encoder(task.retriever, "cpu").encode_queries(["a question"])  # type: ignore[arg-type]
-        assert np.isfinite(found.vectors_MH).all()

@@ -8,7 +8,7 @@ import pytest
 
 from diffretriever.presets import load_retriever, preset_names
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
-from diffretriever.studies.reproduction.config import Figures, PublishedRow
+from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.studies.reproduction.protocols import with_settings
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
 
@@ -28,10 +28,6 @@ N_FIGURES = {
     "mini": 34,
 }
 FORWARD = {"1": 1, "2": 2}
-
-
-def figures(name: str) -> dict[str, Figures]:
-    return {row.id: row.figures for row in load_table(name).rows}
 
 
 def values(row: PublishedRow) -> list[float | None]:
@@ -77,56 +73,6 @@ def test_a_mean_of_seven_collections_is_what_the_paper_prints() -> None:
                 mean = math.fsum(part for part in parts if part is not None) / len(BEIR7)
                 # Each figure is rounded to .001, the average as well.
                 assert mean == pytest.approx(printed["nDCG@10"], abs=0.001 + 1e-9), f"{name} {row.id} {mode}"
-
-
-def test_the_main_transfer_table_is_part_of_the_full_one() -> None:
-    full = figures("beir7-modes")
-    for row, collections in figures("main-beir7").items():
-        for collection, modes in collections.items():
-            for mode, measures in modes.items():
-                assert full[row][collection][mode] == measures
-
-
-@pytest.mark.parametrize(
-    ("steps", "whole"), [("multistep-indomain", "main-indomain"), ("multistep-beir7", "beir7-modes")]
-)
-def test_one_step_is_the_main_result(steps: str, whole: str) -> None:
-    for backbone in ("dream", "llada"):
-        for regime in ("zero-shot", "fine-tuned"):
-            assert (
-                figures(steps)[f"{regime}-{backbone}-1step"]
-                == figures(whole)[f"{regime}-diffretriever-{backbone}-multi"]
-            )
-
-
-def test_a_few_words_is_the_main_result() -> None:
-    for backbone in ("llama3", "qwen2.5"):
-        main = figures("main-indomain")[f"zero-shot-promptreps-{backbone}-multi"]
-        assert figures("prompt-comparison")[f"{backbone}-few"] == main
-
-
-@pytest.mark.parametrize("name", ["dense-baselines", "compressed-storage"])
-def test_fine_tuned_dense_figures_are_those_of_the_main_results(name: str) -> None:
-    for variant in ("dream-single", "dream-multi", "llada-single", "llada-multi"):
-        row = f"fine-tuned-diffretriever-{variant}"
-        main = figures("main-indomain")[row] | figures("beir7-modes")[row]
-        for collection, modes in figures(name)[variant].items():
-            for measure, value in main[collection]["dense"].items():
-                assert modes["dense"][measure] == value
-
-
-def test_an_index_is_as_much_smaller_as_the_ratio_says() -> None:
-    for row in load_table("compressed-storage").rows:
-        for collection, modes in row.figures.items():
-            before, after = (_mebibytes(modes[mode]) for mode in ("dense", "compressed"))
-            # Sizes are printed with two digits or three, so their ratio is a tenth off at most.
-            assert before / after == pytest.approx(modes["compressed"]["ratio"], rel=0.1), f"{row.id} {collection}"
-
-
-def _mebibytes(measures: dict[str, float | None]) -> float:
-    size = measures["GiB"] if "GiB" in measures else measures["MiB"]
-    assert size is not None
-    return size * 1024 if "GiB" in measures else size
 
 
 def test_an_unknown_table_suggests() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -14,13 +13,13 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever, has_slots
+from diffretriever.schemas.retriever import Bm25Retriever, has_slots
 from diffretriever.schemas.training import Recipe
 from diffretriever.studies.reproduction.plan import Plan, PlannedRow, Task, make_plan
 from diffretriever.studies.reproduction.report import listing
 from diffretriever.studies.reproduction.tables import AVERAGE, MINI, PAPER_TABLES, load_table
 from diffretriever.training.session import check_trainable
-from tests.studies.reproduction.cases import JobMaker, fake_evaluation
+from tests.studies.reproduction.cases import JobMaker
 from tests.studies.reproduction.conftest import LLADA
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -94,41 +93,6 @@ def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMa
         assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
 
 
-def test_a_protocol_that_changes_what_an_adapter_sees_is_named(job: JobMaker) -> None:
-    plan = make_plan(job("main-beir7", protocol="authors", dry_run=True))
-    asked = row_of(plan, "fine-tuned-promptreps-qwen2.5-multi").status("scifact")
-    assert '--retriever promptreps-qwen2.5-tuned (as a YAML file with prompt.colon: true, stop: "cap")' in asked
-
-
-def test_library_models_need_their_extra_and_their_weights(job: JobMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    without = row_of(make_plan(job("dense-baselines", dry_run=True)), "contriever").status("scifact")
-    assert without.startswith("needs the extra `models`")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    plan = make_plan(job("dense-baselines", dry_run=True))
-    assert row_of(plan, "contriever").status("scifact").startswith("no weights for facebook/contriever-msmarco")
-    assert "Contriever BERT single-rep, paper (reported by others, cited by the paper) [contriever]" in listing(plan)
-
-
-def test_a_public_collection_is_fetched_by_a_run_only(job: JobMaker) -> None:
-    plan = make_plan(job("main-beir7", collections={"nq": "nq"}, dry_run=True))
-    assert row_of(plan, "zero-shot-bm25").status("nq") == "no collection nq yet: a run downloads nq"
-
-
-def test_stand_ins_are_loaded_and_named(job: JobMaker, checkpoint: Path) -> None:
-    plan = make_plan(job("main-beir7", backbones={LLADA: checkpoint}, dry_run=True))
-    row = row_of(plan, "zero-shot-diffretriever-llada-multi")
-    assert row.status("scifact") == "ready"
-    assert row.stand_ins == {LLADA: str(checkpoint)}
-    task = row.tasks["scifact"]
-    assert isinstance(task, Task)
-    assert not isinstance(task.retriever, Bm25Retriever)
-    assert task.retriever.backbone.source == str(checkpoint)
-    tuned = row_of(plan, "fine-tuned-diffretriever-llada-multi").status("scifact")
-    assert tuned.startswith("no weights for ielabgroup/diffretriever-llada-8b-multi-q4-p4")
-    assert "--adapters diffretriever-llada-tuned=FOLDER" in tuned
-
-
 def test_an_adapter_goes_to_the_fine_tuned_row_alone(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
@@ -178,23 +142,6 @@ def test_rows_with_one_config_share_an_index_and_no_others_do(job: JobMaker, che
     assert (mean.index, mean.results != maximum.results) == (maximum.index, True)
 
 
-def test_other_weights_in_the_same_folder_are_another_index(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "weights"
-    shutil.copytree(checkpoint, folder)
-
-    def index() -> Path | StorePath:
-        plan = make_plan(job("multistep-beir7", backbones={LLADA: folder}))
-        task = row_of(plan, "zero-shot-llada-1step").tasks["scifact"]
-        assert isinstance(task, Task)
-        return task.index
-
-    before = index()
-    assert index() == before
-    with (folder / "model.safetensors").open("ab") as stream:
-        stream.write(b"\0")
-    assert index() != before
-
-
 def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path: Path) -> None:
     folder = tmp_path / "passages"
     folder.mkdir()
@@ -215,47 +162,6 @@ def test_the_three_sets_on_ms_marco_share_their_passages(job: JobMaker, tmp_path
     (folder / "2020qrels-pass.txt").unlink()
     row = row_of(make_plan(job("main-indomain", collections={"msmarco": str(folder)})), "zero-shot-bm25")
     assert re.search(r"no split dl20: .* lacks 2020qrels-pass\.txt .*Splits: dev, dl19", row.status("dl20"))
-
-
-def test_beirs_own_archives_lie_in_the_root_as_they_are(job: JobMaker, root: Path, tmp_path: Path) -> None:
-    shutil.make_archive(str(tmp_path / "root" / "scifact"), "zip", root_dir=root, base_dir="scifact")
-    task = row_of(make_plan(job("main-beir7", collections_root=tmp_path / "root")), "zero-shot-bm25").tasks["scifact"]
-    assert isinstance(task, Task)
-    assert (task.queries.name, task.queries.split) == ("scifact", "test")
-
-
-def test_a_dry_run_converts_nothing(job: JobMaker) -> None:
-    plan = make_plan(job("main-beir7", collections={"scifact": "irds:beir/scifact"}, dry_run=True))
-    assert (
-        row_of(plan, "zero-shot-bm25").status("scifact")
-        == "no collection scifact yet: a run downloads irds:beir/scifact"
-    )
-
-
-def test_published_models_have_the_instructions_of_each_collection(
-    job: JobMaker, root: Path, tmp_path: Path, checkpoint: Path
-) -> None:
-    """By the paper's name of a collection, whatever its folder is called."""
-    pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
-    shutil.copytree(root / "scifact", tmp_path / "elsewhere")
-    given = {"arguana": str(tmp_path / "elsewhere")}
-    plan = make_plan(
-        job("dense-baselines", collections=given, backbones={"Qwen/Qwen3-Embedding-0.6B": checkpoint}, dry_run=True)
-    )
-    for name, title in (("arguana", "Given a claim,"), ("scifact", "Given a scientific claim,")):
-        task = row_of(plan, "qwen3-embedding-0.6b").tasks[name]
-        assert isinstance(task, Task)
-        assert isinstance(task.retriever, LibraryRetriever)
-        assert str(task.retriever.query_prompt).startswith(f"Instruct: {title}")
-        assert bool(task.retriever.passage_prompt) == (name == "arguana")
-        assert not task.retriever.on_collections
-
-
-def test_what_is_measured_is_done(job: JobMaker) -> None:
-    task = row_of(make_plan(job("main-beir7")), "zero-shot-bm25").tasks["scifact"]
-    assert isinstance(task, Task)
-    fake_evaluation(task.results, {"sparse": {"nDCG@10": {"q": 1.0}}})
-    assert row_of(make_plan(job("main-beir7")), "zero-shot-bm25").status("scifact") == "done"
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,7 @@ _SMALLEST_P = 0.001
 
 
 def format_table(rows: Sequence[Sequence[Cell]], columns: Sequence[str]) -> str:
-    """Return an aligned plain-text table, without a newline at its end: numbers right, floats with 4 decimals.
-
-    Args:
-        rows: one cell per column.
-        columns: headings.
-    """
+    """Return an aligned plain-text table, without a newline at its end: numbers right, floats with 4 decimals."""
     lines = [list(columns), *([_text(cell) for cell in row] for row in rows)]
     right = _numeric(rows, len(columns))
     widths = [max(len(line[c]) for line in lines) for c in range(len(columns))]

@@ -15,22 +15,19 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.collections import read_qrels, read_run
 from diffretriever.collections.base import own_measure
-from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.sweeps import (
     Outcomes,
     SweptSplit,
     available_features,
     open_splits,
-    query_features,
 )
 from diffretriever.presets import read_selection
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.sweep import SweepMode
-from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob, runs_by_name
+from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side, oracle
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
@@ -72,7 +69,6 @@ class AnalysisData:
         outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
         feature_names: those that can be computed for all sets.
         features: name → float64 [Q, F], columns as in `feature_names`.
-        others: (other system, name) → its values, float64 [Q].
     """
 
     splits: dict[str, SweptSplit]
@@ -84,17 +80,11 @@ class AnalysisData:
     outcomes: dict[tuple[str, SweepMode], Outcomes]
     feature_names: tuple[str, ...]
     features: dict[str, np.ndarray]
-    others: dict[tuple[str, str], np.ndarray]
 
     @property
     def names(self) -> list[str]:
         """The sets of queries, in the order given."""
         return list(self.splits)
-
-    @property
-    def systems(self) -> list[str]:
-        """The other systems, in the order given."""
-        return list(dict.fromkeys(system for system, _ in self.others))
 
     @cached_property
     def facts(self) -> AnalysisFacts:
@@ -180,8 +170,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     """Read all that the report needs.
 
     Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget; runs of other
-            systems that cannot be measured on the same queries.
+        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget.
     """
     opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
     analysed = opened[: len(job.sweeps)]
@@ -208,8 +197,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
         selection=selection,
         outcomes=outcomes,
         feature_names=feature_names,
-        features={name: query_features(split, queries[name], feature_names) for name, split in splits.items()},
-        others=_other_systems(job, splits, queries, measures),
+        features={name: split.features(queries[name], feature_names) for name, split in splits.items()},
     )
 
 
@@ -261,27 +249,3 @@ def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[B
     if place in {split.name for split in analysed}:
         raise ValueError(f"{path} was chosen on {place}, which is among --sweeps: choose the budget on other queries")
     return selection.budget, f"best mean {selection.measure} of {selection.mode} on {place}"
-
-
-def _other_systems(
-    job: AnalyseBudgetsJob,
-    splits: dict[str, SweptSplit],
-    queries: dict[str, tuple[str, ...]],
-    measures: Mapping[str, str],
-) -> dict[tuple[str, str], np.ndarray]:
-    """Return the values of every other system, float64 [Q], by its name and the set's."""
-    runs = runs_by_name(job.against, len(splits))
-    if not runs:
-        return {}
-    found: dict[tuple[str, str], np.ndarray] = {}
-    for place, (name, split) in enumerate(splits.items()):
-        qrels = read_qrels(job.qrels[place]) if job.qrels else split.qrels()
-        if set(qrels) != set(queries[name]):
-            raise ValueError(f"the judgements of {name} are not of the queries that were swept: give --qrels")
-        for system, paths in runs.items():
-            run = read_run(paths[place])
-            if split.excludes_self:
-                run = run.without_self()
-            values = evaluate(run, qrels, [measures[name]]).per_query[measures[name]]
-            found[system, name] = np.array([values[query] for query in queries[name]])
-    return found

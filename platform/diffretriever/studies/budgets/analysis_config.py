@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from diffretriever.schemas.budget import BudgetChoice
-from diffretriever.schemas.places import Place, StorePath, as_place
+from diffretriever.schemas.places import Place
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import SweepMode
 
@@ -31,10 +29,6 @@ class AnalyseBudgetsJob(JobConfig):
     MARCO's train and dev queries, else nDCG@10."""
     measures: dict[str, str] = Field(default_factory=dict)
     """COLLECTION=MEASURE or COLLECTION/SPLIT=MEASURE, repeatable: the measure of that one alone."""
-    against: tuple[str, ...] = ()
-    """Another system to measure budgets and oracles against, as NAME=RUN.trec: once for each sweep, in their order."""
-    qrels: tuple[Place, ...] = ()
-    """Judgements for those runs, a file for each sweep; default: those of the collections that were swept."""
     output: Place
     """Folder for report.md with its figures, report.json and per_query.parquet."""
 
@@ -46,28 +40,4 @@ class AnalyseBudgetsJob(JobConfig):
             raise ValueError("give --budget, or --selection to choose it on other queries")
         if self.selection in self.sweeps:
             raise ValueError(f"--selection {self.selection} is among --sweeps: choose the budget on other queries")
-        runs_by_name(self.against, len(self.sweeps))
-        if self.qrels and (not self.against or len(self.qrels) != len(self.sweeps)):
-            raise ValueError("--qrels goes with --against: give a file for each of --sweeps, in their order")
         return self
-
-
-def runs_by_name(given: Sequence[str], n_sweeps: int) -> dict[str, tuple[Path | StorePath, ...]]:
-    """Return name → runs, one for each sweep, from texts such as `BM25=runs/bm25.trec`.
-
-    Raises:
-        ValueError: a text of another form, or a name that has not a run for each sweep.
-    """
-    runs: dict[str, list[Path | StorePath]] = {}
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise ValueError(f"--against '{text}': write NAME=RUN.trec, for example BM25=runs/bm25.trec")
-        runs.setdefault(name, []).append(as_place(path))
-    for name, paths in runs.items():
-        if len(paths) != n_sweeps:
-            raise ValueError(
-                f"--against {name} has {len(paths)} runs, but there are {n_sweeps} --sweeps: give {name}=RUN.trec once "
-                "for each sweep, in their order"
-            )
-    return {name: tuple(paths) for name, paths in runs.items()}

@@ -142,8 +142,13 @@ def draw_grid(panel: Axes, grid: GridMeans, facts: AnalysisFacts) -> None:
         panel.text(a, b, text, ha="center", va="center", fontsize=8, color=colour, fontweight=weight)
         if budget == facts.fixed:
             panel.add_patch(Rectangle((a - 0.47, b - 0.46), 0.94, 0.92, fill=False, edgecolor=INK, linewidth=1.8))
-    panel.set_xticks(range(len(facts.query_budgets)), [str(k) for k in facts.query_budgets])
-    panel.set_yticks(range(len(facts.passage_budgets)), [str(k) for k in facts.passage_budgets])
+    frame_grid(panel, facts.query_budgets, facts.passage_budgets)
+
+
+def frame_grid(panel: Axes, query_budgets: Sequence[int], passage_budgets: Sequence[int]) -> None:
+    """Name the columns and rows of a heat map, and take its frame away."""
+    panel.set_xticks(range(len(query_budgets)), [str(k) for k in query_budgets])
+    panel.set_yticks(range(len(passage_budgets)), [str(k) for k in passage_budgets])
     panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=MUTED)
     for side in panel.spines.values():
         side.set_visible(False)

@@ -8,7 +8,7 @@ from typing import Self
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, RED, panel_figure, png, quiet
+from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats.tables import (
     Cell,
     Interval,
@@ -79,7 +79,7 @@ class OracleSection(Section):
         return cls(oracles=tuple(gains))
 
     def figures(self, data: AnalysisData) -> dict[str, bytes]:
-        """Draw the gains of each set, a figure for each mode; dashed lines show other systems."""
+        """Draw the gains of each set, a figure for each mode."""
         return {f"oracles-{mode}.png": self._drawn(mode, data) for mode in data.modes}
 
     def page(self, facts: AnalysisFacts) -> Iterator[str]:
@@ -112,10 +112,8 @@ class OracleSection(Section):
         figure, panels = panel_figure(
             len(groups), 5, (2.35, 2.75), title, subtitle, margin_inches=(0.5, 0.3), share_y=True
         )
-        for panel, (label, names) in zip(panels, groups, strict=True):
-            gains = [gain for gain in self.oracles if (gain.mode, gain.collection) == (mode, label)]
-            _draw(panel, gains)
-            _draw_others(panel, gains[0].fixed, names, data)
+        for panel, (label, _) in zip(panels, groups, strict=True):
+            _draw(panel, [gain for gain in self.oracles if (gain.mode, gain.collection) == (mode, label)])
         keys = [
             Patch(facecolor=MUTED, label="carries over to other budgets"),
             Patch(facecolor="white", edgecolor=MUTED, hatch="////", label="luck (the control)"),
@@ -195,19 +193,6 @@ def _draw(panel: Axes, gains: Sequence[OracleGain]) -> None:
     panel.set_title(f"fixed {points(gains[0].fixed)}", loc="right", fontsize=8.5, color=MUTED)
     panel.set_xticks(range(len(gains)), [_TICKS[gain.side] for gain in gains])
     panel.margins(x=0.08, y=0.14)
-
-
-def _draw_others(panel: Axes, fixed: float, names: Sequence[str], data: AnalysisData) -> None:
-    """Draw where other systems lie, on the bars' scale: their means less the fixed budget's."""
-    for system in data.systems:
-        mean = mean_of_means([data.others[system, name] for name in names])
-        level = mean - fixed
-        panel.axhline(level, color=ORANGE, linewidth=1.3, linestyle="--", zorder=6)
-        panel.annotate(
-            f"{system} {points(mean)}", (1.0, level), (-2, 3), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", fontsize=8, color=ORANGE, zorder=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
-        )  # fmt: skip
 
 
 def _whisker(panel: Axes, x: float, interval: Interval) -> None:

@@ -40,6 +40,10 @@ from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""
 
+Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
+"""The rules that drop slots of stored passages."""
+
+RULES: tuple[Rule, ...] = ("same number", "threshold", "first slots")
 _PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
 """The rules that drop the cheapest slots; the others are there to be compared with."""
 
@@ -87,7 +91,7 @@ class Removals:
 
 
 def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
-    """Return the removals of all passages, each by itself as `removal_order` has them.
+    """Return the removals of all passages, each by itself as `removal_orders` has them.
 
     Args:
         vectors_NH: floating [N, H], unit length.
@@ -100,7 +104,7 @@ def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
         alike = offsets[:-1][counts_P == count]
         for start in range(0, len(alike), _PASSAGES_AT_ONCE):
             rows_PK = alike[start : start + _PASSAGES_AT_ONCE, None] + np.arange(count)
-            order_PK, losses_PK = _removal_orders(vectors_NH[rows_PK])
+            order_PK, losses_PK = removal_orders(vectors_NH[rows_PK])
             gone_PK = np.take_along_axis(rows_PK, order_PK, axis=1)
             stays_P1 = rows_PK.sum(axis=1, keepdims=True) - gone_PK.sum(axis=1, keepdims=True)
             ranks_N[gone_PK], ranks_N[stays_P1] = np.arange(count - 1), count - 1
@@ -108,8 +112,8 @@ def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
     return Removals(offsets, ranks_N, costs_N)
 
 
-def removal_order(vectors_KH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return in which order to drop a passage's slots, and what is lost by then.
+def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return in which order to drop the slots of passages with equally many, and what is lost by then.
 
     MaxSim takes the best slot of a passage for each query vector. Where a slot is gone, its nearest kept neighbour
     answers instead, and a query vector loses at most their distance. So the loss of a set of dropped slots is the sum
@@ -117,18 +121,12 @@ def removal_order(vectors_KH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     one by one, each time the one that adds least; of equals the later one. Two copies of one vector cost nothing.
 
     Args:
-        vectors_KH: floating [K, H], unit length, K at least 1.
+        vectors_PKH: floating [P, K, H], unit length, K at least 1.
 
     Returns:
-        order: int64 [K - 1], slots in the order in which they go; the last slot stays.
-        losses: float64 [K - 1], the loss after each, never falling but for rounding; 0 is nothing, 2 the opposite.
+        order: int64 [P, K - 1], slots in the order in which they go; the last slot stays.
+        losses: float64 [P, K - 1], the loss after each, never falling but for rounding; 0 is nothing, 2 the opposite.
     """
-    order_1K, losses_1K = _removal_orders(vectors_KH[None])
-    return order_1K[0], losses_1K[0]
-
-
-def _removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return order and losses of passages with equally many slots, [P, K - 1] each."""
     n_passages, n_slots = vectors_PKH.shape[:2]
     wide_PKH = vectors_PKH.astype(np.float64)
     cosines_PKK = wide_PKH @ wide_PKH.swapaxes(1, 2)
@@ -364,13 +362,7 @@ class _Measured:
 
 
 def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> Iterator[PrunePoint]:
-    """Yield the points: nothing pruned, then each rule by rising k.
-
-    Args:
-        source: queries and passages.
-        keep: the k, ascending, each below the most slots of a passage.
-        measure: as ir_measures writes it.
-    """
+    """Yield the points: nothing pruned, then each rule by rising k."""
     measured = _measured(source, keep, measure)
     tests = {rule: _tests(measured, rule) for rule in ("all", "first slots", "encoded")}
     for (rule, k), found in measured.items():
@@ -405,31 +397,28 @@ def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[Pr
     """Yield which vectors stay, bool [N], by rule and k."""
     order = removals(source.vectors_NH, source.offsets)
     yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
-    for rule in _PRUNING:
+    for rule in RULES:
         for k in keep:
-            yield (rule, k), _kept(rule, order, k)
-    places_N = _places(source)
-    for k in keep:
-        yield ("first slots", k), places_N < k
+            yield (rule, k), kept_by(rule, source, order, k)
 
 
-def kept_by(rule: Literal["same number", "threshold", "first slots"], source: PruneSource, k: int) -> np.ndarray:
-    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
+def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndarray:
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average.
+
+    Args:
+        rule: see `PrunePoint`.
+        source: has the passages.
+        order: removals of these passages.
+        k: at least 1.
+    """
+    counts_P = np.diff(source.offsets)
     if rule == "first slots":
-        return _places(source) < k
-    return _kept(rule, removals(source.vectors_NH, source.offsets), k)
-
-
-def _places(source: PruneSource) -> np.ndarray:
-    """Return the place of each vector in its passage, int64 [N]."""
-    return np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], np.diff(source.offsets))
-
-
-def _kept(rule: PruneRule, order: Removals, k: int) -> np.ndarray:
+        places_N: np.ndarray = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)
+        return places_N < k
     if rule == "same number":
         return order.keep_each(k)
     # As many vectors as when every passage keeps k: passages that never had k count with what they have.
-    return order.keep_total(int(np.minimum(np.diff(order.offsets), k).sum()))
+    return order.keep_total(int(np.minimum(counts_P, k).sum()))
 
 
 def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:

@@ -44,6 +44,7 @@ from diffretriever.studies.budgets.pruning import (
     curve_points,
     kept_by,
     open_source,
+    removals,
 )
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
@@ -117,7 +118,11 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
         config=job.model_dump(mode="json", exclude={"output", "pruned"}),
     )
     if job.pruned is not None:
-        write_pruned(source.index, kept_by(job.rule, source, job.keep[0]), job.pruned)
+        write_pruned(
+            source.index,
+            kept_by(job.rule, source, removals(source.vectors_NH, source.offsets), job.keep[0]),
+            job.pruned,
+        )
     write_bytes(job.output / "curve.png", draw_pruning(report))
     write_text(job.output / "curve.json", report.model_dump_json(indent=2) + "\n")
     write_text(job.output / "curve.md", prune_page(report))

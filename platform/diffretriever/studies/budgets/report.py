@@ -14,7 +14,6 @@ from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serial
 
 from diffretriever.evaluation.formats.tables import Cell, command_blocks, listed, markdown_table
 from diffretriever.files import whole_file, write_bytes, write_text
-from diffretriever.studies.budgets.against import AgainstSection
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection
@@ -30,7 +29,6 @@ S = TypeVar("S", bound=Section)
 SECTIONS: tuple[type[Section], ...] = (
     GridSection,
     OracleSection,
-    AgainstSection,
     FeatureSection,
     SignificanceSection,
     ScoringSection,
@@ -63,10 +61,8 @@ class AnalysisReport(AnalysisFacts):
     @model_serializer(mode="wrap")
     def _flat(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values = dump(self)
-        numbers = zip(self.sections, values.pop("sections"), strict=True)
         foot = {name: values.pop(name) for name in ("command", "config")}
-        # Programs find other systems at the end, after what every analysis has.
-        for _, fields in sorted(numbers, key=lambda pair: isinstance(pair[0], AgainstSection)):
+        for fields in values.pop("sections"):
             values |= fields
         return values | foot
 

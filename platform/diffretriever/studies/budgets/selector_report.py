@@ -331,13 +331,7 @@ def _cells(row: AdaptiveRow) -> list[Cell]:
 
 
 def draw_curve(report: FittedSelectorReport, fixed: Mapping[int, float], rule: AdaptiveRow | None) -> bytes:
-    """Return a PNG of mean measure by mean K_q, all queries together.
-
-    Args:
-        report: its `curve` is drawn.
-        fixed: K_q → mean measure.
-        rule: the default rule on the same queries, if it can be used.
-    """
+    """Return a PNG of mean measure by mean K_q, all queries together."""
     title = f"What query slots buy, {report.mode} {report.measure}"
     subtitle = (
         f"{report.curve[0].queries:,} queries, $K_p$ = {report.passage_budget}; learned: five-fold cross-validation"

@@ -1,10 +1,10 @@
-"""From a plan and the evaluations on disk to `reproduction.json`, `reproduction.md` and the listing of a dry run."""
+"""From a plan and the evaluations on disk to `reproduction.json` and the listing of a dry run."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from pyarrow import parquet
 
-from diffretriever.evaluation.formats.tables import Cell, command_blocks, format_table, markdown_table
+from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.files import is_file, open_input, read_model, understood, write_text
@@ -30,7 +30,6 @@ Column: TypeAlias = tuple[str, str, str]
 _MARK = " (stand-in)"
 _AGAIN = "remove its folder, and the same command makes it anew"
 _CITED = " (reported by others, cited by the paper)"
-_MODES = ("dense", "sparse", "hybrid", "compressed")
 _SMALLEST_P = 0.001
 
 
@@ -128,7 +127,7 @@ def make_report(
 def write_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Write the two files into the job's output folder and return what is in the JSON.
+    """Write `reproduction.json` into the job's output folder and return the report.
 
     Args:
         plan: as in `make_report`, like the others.
@@ -137,7 +136,6 @@ def write_report(
         command: the command line.
     """
     report = make_report(plan, job, failed, command)
-    write_text(job.output / "reproduction.md", reproduction_page(report))
     write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
     return report
 
@@ -339,21 +337,10 @@ def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) 
     }
 
 
-def reproduction_page(report: ReproductionReport) -> str:
-    """Return the report in Markdown: a section for each table, a table for each of its collections."""
-    parts = ["# The paper's tables, and ours", *(f"**{warning}**" for warning in stand_in_warning(report))]
-    parts += [f"- {note}" for note in report.notes]
-    for table in report.tables:
-        parts += [f"## {table.id}", f"{table.caption} In the paper: {table.place}. {_reading(table)}"]
-        for collection in dict.fromkeys(cell.collection for row in table.rows for cell in row.cells):
-            parts += [f"### {table.id}: {collection}", _collection_table(table, collection)]
-    return "\n\n".join([*parts, *command_blocks(report.command)]) + "\n"
-
-
 def terminal_table(report: ReproductionReport) -> str:
     """Return what was measured as plain text: a line for each figure."""
     rows: list[list[Cell]] = [
-        [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests_shown(table, [cell])]
+        [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests_shown(table, cell)]
         for table in report.tables
         for row in table.rows
         for cell in row.cells
@@ -395,45 +382,8 @@ def stand_in_warning(report: ReproductionReport) -> list[str]:
     return [f"{used} Unless they are the published ones, their numbers are NOT comparable with the paper's."]
 
 
-def _reading(table: ReproducedTable) -> str:
-    cells = "Cells: paper / ours (difference). " if _is_published(table) else ""
-    correction = ", Holm-corrected within a column" if table.correction == "holm" else ""
-    return f"{cells}Paired tests are two-sided t-tests over queries{correction}; * p < {ALPHA}."
-
-
-def _is_published(table: ReproducedTable) -> bool:
-    return any(cell.published is not None for row in table.rows for cell in row.cells)
-
-
-def _collection_table(table: ReproducedTable, collection: str) -> str:
-    cells = [cell for row in table.rows for cell in row.cells if cell.collection == collection]
-    found = dict.fromkeys((cell.mode, cell.measure) for cell in cells)
-    columns = sorted(found, key=lambda column: _MODES.index(column[0]))
-    rows: list[list[Cell]] = []
-    for row in table.rows:
-        own = {(cell.mode, cell.measure): cell for cell in row.cells if cell.collection == collection}
-        if own:
-            shown = [_shown(table, own[column]) if column in own else "" for column in columns]
-            rows.append([_label(row), *shown, _tests_shown(table, list(own.values())), _status_shown(row, collection)])
-    return markdown_table(rows, ["row", *(f"{mode} {measure}" for mode, measure in columns), "paired tests", "status"])
-
-
 def _label(row: ReproducedRow) -> str:
     return f"{row.label}{_CITED if row.reported else ''}{_MARK if row.stand_ins else ''}"
-
-
-def _status_shown(row: ReproducedRow, collection: str) -> str:
-    if collection in row.status:
-        return row.status[collection]
-    missing = sum(status != DONE for status in row.status.values())
-    return f"{missing} collections missing" if missing else DONE
-
-
-def _shown(table: ReproducedTable, cell: ReproducedCell) -> str:
-    paper, ours, difference = _values(cell)
-    if not _is_published(table):
-        return ours
-    return f"{paper} / {ours}" + (f" ({difference})" if difference else "")
 
 
 def _values(cell: ReproducedCell) -> tuple[str, str, str]:
@@ -447,13 +397,9 @@ def _number(value: float | None, measure: str) -> str:
     return f"{value:.3f}" if "@" in measure else f"{value:g}"
 
 
-def _tests_shown(table: ReproducedTable, cells: Sequence[ReproducedCell]) -> str:
+def _tests_shown(table: ReproducedTable, cell: ReproducedCell) -> str:
     labels = {row.id: row.label for row in table.rows}
-    by_row: dict[str, list[str]] = defaultdict(list)
-    for cell in cells:
-        for test in cell.tests:
-            by_row[test.against].append(f"{cell.mode} {_p(test)}")
-    return "; ".join(f"against {labels[other]}: {', '.join(tests)}" for other, tests in by_row.items())
+    return "; ".join(f"against {labels[test.against]}: {cell.mode} {_p(test)}" for test in cell.tests)
 
 
 def _p(test: PairedTest) -> str:

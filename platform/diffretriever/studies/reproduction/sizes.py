@@ -84,22 +84,11 @@ def index_size(row: PublishedRow, collection: str) -> IndexSize:
     """Return what the vectors of a row's index take.
 
     Raises:
-        ValueError: the row is no retriever with slots, or the size of the corpus or the model is not known.
+        ValueError: the row is no retriever with slots, or the size of the model is not known.
     """
     config = None if row.preset is None else load_retriever(row.preset)
     if config is None or not has_slots(config) or config.backbone.source not in HIDDEN_SIZES:
         raise ValueError(f"row {row.id}: the size of its index is not known: it names no preset with slots")
-    return size_of(corpus_of(collection), HIDDEN_SIZES[config.backbone.source], config.budget.passage)
-
-
-def size_of(corpus: str, hidden_size: int, vectors: int) -> IndexSize:
-    """Return what `vectors` vectors a passage take.
-
-    Raises:
-        ValueError: no such corpus.
-    """
-    if corpus not in PASSAGES:
-        raise ValueError(f"no corpus {corpus}: only {', '.join(PASSAGES)}")
-    count = PASSAGES[corpus] * vectors
+    hidden_size, count = HIDDEN_SIZES[config.backbone.source], PASSAGES[corpus_of(collection)] * config.budget.passage
     raw = count * hidden_size * BF16
     return IndexSize(raw, raw * ZSTD_SHARE, count * (_CENTROID_BYTES + hidden_size // 4))

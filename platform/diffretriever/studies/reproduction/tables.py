@@ -19,6 +19,7 @@ from diffretriever.files import cache_dir
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import plain_place
 from diffretriever.studies.reproduction.config import PublishedTable, ReproduceJob
+from diffretriever.studies.reproduction.sizes import corpus_of
 
 MINI = "mini"
 """The table that is ours: all methods on the embedded backbone."""
@@ -49,7 +50,6 @@ AVERAGE = "beir7-average"
 """The column of means over `BEIR7`."""
 
 BEIR7 = ("nq", "hotpotqa", "scifact", "trec-covid", "fiqa", "arguana", "quora")
-_MSMARCO = "msmarco"
 # BEIR's archive has DL19 as `test` and no DL20.
 _MSMARCO_SPLITS = {"msmarco-dev": ("dev",), "dl19": ("dl19", "test"), "dl20": ("dl20",)}
 _BEIR_SPLITS = ("test",)
@@ -109,14 +109,14 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
 
 def check_names(job: ReproduceJob, used: set[str]) -> None:
     """Raise `ValueError` for a name in `--collections` that none of the evaluation sets `used` has."""
-    known = used | {_corpus(name) for name in used}
+    known = used | {corpus_of(name) for name in used}
     for name in job.collections:
         if name not in known:
             raise ValueError(f"--collections: no table asked for uses '{name}'.{suggest(name, known)}")
 
 
 def _source(name: str, job: ReproduceJob) -> str:
-    names = dict.fromkeys((name, _corpus(name)))
+    names = dict.fromkeys((name, corpus_of(name)))
     for given in names:
         if given in job.collections:
             place = Path(plain_place(job.collections[given]))
@@ -126,14 +126,10 @@ def _source(name: str, job: ReproduceJob) -> str:
     for place in places:
         if place.exists():
             return str(place.absolute())
-    corpus = _corpus(name)
+    corpus = corpus_of(name)
     raise ValueError(
         f"no collection {name}: give --collections {corpus}=PATH, or a folder {corpus} or its zip in the root"
     )
-
-
-def _corpus(name: str) -> str:
-    return _MSMARCO if name in _MSMARCO_SPLITS else name
 
 
 def _must_be_fetched(source: str) -> bool:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from diffretriever.collections import BadRecord, Collection, Passage, Query, open_collection
 from diffretriever.collections.base import FileCollection
-from diffretriever.collections.records import Line, RefusedError, TextFile, decode, find_file, read_lines
+from diffretriever.collections.records import Line, Lines, RefusedError, TextFile, decode, find_file
 from diffretriever.files import file_state, files_in, is_file, is_folder, open_input
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
@@ -194,7 +194,7 @@ def _line_pieces(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
     """Stream a text file in pieces of some megabytes."""
     waiting: list[Line] = []
     size = 0
-    for line in read_lines(file, MAX_RECORD_BYTES):
+    for line in Lines(file, limit=MAX_RECORD_BYTES):
         waiting.append(line)
         size += len(line.data)
         if size >= _PIECE_BYTES or len(waiting) == _PIECE_RECORDS:

@@ -60,13 +60,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
 
 
 def write_paper(plan: Plan, job: ReproduceJob, report: ReproductionReport) -> list[str]:
-    """Write the pages into the job's output folder; return their names.
-
-    Args:
-        plan: of `job`.
-        job: where to write.
-        report: of the run.
-    """
+    """Write the pages into the job's output folder; return their names."""
     findings = Findings(job, plan, report)
     sections = [Section("What this is", [*_introduction(report)])]
     for exhibit in asked_for(job):

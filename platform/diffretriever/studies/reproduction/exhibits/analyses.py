@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from diffretriever.files import is_file, read_model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import Place
@@ -47,18 +49,14 @@ class Analysis:
         parts = _all_of(grids)
         if not parts:
             return None
-        means_AB = [
-            [sum(cell) / len(parts) for cell in zip(*row, strict=True)]
-            for row in zip(*(g.means for g in parts), strict=True)
-        ]
-        flat = {(a, b): value for a, row in enumerate(means_AB) for b, value in enumerate(row)}
-        best_a, best_b = max(flat, key=lambda cell: (flat[cell], -cell[0] - cell[1]))
+        means_AB = np.sum([grid.means for grid in parts], axis=0) / len(parts)
+        best_a, best_b = max(np.ndindex(means_AB.shape), key=lambda cell: (means_AB[cell], -sum(cell)))
         return GridMeans(
             collection=AVERAGE,
             mode=parts[0].mode,
-            means=tuple(map(tuple, means_AB)),
+            means=tuple(map(tuple, means_AB.tolist())),
             best=Budget(self.report.query_budgets[best_a], self.report.passage_budgets[best_b]),
-            spread=max(flat.values()) - min(flat.values()),
+            spread=float(np.ptp(means_AB)),
         )
 
     def gains(self, collection: str, mode: str) -> dict[str, tuple[float, float]]:
@@ -97,15 +95,13 @@ def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
     Raises:
         ValueError: a folder without a report, or with a damaged one.
     """
-    return {name: read_analysis(name, folder) for name, folder in job.analyses.items()}
-
-
-def read_analysis(name: str, folder: Place) -> Analysis:
-    """Return the analysis in a folder, by the name of its backbone; raises as `read_analyses` does."""
-    file = folder / "report.json"
-    if not is_file(file):
-        raise ValueError(f"--analyses {name}={folder}: no report.json there: {MADE_BY}")
-    return Analysis(name, folder, read_model(file, AnalysisReport, MADE_BY))
+    found = {}
+    for name, folder in job.analyses.items():
+        file = folder / "report.json"
+        if not is_file(file):
+            raise ValueError(f"--analyses {name}={folder}: no report.json there: {MADE_BY}")
+        found[name] = Analysis(name, folder, read_model(file, AnalysisReport, MADE_BY))
+    return found
 
 
 def shown_names(analyses: Iterable[str], published: Iterable[str]) -> list[str]:

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
-from diffretriever.evaluation.formats.pages import Block
+from diffretriever.evaluation.formats.pages import Block, Picture
 from diffretriever.files import is_file, read_text, understood
-from diffretriever.schemas.places import Place
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, read_analyses
 from diffretriever.studies.reproduction.latencies import Latencies
@@ -43,7 +43,8 @@ class Findings:
             return None
         if not is_file(place):
             raise ValueError(f"--latencies {place}: no such file: make it by python -m benchmarks.latency")
-        return read_latencies(place)
+        with understood(place, "make it by python -m benchmarks.latency"):
+            return Latencies.model_validate(json.loads(read_text(place))["latencies"])
 
     def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
         """Return what was measured for a cell, under the first protocol; None where it was not measured.
@@ -78,19 +79,17 @@ class Shown:
 class Exhibit(ABC):
     """One table or figure."""
 
-    def __init__(self, name: str, place: str, title: str) -> None:
-        """Name an exhibit.
+    flags: ClassVar[str] = ""
+    """Further flags of the command that brings ours into it."""
 
-        Args:
-            name: for the command line and for files.
-            place: such as `Table 2`.
-            title: a few words.
-        """
+    def __init__(self, name: str, place: str, title: str) -> None:
+        """Name an exhibit."""
         self.name, self.place, self.title = name, place, title
 
     def command(self, job: ReproduceJob) -> str:
         """Return the command line that brings ours into it."""
-        return f"python jobs/reproduce.py --tables {self.name} --output {job.output}"
+        flags = f"{self.flags} " if self.flags else ""
+        return f"python jobs/reproduce.py --tables {self.name} {flags}--output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return what ours needs; empty if it is complete."""
@@ -100,13 +99,19 @@ class Exhibit(ABC):
     def show(self, findings: Findings) -> Shown:
         """Return what the page has."""
 
+    def picture(self, findings: Findings, caption: str, png: bytes, *below: Block) -> Shown:
+        """Return a drawn figure, the blocks below it, and what ours lacks.
+
+        Args:
+            findings: of the run.
+            caption: of the figure.
+            png: the figure.
+            below: blocks between the figure and what ours lacks.
+        """
+        picture = Picture(f"{self.name}.png", self.place, caption)
+        return Shown([picture, *below, *self.lacking(findings)], {picture.file: png})
+
     def lacking(self, findings: Findings) -> list[str]:
         """Return a paragraph on what ours lacks; none where it is whole."""
         reasons = self.lacks(findings)
         return [f"Ours lacks: {'; '.join(reasons)}."] if reasons else []
-
-
-def read_latencies(place: Place) -> Latencies:
-    """Return the latencies in a file of `benchmarks.latency`; raises as `files.understood` does."""
-    with understood(place, "make it by python -m benchmarks.latency"):
-        return Latencies.model_validate(json.loads(read_text(place))["latencies"])

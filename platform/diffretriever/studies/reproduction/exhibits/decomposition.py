@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from diffretriever.evaluation.figures import BLUE, GREY, INK, ORANGE, in_the_foot, panel_figure, png, quiet
+from diffretriever.evaluation.figures import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    diamond_key,
+    draw_diamond,
+    in_the_foot,
+    panel_figure,
+    png,
+    quiet,
+)
 from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.studies.reproduction.exhibits.base import Findings, Shown
@@ -44,10 +54,7 @@ def draw_decomposition(measured: ReproducedTable) -> bytes:
     figure, panels = panel_figure(2, 2, (4.6, 2.9), title, subtitle, margin_inches=(0.3, 0.35))
     for panel, collection in zip(panels, _PANELS, strict=True):
         _draw(panel, collection, measured, colours)
-    keys: list[Patch | Line2D] = [Patch(facecolor=colours[name], label=text) for name, text in _VARIANTS.items()]
-    keys.append(
-        Line2D([], [], marker="D", linestyle="", markersize=5, color=INK, markerfacecolor="white", label="ours")
-    )
+    keys = [*(Patch(facecolor=colours[name], label=text) for name, text in _VARIANTS.items()), diamond_key()]
     figure.legend(handles=keys, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
     return png(figure)
 
@@ -62,7 +69,7 @@ def _draw(panel: Axes, collection: str, measured: ReproducedTable, colours: Mapp
                 panel.bar(x, cell.published, 0.25, color=colours[variant], zorder=2)
                 in_the_foot(panel, points(cell.published), x)
             if cell.ours is not None:
-                panel.plot(x, cell.ours, "D", color=INK, markerfacecolor="white", markersize=5, zorder=4)
+                draw_diamond(panel, x, cell.ours)
     panel.set_title(TITLES[collection], loc="left", fontsize=10, color=INK)
     panel.set_ylabel(measure_of(collection), fontsize=9)
     panel.set_xticks(range(len(_SYSTEMS)), list(_SYSTEMS.values()))

@@ -6,11 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from diffretriever.evaluation.figures import GRID, INK, MUTED, panel_figure, png
-from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.budget import Budget
-from diffretriever.studies.budgets.grids import draw_grid
-from diffretriever.studies.reproduction.config import ReproduceJob
+from diffretriever.studies.budgets.grids import draw_grid, frame_grid
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import (
@@ -33,24 +31,14 @@ _CAPTION = (
 
 
 class HeatMaps(Exhibit):
-    """Panels of several backbones."""
+    """Panels of several backbones, from sweeps that were analysed."""
+
+    flags = ANALYSES
 
     def __init__(self, name: str, place: str, title: str, collections: tuple[str, ...], columns: int) -> None:
-        """Name the panels.
-
-        Args:
-            name: for the command line and for files.
-            place: such as `Figure 5`.
-            title: a few words.
-            collections: a panel for each, of every backbone.
-            columns: panels side by side.
-        """
+        """Name the panels."""
         super().__init__(name, place, title)
         self._collections, self._columns = collections, columns
-
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that draws it from sweeps that were analysed."""
-        return f"python jobs/reproduce.py --tables {self.name} {ANALYSES} --output {job.output}"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the panels without means of ours."""
@@ -64,8 +52,8 @@ class HeatMaps(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Draw all panels."""
-        picture = Picture(f"{self.name}.png", self.place, f"{self.title[0].upper()}{self.title[1:]}. {_CAPTION}")
-        return Shown([picture, *self.lacking(findings)], {picture.file: self._drawn(findings)})
+        caption = f"{self.title[0].upper()}{self.title[1:]}. {_CAPTION}"
+        return self.picture(findings, caption, self._drawn(findings))
 
     def _drawn(self, findings: Findings) -> bytes:
         names = shown_names(findings.analyses, BACKBONES)
@@ -126,11 +114,7 @@ def _draw_published(panel: Axes, name: str, collection: str) -> None:
                     panel.text(a, b, points(score), ha="center", va="center", fontsize=8, color=INK)
     panel.set_xlim(-0.5, len(_BUDGETS) - 0.5)
     panel.set_ylim(-0.5, len(_BUDGETS) - 0.5)
-    panel.set_xticks(range(len(_BUDGETS)), [str(k) for k in _BUDGETS])
-    panel.set_yticks(range(len(_BUDGETS)), [str(k) for k in _BUDGETS])
-    panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=MUTED)
-    for side in panel.spines.values():
-        side.set_visible(False)
+    frame_grid(panel, _BUDGETS, _BUDGETS)
 
 
 def _score(name: str, collection: str) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from diffretriever.evaluation.figures import BLUE, MUTED, ORANGE, headed_figure, png, quiet
-from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import PASSAGES, corpus_of, index_size
@@ -22,7 +21,7 @@ class IndexStorage(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Draw it."""
-        return Shown([Picture(f"{self.name}.png", self.place, _CAPTION)], {f"{self.name}.png": draw_storage()})
+        return self.picture(findings, _CAPTION, draw_storage())
 
 
 def draw_storage() -> bytes:

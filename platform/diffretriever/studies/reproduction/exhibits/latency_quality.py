@@ -7,7 +7,6 @@ from typing import NamedTuple
 from matplotlib.lines import Line2D
 
 from diffretriever.evaluation.figures import BLUE, GREY, INK, MUTED, ORANGE, RED, headed_figure, png, quiet
-from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.evaluation.formats.tables import points
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
@@ -67,8 +66,7 @@ class LatencyQuality(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Draw it."""
-        picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        return Shown([picture, *self.lacking(findings)], {picture.file: _drawn(findings)})
+        return self.picture(findings, _CAPTION, _drawn(findings))
 
 
 def query_latency(findings: Findings, method: str, backbone: str, representations: str) -> float | None:

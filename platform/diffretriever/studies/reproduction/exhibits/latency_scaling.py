@@ -5,7 +5,6 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from diffretriever.evaluation.figures import BASE, BLUE, GRID, INK, MUTED, ORANGE, panel_figure, png, quiet
-from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.latency_quality import latency_command
@@ -30,22 +29,20 @@ class LatencyScaling(Exhibit):
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the lines that were not measured."""
-        missing = []
-        for method, backbones in _METHODS.items():
-            for backbone in backbones:
-                for kind in ("single", "multi"):
-                    found = findings.latencies
-                    if found is None or not (
-                        found.encoding(method, backbone, kind) and found.search(method, backbone, kind)
-                    ):
-                        missing.append(f"{method} {backbone} {kind}")
+        found = findings.latencies
+        missing = [
+            f"{method} {backbone} {kind}"
+            for method, backbones in _METHODS.items()
+            for backbone in backbones
+            for kind in ("single", "multi")
+            if found is None or not (found.encoding(method, backbone, kind) and found.search(method, backbone, kind))
+        ]
         return [f"not measured: {', '.join(missing)}"] if missing else []
 
     def show(self, findings: Findings) -> Shown:
         """Draw four panels."""
-        picture = Picture(f"{self.name}.png", self.place, _CAPTION)
         device = [] if findings.latencies is None else [f"Measured on {findings.latencies.device}."]
-        return Shown([picture, *device, *self.lacking(findings)], {picture.file: draw_scaling(findings.latencies)})
+        return self.picture(findings, _CAPTION, draw_scaling(findings.latencies), *device)
 
 
 def draw_scaling(latencies: Latencies | None) -> bytes:

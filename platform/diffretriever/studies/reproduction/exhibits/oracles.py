@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from diffretriever.evaluation.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, in_the_foot, panel_figure, png, quiet
-from diffretriever.evaluation.formats.pages import Picture
+from diffretriever.evaluation.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    RED,
+    diamond_key,
+    draw_diamond,
+    in_the_foot,
+    panel_figure,
+    png,
+    quiet,
+)
 from diffretriever.evaluation.formats.tables import points
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import (
@@ -43,10 +53,7 @@ _CAPTION = (
 class Oracles(Exhibit):
     """From analyses, and from the fine-tuned rows of the main tables."""
 
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that draws it."""
-        tables = f"--tables {self.name} --tables main-indomain --tables beir7-modes"
-        return f"python jobs/reproduce.py {tables} {ANALYSES} --collections-root COLLECTIONS --output {job.output}"
+    flags = f"--tables main-indomain --tables beir7-modes {ANALYSES} --collections-root COLLECTIONS"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the bars without one of ours."""
@@ -73,13 +80,9 @@ class Oracles(Exhibit):
         figure, panels = panel_figure(2, 2, (1.0 + 1.9 * len(names), 3.0), title, subtitle, margin_inches=(0.3, 0.5))
         for panel, collection in zip(panels, _PANELS, strict=True):
             _draw(panel, collection, names, findings, colours)
-        keys: list[Patch | Line2D] = [Patch(facecolor=colours[bar], label=text) for bar, text in _BARS.items()]
-        keys.append(
-            Line2D([], [], marker="D", linestyle="", markersize=5, color=INK, markerfacecolor="white", label="ours")
-        )
+        keys = [*(Patch(facecolor=colours[bar], label=text) for bar, text in _BARS.items()), diamond_key()]
         figure.legend(handles=keys, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5)
-        picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        return Shown([picture, *self.lacking(findings)], {picture.file: png(figure)})
+        return self.picture(findings, _CAPTION, png(figure))
 
 
 def _draw(panel: Axes, collection: str, names: list[str], findings: Findings, colours: dict[str, str]) -> None:
@@ -97,7 +100,7 @@ def _draw(panel: Axes, collection: str, names: list[str], findings: Findings, co
                 text = f"≈{points(paper[bar])[:-1]}" if said else points(paper[bar])
                 in_the_foot(panel, text, x)
             if bar in ours:
-                panel.plot(x, ours[bar], "D", color=INK, markerfacecolor="white", markersize=5, zorder=4)
+                draw_diamond(panel, x, ours[bar])
     panel.set_title(TITLES[collection], loc="left", fontsize=10, color=INK)
     panel.set_ylabel(measure_of(collection), fontsize=9)
     panel.set_xticks(range(len(names)), names)

@@ -12,10 +12,8 @@ from matplotlib.axes import Axes
 from pyarrow import parquet
 
 from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, panel_figure, png, quiet
-from diffretriever.evaluation.formats.pages import Picture
 from diffretriever.files import open_input, understood
 from diffretriever.studies.budgets.features import FeatureSection, binned_means
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.published import ANALYSES, BACKBONES, figure_facts
@@ -32,9 +30,7 @@ _CAPTION = (
 class QueryFeatures(Exhibit):
     """From the analyses' values of single queries."""
 
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that draws it from sweeps that were analysed."""
-        return f"python jobs/reproduce.py --tables {self.name} {ANALYSES} --output {job.output}"
+    flags = ANALYSES
 
     def lacks(self, findings: Findings) -> list[str]:
         """Return the backbones without an analysis."""
@@ -43,8 +39,7 @@ class QueryFeatures(Exhibit):
 
     def show(self, findings: Findings) -> Shown:
         """Draw a panel for each score and feature."""
-        picture = Picture(f"{self.name}.png", self.place, _CAPTION)
-        return Shown([picture, *self.lacking(findings)], {picture.file: _drawn(findings)})
+        return self.picture(findings, _CAPTION, _drawn(findings))
 
 
 def correlation(analysis: Analysis, mode: str, feature: str) -> float | None:

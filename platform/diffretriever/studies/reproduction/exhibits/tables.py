@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from diffretriever.evaluation.formats.pages import Block
-from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.marks import check_marks
@@ -22,9 +21,7 @@ _COLOURS = (
 class ScoreTable(Exhibit):
     """A table of the paper, or `mini`."""
 
-    def command(self, job: ReproduceJob) -> str:
-        """Return the command that measures its rows."""
-        return f"python jobs/reproduce.py --tables {self.name} --collections-root COLLECTIONS --output {job.output}"
+    flags = "--collections-root COLLECTIONS"
 
     def lacks(self, findings: Findings) -> list[str]:
         """Count the cells of rows and collections by what stands in their way, then name the collections."""
