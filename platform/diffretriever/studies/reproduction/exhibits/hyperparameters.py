@@ -85,7 +85,6 @@ def code_values() -> dict[str, str]:
         "optimizer": "AdamW",
         "learning_rate": f"{recipe.learning_rate:g}",
         "precision": "bf16",
-        "strategy": f"ddp, {job.workers}\N{MULTIPLICATION SIGN}H100",
         "accumulation": str(recipe.parts_per_worker(job.workers)),
         "negatives": f"1 positive + {recipe.hard_negatives} hard",
         "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
