@@ -1,15 +1,14 @@
 """Jobs on three nodes that share nothing but S3: from a corpus to an endpoint, and paths that only one node has.
 
-The way to the endpoint is that of docs/cluster.md: encode, evaluate, search for many queries, serve from two shards,
-add a passage, encode a changed corpus. Jobs are submitted, and the application is deployed, from outside of the nodes;
-all that is read and written lies on S3.
+The way to the endpoint is that of docs/cluster.md. Jobs are submitted, and the application is deployed, from outside of
+the nodes; all that is read and written lies on S3.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,9 @@ import httpx2
 import pytest
 import yaml
 
-from diffretriever.collections import read_run
-from diffretriever.files import read_text, write_text
+from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import as_place
-from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.search import open_searcher
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
@@ -31,7 +27,6 @@ from tests.cluster.s3 import ROOT
 from tests.pipelines.corpora import line, write_corpus
 from tests.ports import free_port
 from tests.serve.asking import LIMIT_S, MODES, ask, pairs, wait_until
-from tests.training.example_cases import examples, jsonl, prepared, tevatron
 from tests.warm.warm_python import with_warm_workers
 
 pytestmark = pytest.mark.cluster
@@ -111,15 +106,6 @@ def searched(index: str, *queries: str, modes: tuple[Mode, ...] | None = None) -
     return {mode: list(hits) for mode, hits in found.items()}
 
 
-def runs_in(folder: str, modes: Iterable[Mode]) -> Ranked:
-    """Return the runs in a folder as a search gives them; equal scores are ranked by id."""
-    runs = {mode: read_run(as_place(f"{folder}/{mode}.trec")) for mode in modes}
-    return {
-        mode: [sorted(run.get(query, {}).items(), key=lambda hit: (-hit[1], hit[0])) for query in QUERIES]
-        for mode, run in runs.items()
-    }
-
-
 def files_on_the_head(bench: Bench) -> set[str]:
     return {path.name for path in bench.driver.inside(bench.nodes.disk).iterdir()} - {"cache"}
 
@@ -151,37 +137,14 @@ def assert_served(client: httpx2.Client, index: str, query: str) -> None:
     assert sum(part["passages"] for part in parts) == len(latest)
 
 
-def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: str) -> None:
-    """Evaluations of indexes, and a batch search of one of them, give the runs that a search in this process does."""
-    asked = ("--collection", collection, "--split", "test")
-    jobs = {each: desk.submit("evaluate.py", *asked, "--index", each, "--output", f"{each}-run") for each in indexes}
-    runs = f"{batch}-batch"
-    desk.submit("batch_search.py", *asked, "--index", batch, "--output", runs, "--encoders", 1).done()
-    for index, job in jobs.items():
-        job.done()
-        here = searched(index, *QUERIES.values())
-        assert runs_in(f"{index}-run", here) == here
-        assert json.loads(read_text(f"{index}-run/metrics.json"))["measures"].keys() == here.keys()
-    modes = PassageIndex.open(batch).manifest.retriever.modes
-    assert runs_in(runs, modes) == runs_in(f"{batch}-run", modes)
-
-
-def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str, full: bool) -> None:
-    """The short form has neither BM25, evaluation nor batch search: test_on_a_store.py and test_pages.py have them."""
+def test_encode_serve_add_and_encode_again(desk: Desk, collection: str) -> None:
     bench = desk.bench
     before = files_on_the_head(bench)
     masked, checkpoint = bench.index(), bench.upload(bench.nodes.files / CHECKPOINT)
     neural = ("--retriever", RETRIEVER, "--backbone", checkpoint, *SMALL)
-    retrievers: dict[str, tuple[object, ...]] = {masked: neural}
-    if full:
-        retrievers[bench.index()] = ("--retriever", "bm25")
     encode = ("encode_beir.py", "--collection", collection, "--rows-per-block", 16, "--no-compact")
-    jobs = [desk.submit(*encode, *retriever, "--index", index) for index, retriever in retrievers.items()]
-    for index, job in zip(retrievers, jobs, strict=True):
-        job.done()
-        assert ids_in(index) == IDS
-    if full:
-        assert_measured(desk, collection, retrievers, masked)
+    desk.submit(*encode, *neural, "--index", masked).done()
+    assert ids_in(masked) == IDS
 
     port = free_port()
     desk.deploy(serve_config(masked, port))
@@ -228,33 +191,3 @@ def test_a_corpus_that_only_the_head_has_is_read_there(bench: Bench) -> None:
     (record,) = bench.driver.inside(bad).read_text("utf-8").splitlines()
     assert json.loads(record)["line"] == N + 1
     assert not any(node.inside(mine).exists() for node in bench.nodes.nodes[1:])
-
-
-def train(bench: Bench, *flags: object) -> Job:
-    """Start to train on another node than the driver's."""
-    model = ("--retriever", bench.nodes.disk / RETRIEVER, "--backbone", bench.nodes.disk / CHECKPOINT)
-    course = ("--max-steps", 1, "--batch-queries", 2, "--queries-per-device", 2, "--hard-negatives", 1)
-    where = ("--workers", 1, "--cpus-per-worker", 0.5, "--ray-address", bench.nodes.address)
-    return bench.nodes.start(bench.driver, "train.py", *model, *course, *where, *flags)
-
-
-@pytest.mark.usefixtures("separate")
-def test_training_refuses_paths_that_only_the_head_has(bench: Bench, tmp_path: Path, full: bool) -> None:
-    if not full:
-        pytest.skip("takes a minute: --full")
-    (tmp_path / "train.jsonl").write_text(jsonl(map(tevatron, examples(4))), "utf-8")
-    made = tmp_path / "training-set"
-    prepared(PrepareTrainingJob(source=(str(tmp_path / "train.jsonl"),), output=made))
-    mine = bench.nodes.disk / "training-set"
-    shutil.copytree(made, bench.driver.inside(mine))
-    output, away = bench.nodes.disk / "trained", bench.s3.uri("trained")
-    jobs = {
-        f"error: --output {output} is not there on ": train(bench, "--train", bench.upload(made), "--output", output),
-        f"error: --train {mine} is not there on ": train(bench, "--train", mine, "--output", away),
-    }
-    for error, job in jobs.items():
-        assert job.status() == 1, job.text()
-        assert error in job.text()
-        assert "Traceback" not in job.text()
-    # Beside the driver, for any other node may go; what lacks its training set is refused before there is one.
-    assert bench.nodes.where_ran("_Inbox") == [bench.driver.ip]

@@ -8,54 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from torch import Tensor
 
-from diffretriever import backbones
-from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.loader import family_class
-from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, Recipe, TrainingManifest
+from diffretriever.backbones import load_backbone
+from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, TrainingManifest
 from diffretriever.training.adapters import (
     adapter_tensors,
     attach_lora,
     check_trained,
-    expected_parameters,
-    lora_config,
     trainable_parameters,
 )
 from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import CONTRACT, FolderOf, config_of, quick_recipe, session_of
 
 FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert", "modernbert")
 BATCH = pad(texts(5, 11, 8))
-
-
-class Shell:
-    """As much of a backbone as its parameters are counted on."""
-
-    def __init__(self, family: str, model: nn.Module) -> None:
-        self.lora_targets = family_class(backbones.FAMILIES[family]).lora_targets
-        self.model = model
-
-
-@pytest.mark.parametrize(
-    ("family", "shape", "parameters"),
-    [
-        ("Dream", {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-                   "num_key_value_heads": 4}, 40_370_176),
-        ("llama", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 8}, 41_943_040),
-        ("llada", {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 32}, 41_943_040),
-    ],
-)  # fmt: skip
-def test_published_counts(family: str, shape: dict[str, int], parameters: int) -> None:
-    """The authors' models train as many, but for the output head on LLaDA."""
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**shape)) if family == "Dream" else LlamaForCausalLM(LlamaConfig(**shape))
-    shell: Backbone = Shell(family, model)  # type: ignore[assignment]
-    assert expected_parameters(shell, lora_config(shell, Recipe())) == parameters
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -87,29 +55,36 @@ def test_the_seed_is_the_start(folder_of: FolderOf) -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-@pytest.mark.parametrize(
-    "case", ["masked-dream", "masked-llada", "pooled-qwen2", "generated-llama3", "masked-bert", "masked-modernbert"]
-)
+@pytest.mark.parametrize("case", CONTRACT)
 def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    session = session_of(config_of(case, folder_of), quick_recipe(max_steps=2))
-    list(session.trainer.run())
+    """On one batch, seen ten times: the loss goes down, and every tensor of the adapter changes, and nothing else."""
+    session = session_of(
+        config_of(case, folder_of), quick_recipe(max_steps=10, queries_per_device=8, lora_dropout=0.0), 8
+    )
+    backbone = session.encoder.backbone
+    before = {name: parameter.detach().clone() for name, parameter in backbone.model.named_parameters()}
+    metrics = list(session.trainer.run())
+    for name, parameter in backbone.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == (".lora_" not in name), name
+    first, last = (sum(m.loss for m in part) / 3 for part in (metrics[:3], metrics[-3:]))
+    assert last < 0.9 * first, [m.loss for m in metrics]
+    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.modes)
+    assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 and m.utilisation > 0 for m in metrics)
+
     manifest = session.save_adapter(tmp_path / "adapter")
-    expected = outputs(session.encoder.backbone, BATCH)
+    expected = outputs(backbone, BATCH)
     folder = folder_of(case.split("-")[1])
     for merge in (False, True):
         loaded = load_backbone(folder, device="cpu", adapter=tmp_path / "adapter", merge_adapter=merge)
         for found, trained in zip(outputs(loaded, BATCH), expected, strict=True):
-            torch.testing.assert_close(found, trained, atol=2e-5 if merge else 0, rtol=1e-5 if merge else 0)
-    assert not torch.equal(expected[0], outputs(load_backbone(folder, device="cpu"), BATCH)[0])
+            torch.testing.assert_close(found, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
     read = TrainingManifest.model_validate_json((tmp_path / "adapter" / MANIFEST_FILE).read_text())
     assert read == manifest
-    assert read.step == read.total_steps == 2
-    assert read.trainable == sum(
-        t.numel() for t in load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
-    )
+    assert read.step == read.total_steps == 10
+    tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
+    assert read.trainable == sum(t.numel() for t in tensors)
     targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets)
-    assert {path.name for path in tmp_path.iterdir()} == {"adapter"}
 
 
 def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:

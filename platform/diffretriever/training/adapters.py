@@ -53,13 +53,8 @@ def attach_lora(
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
     authors' DeepSpeed configuration. B and the token head start as zero, so nothing changes yet. Slot embeddings start
-    with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
-
-    Args:
-        backbone: without an adapter.
-        recipe: of the training.
-        readout: of the retriever.
-        word_weights_V: float32 on the CPU, factors of impacts; None: no factors.
+    with the spread of the backbone's input embeddings: equal vectors would stay equal for long. `word_weights_V`
+    (float32 on the CPU) are factors of impacts.
     """
     config = lora_config(backbone, recipe)
     # BERT has dropout of its own, the decoders have none: the recipe's is the only one on all of them.
@@ -68,7 +63,6 @@ def attach_lora(
             module.p = 0.0
     seed_torch("lora", recipe.seed)
     inject_adapter_in_model(config, backbone.model)
-    assert sum(p.numel() for p in trainable_parameters(backbone).values()) == expected_parameters(backbone, config)
     layers = _new_slot_layers(backbone, recipe, readout, word_weights_V)
     if layers.tensors():
         attach_slot_layers(backbone.model, layers)
@@ -124,24 +118,6 @@ def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
     )
 
 
-def target_modules(backbone: Backbone, config: LoraConfig) -> dict[str, nn.Linear]:
-    """Return the matrices that the adapter changes, by the model's names; before or after it was attached."""
-    ends = tuple(f".{target}" for target in config.target_modules)
-    found: dict[str, nn.Linear] = {}
-    for name, module in backbone.model.named_modules():
-        if f".{name}".endswith(ends):
-            linear = module.base_layer if hasattr(module, "base_layer") else module
-            assert isinstance(linear, nn.Linear), name
-            found[name] = linear
-    return found
-
-
-def expected_parameters(backbone: Backbone, config: LoraConfig) -> int:
-    """Return r · Σ (inputs + outputs) over the matrices that the adapter changes."""
-    matrices = target_modules(backbone, config).values()
-    return config.r * sum(matrix.in_features + matrix.out_features for matrix in matrices)
-
-
 def trainable_parameters(backbone: Backbone) -> dict[str, nn.Parameter]:
     """Return the parameters that training changes, by the model's names, in its order."""
     return {name: parameter for name, parameter in backbone.model.named_parameters() if parameter.requires_grad}
@@ -157,16 +133,10 @@ def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
 
 
 def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
-    """Write the adapter to the folder `target`, which must not be there yet, and return the manifest written with it.
-
-    Args:
-        backbone: with the adapter on it.
-        config: PEFT's description of the adapter.
-        manifest: of the training, as far as it is.
-        target: the folder.
+    """Write the adapter to `target`, which must not exist, and return the manifest written with it.
 
     Raises:
-        ValueError: what was written is empty, not finite, or was not changed by the training.
+        ValueError: the adapter is empty, not finite, or was not changed by the training.
     """
     with whole_folder(target) as folder:
         config.inference_mode = True

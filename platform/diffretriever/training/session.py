@@ -33,7 +33,7 @@ from diffretriever.training.adapters import (
 )
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.data.examples import passage_key
-from diffretriever.training.engine import open_engine
+from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
@@ -43,30 +43,18 @@ if TYPE_CHECKING:
 
 _PASSAGES_COUNTED = 20_000
 """Passages whose words are counted for idf weights, in some ten seconds."""
-_ROWS_TRIED = 256
-"""Rows whose negatives are filled up before a training begins: a set with too few passages is hardly larger."""
 
 
 def describe_training(
     retriever: BackboneRetriever, recipe: Recipe, data: TrainingData, workers: int, device: str
 ) -> TrainingManifest:
-    """Return the manifest of a training that has not begun, without loading weights; run it where training will.
+    """Return the manifest of a training that has not begun, without loading weights; call it where training will run.
 
-    Where the retriever has an adapter, training starts from it.
-
-    Args:
-        retriever: to train.
-        recipe: of the training.
-        data: the training set.
-        workers: number of processes that train.
-        device: of each of them.
+    If the retriever has an adapter, training starts from it.
 
     Raises:
         ValueError: The backbone cannot be found, or the training set is too small.
     """
-    # Too few passages to fill up a query's negatives are an error before workers start, not in each of them.
-    for row in range(min(len(data), _ROWS_TRIED)):
-        data.group(row, epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed)
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
     start = describe_start(retriever.backbone, recipe)
@@ -143,12 +131,6 @@ class Session:
 def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
     """Load the backbone, attach a new adapter with the values that it starts from, and prepare for step 0.
 
-    Args:
-        data: the training set.
-        manifest: of the training.
-        device: of this worker.
-        workers: this one among all.
-
     Raises:
         ValueError: The backbone or the adapter cannot be loaded, or the training set is too small.
     """
@@ -166,8 +148,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0
     parameters = trainable_parameters(encoder.backbone)
-    engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers)
+    trainer = Trainer(TrainableEncoder(encoder), batches, Engine(parameters, workers), recipe, workers)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 
