@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from diffretriever import backbones
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.loader import family_class
+from diffretriever.backbones.loader import family_of
 from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, Recipe, TrainingManifest
 from diffretriever.training.adapters import (
     adapter_tensors,
@@ -35,7 +34,7 @@ class Shell:
     """As much of a backbone as its parameters are counted on."""
 
     def __init__(self, family: str, model: nn.Module) -> None:
-        self.lora_targets = family_class(backbones.FAMILIES[family]).lora_targets
+        self.lora_targets = family_of({"model_type": family}, Path()).lora_targets
         self.model = model
 
 
