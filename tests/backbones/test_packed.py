@@ -55,15 +55,6 @@ def sample(
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@torch.inference_mode()
-def test_states_equal_those_with_pads(family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
-    given = sample(side)
-    for options in ({}, {"position_ids": given.position_ids_BL}):
-        expected_TH = given.run(backbone_of(family), **options)
-        torch.testing.assert_close(given.run(packed_of(family), **options), expected_TH, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", BIDIRECTIONAL)
 @torch.inference_mode()
 def test_nested_states_equal_those_with_pads(
