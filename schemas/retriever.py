@@ -40,10 +40,10 @@ class BackboneConfig(Model):
     revision: str | None = None
     """Branch, tag or commit on the hub; None is its default branch."""
     dtype: Dtype = "auto"
-    """Precision of the weights; `auto`: bfloat16 on a GPU, on a CPU whichever a short probe finds faster. `float8`: the
-    matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in bfloat16, for GPUs from
-    compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it is slow, and there to
-    measure what the rounding costs. Not for training."""
+    """Precision of the weights; `auto`: bfloat16 on a GPU and on a CPU with instructions for it (x86 AVX-512 or AMX),
+    else float32. `float8`: the matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in
+    bfloat16, for GPUs from compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it
+    is slow, and there to measure what the rounding costs. Not for training."""
     attention: Literal["auto", "packed", "sdpa"] = "auto"
     """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision,
     on a CPU in bfloat16, and for an adapter of slots alone (`adapter_on: slots`); else SDPA."""

@@ -16,7 +16,6 @@ from diffretriever.backbones import Backbone
 from tests.backbones.helpers import Batch
 
 PREFIX = "base_model.model."
-AdapterOf = Callable[[str], Path]
 
 
 def merge_by_hand(checkpoint: Path, adapter: Path, folder: Path, *, without: str = "\n") -> Path:

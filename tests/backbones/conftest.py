@@ -10,6 +10,7 @@ import pytest
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.testing import FAMILIES
+from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf
 
@@ -21,6 +22,13 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     for name in FAMILIES:
         write_random_checkpoint(name, root / name)
     return lambda name: root / name
+
+
+@pytest.fixture(scope="session")
+def adapter_of(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
+    """The folder of an adapter for a family's random checkpoint: not to be changed."""
+    root = tmp_path_factory.mktemp("adapters")
+    return cache(lambda name: write_random_adapter(folder_of(name), root / name))
 
 
 @pytest.fixture(scope="session")

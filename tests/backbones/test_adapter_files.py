@@ -12,26 +12,16 @@ import torch
 from torch import Tensor
 
 from diffretriever.backbones import load_backbone, source
-from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.adapter_cases import PREFIX, AdapterOf, edit_adapter_config, edit_tensors
+from tests.backbones.adapter_cases import PREFIX, edit_adapter_config, edit_tensors
 from tests.backbones.helpers import FolderOf
 
 Q = "model.layers.0.self_attn.q_proj"
 A, B = (f"{PREFIX}{Q}.lora_{half}.weight" for half in "AB")
 
 
-@pytest.fixture(scope="session")
-def adapter_of(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> AdapterOf:
-    """The folder of an adapter for a family's random checkpoint: not to be changed."""
-    root = tmp_path_factory.mktemp("adapters")
-    for name in ("dream", "llada"):
-        write_random_adapter(folder_of(name), root / name)
-    return lambda name: root / name
-
-
 @pytest.fixture
-def changed(adapter_of: AdapterOf, tmp_path: Path) -> Path:
+def changed(adapter_of: FolderOf, tmp_path: Path) -> Path:
     """A copy of Dream's adapter, to be changed."""
     return Path(shutil.copytree(adapter_of("dream"), tmp_path / "changed"))
 
@@ -70,7 +60,7 @@ def test_a_half_alone(lost: str, left: str, changed: Path, folder_of: FolderOf) 
     refused(folder_of("dream"), changed, rf"'{left}' has no lora_{lost[-8]} beside it")
 
 
-def test_a_targeted_module_without_tensors(changed: Path, adapter_of: AdapterOf, folder_of: FolderOf) -> None:
+def test_a_targeted_module_without_tensors(changed: Path, adapter_of: FolderOf, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if k not in {A, B}})
     refused(folder_of("dream"), changed, f"config targets '{Q}', but the file has no tensors for it")
     edit_adapter_config(changed, layers_to_transform=[1])
@@ -90,13 +80,11 @@ def test_a_targeted_module_without_tensors(changed: Path, adapter_of: AdapterOf,
         ({"kv_heads": 4}, "k_proj.lora_B.weight' has shape"),
     ],
 )
-def test_an_adapter_for_another_size(
-    sizes: dict[str, Any], message: str, adapter_of: AdapterOf, tmp_path: Path
-) -> None:
+def test_an_adapter_for_another_size(sizes: dict[str, Any], message: str, adapter_of: FolderOf, tmp_path: Path) -> None:
     refused(write_random_checkpoint("dream", tmp_path, tokenizer=False, **sizes), adapter_of("dream"), message)
 
 
-def test_an_adapter_for_another_family(adapter_of: AdapterOf, folder_of: FolderOf) -> None:
+def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf) -> None:
     refused(folder_of("dream"), adapter_of("llada"), r"model\.transformer\..* belongs to no linear layer")
 
 
@@ -136,7 +124,7 @@ def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_pat
         load_backbone(changed, device="cpu")
 
 
-def test_revisions(adapter_of: AdapterOf, folder_of: FolderOf) -> None:
+def test_revisions(adapter_of: FolderOf, folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match="adapter_revision 'main' has no meaning without an adapter"):
         load_backbone(folder_of("dream"), device="cpu", adapter_revision="main")
     with pytest.raises(ValueError, match="revision 'main' has no meaning for"):
@@ -144,7 +132,7 @@ def test_revisions(adapter_of: AdapterOf, folder_of: FolderOf) -> None:
 
 
 def test_a_hub_id_is_fetched_without_code(
-    adapter_of: AdapterOf, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
+    adapter_of: FolderOf, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
 

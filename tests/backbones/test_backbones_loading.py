@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedConfig, Qwen2ForCausalLM
+from transformers import PreTrainedConfig
 
-from diffretriever.backbones import Backbone, decoder, load_backbone
-from diffretriever.backbones.dream import DreamBackbone
+from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.schemas.retriever import BackboneConfig
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
@@ -34,28 +33,6 @@ def test_shards_make_no_difference(family: str, backbone: Backbone, tmp_path: Pa
     batch = pad(texts(7, 12))
     assert torch.equal(hidden(sharded, batch), hidden(backbone, batch))
     assert sharded.weights_digest != backbone.weights_digest
-
-
-def test_the_attributes_are_the_checkpoints(family: str, backbone: Backbone) -> None:
-    assert backbone.family == {"dream": "Dream", "llama3": "llama"}.get(family, family)
-    assert backbone.is_causal == (family in {"qwen2", "llama3"})
-    assert backbone.hidden_size == 64
-    assert backbone.model.config.num_key_value_heads == 2 if family in {"dream", "qwen2", "llama3"} else True
-    assert backbone.device.type == "cpu"
-    assert 0 <= backbone.vocabulary.pad_token_id < backbone.vocab_size
-
-
-def test_a_larger_vocabulary_than_the_tokenizers(family: str, tmp_path: Path) -> None:
-    backbone = load(write_random_checkpoint(family, tmp_path, hidden_size=8, heads=2, layers=1, vocab_size=152064))
-    batch = pad([torch.tensor([1, 152063])])
-    with torch.inference_mode():
-        assert backbone.forward(*batch).logits.shape == (1, 1, 152064)
-
-
-def test_an_unknown_config_field_is_an_error(copied: Path) -> None:
-    edit_config(copied, query_norm=True)
-    with pytest.raises(ValueError, match=r"config\.json: unknown field 'query_norm' \(= True\)"):
-        load(copied)
 
 
 def test_the_fields_of_every_transformers_config_are_harmless_at_their_defaults(copied: Path) -> None:
@@ -165,47 +142,6 @@ def test_old_rotary_buffers_are_harmless(folder_of: FolderOf, tmp_path: Path) ->
     folder = Path(shutil.copytree(folder_of("llama3"), tmp_path / "copy"))
     rewrite_weights(folder, added={"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
     load(folder)
-
-
-@pytest.mark.parametrize("name", ["dream", "qwen2", "llama3", "llada"])
-def test_the_rotary_base_is_the_checkpoints(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
-    edit_config(folder, rope_theta=77.0)
-    changed = load(folder)
-    assert changed.model.config.rope_parameters["rope_theta"] == 77.0
-    expected = 77.0 ** (-torch.arange(0, 16, 2) / 16)
-    torch.testing.assert_close(changed.model.model.rotary_emb.inv_freq, expected)
-    batch = pad(texts(12))
-    assert (hidden(changed, batch) - hidden(load(folder_of(name)), batch)).abs().max() > 1e-3
-
-
-def test_a_model_that_rotates_otherwise_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "plain_rope", lambda base: {"rope_type": "default", "rope_theta": 2 * base})
-    with pytest.raises(
-        ValueError, match=r"config\.json: the loaded model does not rotate with base 1000000\.0: install"
-    ):
-        load(folder_of("dream"))
-
-
-def test_a_model_that_looks_the_other_way_is_refused(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = DreamBackbone.decoder_config
-    monkeypatch.setattr(
-        DreamBackbone, "decoder_config", lambda *given, **of: config(*given, **of | {"is_causal": True})
-    )
-    with pytest.raises(ValueError, match="has is_causal True, family 'Dream' needs False: install transformers"):
-        load(folder_of("dream"))
-
-
-def test_tensors_that_were_not_loaded_are_named(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_all = Qwen2ForCausalLM.from_pretrained
-
-    def forgetful(*given: Any, **settings: Any) -> Any:
-        model, report = load_all(*given, **settings)
-        return model, report | {"missing_keys": {"lm_head.weight"}}
-
-    monkeypatch.setattr(Qwen2ForCausalLM, "from_pretrained", forgetful)
-    with pytest.raises(ValueError, match=r"did not load every tensor .*'lm_head\.weight'.*: install it in the version"):
-        load(folder_of("dream"))
 
 
 def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from diffretriever.backbones import checkpoint, device, load_backbone, source
+from diffretriever.backbones import device, load_backbone, source
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
@@ -103,26 +103,11 @@ def test_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.resolve_dtype("float16", cpu) == torch.float16
     assert device.resolve_dtype("auto", gpu) == torch.bfloat16
     assert device.resolve_dtype("auto", cpu) in {torch.bfloat16, torch.float32}
-    for speedup, chosen in ((1.1, torch.float32), (2.0, torch.bfloat16)):
-        monkeypatch.setattr(device, "_bf16_speedup", lambda speedup=speedup: speedup)
+    for has_bfloat16, chosen in ((False, torch.float32), (True, torch.bfloat16)):
+        monkeypatch.setattr(device, "computes_bfloat16", lambda has=has_bfloat16: has)
         assert device.resolve_dtype("auto", cpu) == chosen
     with pytest.raises(ValueError, match="unknown dtype 'int4'"):
         device.resolve_dtype("int4", cpu)
-
-
-def test_without_bfloat16_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product takes half a second there, and the probe took as long as all else that a job begins with."""
-
-    def timed(_: torch.dtype) -> float:
-        pytest.fail("the processor has no instructions for bfloat16")
-
-    monkeypatch.setattr(device, "computes_bfloat16", lambda: False)
-    monkeypatch.setattr(device, "_gemm_seconds", timed)
-    device._bf16_speedup.cache_clear()
-    try:
-        assert device.resolve_dtype("auto", torch.device("cpu")) == torch.float32
-    finally:
-        device._bf16_speedup.cache_clear()
 
 
 def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,16 +130,3 @@ def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         assert device.resolve_attention("auto", gpu, dtype, packs=packs) == expected
-
-
-def test_large_files_are_sampled(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = checkpoint.Checkpoint.open(folder_of("llada"))
-    whole = opened.digest()
-    monkeypatch.setattr(checkpoint, "WHOLE_FILE", 1000)
-    monkeypatch.setattr(checkpoint, "CHUNK", 100)
-    size = opened.files[0].stat().st_size
-    ranges = checkpoint._sampled_ranges(size, 50)
-    assert ranges[0] == (0, 50)
-    assert ranges[1] == (0, 100)
-    assert ranges[-1] == (size - 100, 100)
-    assert len({opened.digest(), opened.digest(), whole}) == 2

@@ -40,20 +40,6 @@ def test_special_tokens(family: str, backbone: Backbone) -> None:
     assert len(backbone.vocabulary.tokenizer) <= backbone.vocab_size
 
 
-def test_special_tokens_are_one_token_in_text(family: str, backbone: Backbone) -> None:
-    token = SPECIAL[family]["turn_end"]
-    assert (
-        backbone.vocabulary.tokenizer(f"bees{token}", add_special_tokens=False)["input_ids"][-1]
-        == backbone.vocabulary.turn_end_id
-    )
-
-
-@pytest.mark.parametrize("name", sorted(CHATS))
-def test_text_survives_byte_level_tokens(name: str, backbone_of: BackboneOf) -> None:
-    tokenizer = backbone_of(name).vocabulary.tokenizer
-    assert tokenizer.decode(tokenizer(TEXT, add_special_tokens=False)["input_ids"]) == TEXT
-
-
 @pytest.mark.parametrize("name", sorted(CHATS))
 def test_chat_templates(name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U "}]

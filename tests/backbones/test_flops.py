@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from diffretriever.backbones import load_backbone
-from diffretriever.backbones.flops import Matrices, reached_flops
+from diffretriever.backbones.flops import Matrices
 from tests.backbones.helpers import FolderOf, pad, texts
 
 
@@ -29,20 +29,3 @@ def test_by_hand() -> None:
     matrices, lengths = Matrices(frozen=10, trained=2, layers=1, width=5), np.array([3, 1])
     assert matrices.forward_flops(lengths) == 4 * 2 * 12 + 4 * 5 * (9 + 1)
     assert matrices.training_flops(lengths) == 4 * (4 * 10 + 6 * 2) + 12 * 5 * (9 + 1)
-
-
-def test_what_a_device_reaches_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    products = []
-
-    def mm(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
-        products.append(left.dtype)
-
-    # A clock that goes on by a tenth of a second at each look.
-    looks = iter(range(1000))
-    monkeypatch.setattr("diffretriever.backbones.flops.time.perf_counter", lambda: next(looks) / 10)
-    monkeypatch.setattr(torch, "mm", mm)
-    reached_flops.cache_clear()
-    found = [reached_flops(torch.device("cpu"), torch.bfloat16) for _ in range(2)]
-    reached_flops.cache_clear()
-    assert found == [pytest.approx(2 * 768**3 / 0.1)] * 2
-    assert products == [torch.bfloat16] * 4, "one to warm up, three that are measured"

@@ -7,17 +7,15 @@ keys and values, D size of a head, M tokens that are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone, packed
-from diffretriever.backbones.packed import Part, Spans, Way, way_of
-from diffretriever.testing.checkpoints import write_random_checkpoint
+from diffretriever.backbones.packed import Part, Spans, way_of
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5
@@ -54,15 +52,6 @@ def sample(
     natural_BL = (mask_BL.bool() & ~is_slot_BL).cumsum(1) - 1
     position_ids_BL = torch.where(is_slot_BL, 500 - 16 * slots_BL, natural_BL).clamp(min=0)
     return Sample(ids_BL, mask_BL, torch.arange(ids_BL.shape[1]).expand(ids_BL.shape), position_ids_BL, slots_BL)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.inference_mode()
-def test_states_equal_those_with_pads(family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
-    given = sample(side)
-    for options in ({}, {"position_ids": given.position_ids_BL}):
-        expected_TH = given.run(backbone_of(family), **options)
-        torch.testing.assert_close(given.run(packed_of(family), **options), expected_TH, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -108,45 +97,6 @@ def test_gradients_equal_those_with_pads(
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
-@pytest.fixture
-def rows_of_layers(family: str, packed_of: BackboneOf) -> Iterator[list[int]]:
-    """Tokens that each linear layer of the packed backbone computes."""
-    computed: list[int] = []
-    handles = [
-        module.register_forward_pre_hook(lambda _, given: computed.append(given[0].shape[:-1].numel()))
-        for module in packed_of(family).model.modules()
-        if isinstance(module, nn.Linear | nn.LayerNorm)
-    ]
-    yield computed
-    for handle in handles:
-        handle.remove()
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@torch.inference_mode()
-def test_no_layer_computes_a_pad(
-    family: str, nested: bool, packed_of: BackboneOf, rows_of_layers: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backbone = packed_of(family)
-    if nested and (backbone.is_causal or backbone.window):
-        pytest.skip("has no nested slots, or computes them with pads")
-    attended: list[int] = []
-    attend = packed.attend_text_by_text
-
-    def counted(part: Part, way: Way, query_TND: Tensor, *rest: Any) -> Tensor:
-        attended.append(len(query_TND))
-        return attend(part, way, query_TND, *rest)
-
-    monkeypatch.setattr(packed, "attend_text_by_text", counted)
-    given = sample()
-    given.run(backbone, slots=given.slots_BL, nested=nested)
-    tokens = int(given.mask_BL.sum())
-    assert tokens < given.mask_BL.numel()
-    assert rows_of_layers
-    assert set(rows_of_layers) == {tokens}
-    assert sum(attended) == tokens * backbone.model.config.num_hidden_layers
-
-
 def naive(  # noqa: PLR0913 (as torch has it)
     query: Tensor,
     key: Tensor,
@@ -177,21 +127,6 @@ def naive(  # noqa: PLR0913 (as torch has it)
             scores_NM = torch.einsum("nd,mnd->nm", query_ND, key[seen]) * (scale or query.shape[-1] ** -0.5)
             found.append(torch.einsum("nm,mnd->nd", scores_NM.softmax(-1), value[seen]))
     return torch.stack(found)
-
-
-@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 2), (0, 3), (100, 100)])
-@pytest.mark.parametrize("key_heads", [4, 2])
-def test_attention_text_by_text(window: tuple[int, int], key_heads: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries, keys = torch.tensor([3, 3, 1, 5, 7, 7]), torch.tensor([6, 6, 1, 9, 7, 7])
-    query_TND = torch.randn(int(queries.sum()), 4, 8, generator=generator)
-    key_MGD, value_MGD = (torch.randn(int(keys.sum()), key_heads, 8, generator=generator) for _ in range(2))
-    part = Part(slice(0, len(query_TND)), Spans.of(queries, CPU), Spans.of(keys, CPU), None, window)
-    found = packed.attend_text_by_text(part, "sdpa", query_TND, key_MGD, value_MGD, 0.3, 0.0)
-    offsets = (part.queries.offsets_E, part.keys.offsets_E, part.queries.longest, part.keys.longest)
-    grouped = key_heads != 4
-    expected = naive(query_TND, key_MGD, value_MGD, *offsets, scale=0.3, window_size=window, enable_gqa=grouped)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
@@ -251,30 +186,3 @@ def test_slots_out_of_order_are_refused(packed_of: BackboneOf) -> None:
     slots_BL = torch.where(given.slots_BL >= 0, 9 - given.slots_BL, -1)
     with pytest.raises(ValueError, match="must be numbered in the order of a text's tokens"):
         given.run(packed_of("bert"), slots=slots_BL, nested=True)
-
-
-def test_a_row_without_a_layout_is_not_taken_for_one_text(packed_of: BackboneOf) -> None:
-    with pytest.raises(AssertionError, match="all texts would be one"):
-        packed_of("dream").model.base_model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
-
-
-def test_a_family_that_does_not_pack(
-    family: str, folder_of: FolderOf, backbone_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(type(backbone_of(family)), "packs", False)
-    with pytest.raises(ValueError, match="'packed' is not for this model"):
-        load_backbone(folder_of(family), device="cpu", attention="packed")
-
-
-def test_checkpointing_recomputes_the_same(packed_of: BackboneOf, tmp_path: Path) -> None:
-    folder = write_random_checkpoint("qwen2", tmp_path)
-    given, gradients = sample(), []
-    for checkpointing in (False, True):
-        backbone = load_backbone(folder, device="cpu", attention="packed")
-        if checkpointing:
-            backbone.model.activation_checkpointing_enable({"use_reentrant": False})
-            backbone.model.train()
-        given.run(backbone).square().sum().backward()
-        gradients.append([p.grad for p in backbone.model.base_model.parameters()])
-    for plain, recomputed in zip(*gradients, strict=True):
-        torch.testing.assert_close(plain, recomputed)

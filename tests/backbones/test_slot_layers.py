@@ -16,7 +16,6 @@ from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.adapter import apply_slot_layers
-from diffretriever.backbones.base import nested_mask
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
@@ -24,7 +23,6 @@ from diffretriever.backbones.slot_layers import (
     most_slots,
     parts_of,
     read_slot_layers,
-    slot_shapes,
 )
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
@@ -121,15 +119,6 @@ def test_more_slots_than_vectors(with_layers: Backbone) -> None:
         with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
 
 
-def test_who_sees_whom() -> None:
-    mask_BLL = nested_mask(SLOTS_BL, BATCH.mask_BL.bool(), torch.float32)[:, 0]
-    for row, slots_L in enumerate(SLOTS_BL.tolist()):
-        for looking, own in enumerate(slots_L):
-            for seen, other in enumerate(slots_L):
-                visible = bool(BATCH.mask_BL[row, seen]) and (other == -1 or (own >= 0 and other <= own))
-                assert mask_BLL[row, looking, seen] == (0 if visible else torch.finfo(torch.float32).min)
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
 @pytest.mark.parametrize("family", BIDIRECTIONAL)
 def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str, folder_of: FolderOf) -> None:
@@ -188,17 +177,7 @@ def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp
         read_slot_layers(tmp_path, 4, 9)
 
 
-def test_half_a_file(tmp_path: Path) -> None:
-    (tmp_path / SLOTS_FILE).write_bytes(b"half")
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
-        read_slot_layers(tmp_path, 4, 9)
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
-        slot_shapes(tmp_path)
-
-
 def test_shapes_are_known_without_values(tmp_path: Path) -> None:
-    assert slot_shapes(tmp_path) == {}
     assert most_slots(tmp_path) is None
     save_file(random_layers(4).tensors(), tmp_path / SLOTS_FILE)
-    assert slot_shapes(tmp_path) == {"embeddings": (3, 4), "token_head": (4, 4)}
     assert most_slots(tmp_path) == 3

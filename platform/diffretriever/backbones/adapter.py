@@ -1,8 +1,7 @@
 """An adapter put on a loaded backbone: LoRA added into the weights or beside them through PEFT, and slot layers.
 
-LoRA's tensors find their modules in pairs, by the model's own names or the family's original ones: the authors'
-adapters for LLaDA name modules as LLaDA's code does, adapters trained on a backbone of
-this library as transformers does.
+Modules have the model's names or the family's original ones: the authors' adapters for LLaDA name modules as LLaDA's
+code does, adapters trained with this library as transformers does.
 
 Legend: R rank, I inputs and O outputs of the matrix that is adapted.
 """
@@ -53,16 +52,15 @@ def apply_adapter(
     """Put an adapter on a backbone in place, and into its digest.
 
     Args:
-        backbone: As loaded, without an adapter.
-        adapter: What `AdapterFiles.open` read.
-        checkpoint_name: The model's name of a tensor → the checkpoint's.
+        backbone: without an adapter.
+        adapter: its files.
+        checkpoint_name: the model's name of a tensor → the checkpoint's.
         head: `drop` leaves out the adapter's part on the output head.
         merge: True adds scale · B A into each matrix, computed in float32 and rounded once. False keeps A and B as
-            float32 parameters of PEFT's layers, which can be trained further; the other weights are then frozen.
+            float32 parameters of PEFT's layers, for training; the other weights are then frozen.
 
     Raises:
-        ValueError: The adapter does not fit the backbone; see `match_modules`. Or nothing of it is left without its
-            head.
+        ValueError: The adapter does not fit the backbone, or all of it is on the dropped head.
     """
     model = backbone.model
     parts = match_modules(adapter, model, module_names(model, checkpoint_name))
@@ -97,8 +95,8 @@ def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> d
     """Return the adapter's changes by the model's names of the modules.
 
     Raises:
-        ValueError: Naming the tensor and the file: it has no module, no other half, another shape than the module
-            or the config's rank ask for, comes twice or is not finite; or a targeted module has no tensors.
+        ValueError: A tensor has no module, lacks its other half, has a wrong shape, comes twice or is not finite; or a
+            targeted module has no tensors.
     """
     keys: dict[str, dict[str, str]] = {}
     for key in adapter.tensors:
@@ -114,10 +112,9 @@ def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> d
 
 
 def module_names(model: Any, checkpoint_name: Callable[[str], str]) -> dict[str, str]:
-    """Return every name an adapter may give a linear layer → the model's own name of it.
+    """Return the names of each linear layer in adapters → in the model.
 
-    These are the model's own, with or without the prefix of its layers (adapters trained on a model without an
-    output head lack it), and that of the family's checkpoints.
+    They are the model's, with or without the prefix of its layers, and those of the family's checkpoints.
     """
     names: dict[str, str] = {}
     for own, module in model.named_modules():
@@ -201,11 +198,6 @@ def _insert(model: Any, parts: Mapping[str, LowRank], adapter: AdapterFiles) -> 
         layer = model.get_submodule(name)
         layer.lora_A["default"].weight = nn.Parameter(_float32(part.a_RI, layer.weight))
         layer.lora_B["default"].weight = nn.Parameter(_float32(part.b_OR, layer.weight))
-        if layer.scaling["default"] != part.scale:
-            raise ValueError(
-                f"{adapter.file}: PEFT scales '{name}' by {layer.scaling['default']}, its config says {part.scale}: "
-                "install peft in the version of constraints.txt, or merge the adapter."
-            )
     model.eval()
 
 

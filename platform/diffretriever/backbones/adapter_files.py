@@ -71,7 +71,7 @@ _KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """What a folder holds: the config's fields that say something, and the tensors by the file's own names."""
+    """The config's fields that are set, and the tensors by their names in the file."""
 
     file: Path
     config: dict[str, Any]
@@ -82,18 +82,13 @@ class AdapterFiles:
         """Read an adapter.
 
         Raises:
-            ValueError: A file is missing or unreadable, the folder holds a full checkpoint, or a field of the config
-                is unknown, missing or of a value that is not supported.
+            ValueError: A file is missing or damaged, or a field of the config is unknown, missing or not supported.
         """
         file = folder / WEIGHT_FILE
         return cls(file, _read_config(folder), read_tensors(file))
 
     def parse(self, key: str) -> tuple[str, str]:
-        """Return the module's name in a tensor's name, and which half it is: `A` [R, I] or `B` [O, R].
-
-        Raises:
-            ValueError: It is no half of a LoRA adapter on a linear layer.
-        """
+        """Split a tensor's name into its module and its half: `A` [R, I] or `B` [O, R]."""
         match = _KEY.fullmatch(key)
         if match is None:
             raise ValueError(
@@ -103,11 +98,11 @@ class AdapterFiles:
         return match["module"], match["half"]
 
     def rank(self, module: str) -> int:
-        """Return the rank the config gives a module, under the file's name of it."""
+        """Return the rank of a module, by its name in the file."""
         return int(self._patterned("rank_pattern", "r", module))
 
     def alpha(self, module: str) -> float:
-        """Return the module's alpha, likewise."""
+        """Return the alpha of a module."""
         return float(self._patterned("alpha_pattern", "lora_alpha", module))
 
     def scale(self, module: str) -> float:
@@ -134,11 +129,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Read a file of an adapter.
-
-    Raises:
-        ValueError: It is not there, not whole, or holds nothing.
-    """
+    """Read a file of an adapter; `ValueError` if it is missing, damaged or empty."""
     if not file.is_file():
         raise ValueError(f"{file} does not exist: of adapters only safetensors are read.")
     try:

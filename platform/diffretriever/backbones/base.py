@@ -21,7 +21,7 @@ from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.cpu_tuning import keep_freed_memory
 from diffretriever.backbones.device import moved, resolve_attention
 from diffretriever.backbones.graphs import PassGraphs, Shape
-from diffretriever.backbones.inputs import PassInputs, check_inputs, whole_steps
+from diffretriever.backbones.inputs import PassInputs, check_inputs
 from diffretriever.backbones.linear import SlotAdapter, block_weights
 from diffretriever.backbones.logits import as_states, chosen_logits
 from diffretriever.backbones.packed import KERNEL, PackedBatch
@@ -30,26 +30,20 @@ from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
 
 TEXTS_APART = 128
-"""Tokens of a row from which on texts run before their slots, where an adapter changes these alone.
-
-For fewer, a second look at the weights takes longer than the adapter's products for texts (measured on a CPU).
-"""
+"""Tokens from which on texts run before their slots, if an adapter changes slots alone: faster then (CPU, measured)."""
 
 
 class BackboneOutput(NamedTuple):
-    """What one pass gives at the positions asked for, in the backbone's dtype and on its device."""
+    """The result of a pass at the requested positions, in the backbone's dtype and on its device."""
 
     hidden: Tensor
-    """[B, P, H]: hidden states after the final norm, that is, what the output head reads."""
+    """[B, P, H]: hidden states after the final norm."""
     logits: Tensor
     """[B, P, V], or [B, P, T] where token ids were given; P is less where fewer positions were asked for."""
 
 
 class Backbone(ABC):
-    """Weights that turn token ids into hidden states and logits, the same for a text in any batch.
-
-    A family is a subclass in a file of its own, and a line in `diffretriever.backbones.FAMILIES`.
-    """
+    """Weights that turn token ids into hidden states and logits, the same for a text in any batch."""
 
     family: ClassVar[str]
     """`model_type` of the checkpoints it reads."""
@@ -64,8 +58,6 @@ class Backbone(ABC):
     """Pattern of tensors in a checkpoint that the model has no use for."""
     lora_targets: ClassVar[tuple[str, ...]]
     """Ends of the names, as transformers spells them, of every matrix in a layer: attention's and feed-forward's."""
-    packs: ClassVar[bool] = False
-    """Whether its module takes texts in one row without pads: it hands what it is given on to its attention."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         self.model = model
@@ -91,20 +83,13 @@ class Backbone(ABC):
         attention: str,
         accepted_fields: Collection[str] = (),
     ) -> Self:
-        """Check the checkpoint against what this family understands, and load it in evaluation mode.
-
-        Args:
-            checkpoint: What to load.
-            dtype: Precision of the weights and of all results.
-            device: Where to compute.
-            attention: A name that `device.resolve_attention` knows.
-            accepted_fields: Unknown fields of the config to take as having no effect.
+        """Check the checkpoint and load it in evaluation mode; see `loader.load_backbone`.
 
         Raises:
             ValueError: A config field or tensor is unknown, missing or of the wrong kind.
         """
         cls.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
-        kernel = resolve_attention(attention, device, dtype, packs=cls.packs)
+        kernel = resolve_attention(attention, device, dtype, packs=True)
         model = load_model(
             cls.model_class(checkpoint),
             cls.model_config(checkpoint),
@@ -146,42 +131,24 @@ class Backbone(ABC):
         return hidden_BPH
 
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass with nested slots, as the transformers module takes it.
-
-        Args:
-            slots_BL: as `nested_mask` takes it, on the backbone's device.
-            real_BL: bool, False at pads, likewise.
-        """
+        """Return the attention mask of a pass with nested slots, as the transformers module takes it."""
         return nested_mask(slots_BL, real_BL, self.dtype)
 
     def padded_attention(self, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass without nested slots, as `nested_attention` returns one of those with.
-
-        Args:
-            real_BL: bool, False at pads, on the backbone's device.
-        """
+        """Return the attention mask of a pass without nested slots; `real_BL` is False at pads."""
         if not self.is_causal:
             return self.nested_attention(torch.full_like(real_BL, -1, dtype=torch.long), real_BL)
         column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
         return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
 
     def freeze(self) -> None:
-        """Get ready for passes without gradients: on a CPU weights are put in blocks, and freed memory is kept.
-
-        States stay the same bit for bit. See `linear.block_weights` and `cpu_tuning`.
-        """
+        """Prepare for passes without gradients (`linear.block_weights`, `cpu_tuning`); states stay bit for bit."""
         block_weights(self.model.base_model)
         if self.device.type == "cpu":
             keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile the layers: norms, rotary positions and activations then take few kernels. Not for training.
-
-        All layers have one code, so one graph serves all; it takes any number of texts and tokens. The first passes
-        take half a minute. States stay the same up to the rounding of sums.
-
-        Args:
-            backend: of torch.compile.
+        """Compile the layers, for inference: one graph serves all of them. The first passes take half a minute.
 
         Raises:
             ValueError: the adapter changes slots alone.
@@ -193,7 +160,7 @@ class Backbone(ABC):
         self._is_compiled = True
 
     def record_passes(self) -> None:
-        """Record passes over few tokens for replay, in inference mode; see `graphs`. What they are made of stays as is.
+        """Record passes over few tokens for replay in inference mode; see `graphs`. Weights must not change any more.
 
         Raises:
             ValueError: the adapter changes slots alone.
@@ -206,7 +173,6 @@ class Backbone(ABC):
 
         Gradient checkpointing would compute a pass again with the slots of a later one.
         """
-        # A head of its own reads slots alone.
         self._slot_adapter = SlotAdapter(self.model.base_model)
 
     @property
@@ -226,17 +192,12 @@ class Backbone(ABC):
     @property
     def is_packed(self) -> bool:
         """Whether texts run in one row without pads."""
-        return self._kernel == KERNEL
+        return bool(self.model.config._attn_implementation == KERNEL)  # noqa: SLF001 (no public name)
 
     @property
     def window(self) -> int | None:
         """How many tokens to either side layers see that do not see the whole text; None: all of them do."""
         return None
-
-    @property
-    def _kernel(self) -> str:
-        kernel: str = self.model.config._attn_implementation  # noqa: SLF001 (no public name)
-        return kernel
 
     @property
     def slot_layers(self) -> SlotLayers | None:
@@ -302,9 +263,9 @@ class Backbone(ABC):
             logits_of_first: of how many of the positions, the first ones, logits are computed; None: of all.
 
         Raises:
-            ValueError: Shapes do not fit each other; a text has more slots than the adapter has vectors for; nested
-                slots without `slots` or on a causal backbone; or, for tensors on the CPU (a look at values on a GPU
-                would stall it), a value is out of range or a row has no token.
+            ValueError: A text has more slots than the adapter has vectors for; nested slots without `slots` or on a
+                causal backbone; or, for tensors on the CPU (reading a GPU's values would stall it), a value is out of
+                range or a row has no token.
         """
         check_inputs(
             input_ids,
@@ -323,15 +284,10 @@ class Backbone(ABC):
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
-        """Return [M, V], on the device: the logits of final states whose directions alone are left: stored vectors.
+        """Return the logits [M, V] of stored vectors: directions, of any length, of final states.
 
-        They are those that `forward` gave at the states, up to the rounding of the directions: the states get back the
-        length that the final norm gave them. A head without biases and layers of its own (all but BERT's and
-        ModernBERT's masked-language heads) ranks tokens by the direction alone. Vectors of a readout that adds to the
-        mean of the text's states are read as that mean is: the head as published, without what was learned for slots.
-
-        Args:
-            directions_MH: floating, of any length.
+        The states get back the length that the final norm gave them, so the logits are those of `forward` up to the
+        rounding of the directions. Vectors of the readout `pooling` are read by the head alone, without slot layers.
         """
         norm = dict(self.final_norm.named_parameters())
         states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias")).to(self.dtype)
@@ -341,10 +297,10 @@ class Backbone(ABC):
         return self._logits(states_MH[None], None)[0]
 
     def _read(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
-        """Run the model once, without pads or with them, and return the states at positions [B, P, H].
+        """Run the model once and return the states at positions [B, P, H].
 
-        Small passes are replayed from a recording, which has pads, if passes are recorded. Nested slots in layers that
-        attend to a window have pads too: no two ends bound the tokens that a slot attends to.
+        Small passes are replayed, if passes are recorded. Nested slots in layers that attend to a window are padded: no
+        two ends bound the tokens that a slot attends to.
         """
         graphs = self._graphs if torch.is_inference_mode_enabled() else None
         if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
@@ -360,10 +316,10 @@ class Backbone(ABC):
         return hidden_BLH.gather(1, index_BPH)
 
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
-        """Return the final states [T, H] of a batch's tokens in one row, and their places in it [B, L] on the CPU.
+        """Return the final states [T, H] of a batch's tokens in one row, and their positions in it [B, L] on the CPU.
 
-        Texts that an adapter of slots leaves as they are run before their slots, if there are enough tokens, and no
-        gradient goes back through them, which costs most of a training step otherwise.
+        Texts that an adapter of slots does not change run before their slots, if there are enough tokens: their
+        gradients would cost most of a training step.
         """
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         assert position_ids_BL is not None, "they are placed"
@@ -384,19 +340,17 @@ class Backbone(ABC):
         return torch.cat([texts_1TH, slots_1TH], dim=1)[0], batch.places_BL
 
     def _padded_states(self, inputs: PassInputs, *, nested: bool) -> Tensor:
-        """Return the final states of a padded batch, [B, L, H] or longer."""
+        """Return the final states of a padded batch, [B, L, H]."""
+        # Compiled layers always get a mask: a graph less.
         if self._is_compiled or not bool(inputs.mask_BL.all()):
             inputs = inputs.placed()
-        if self._is_compiled:
-            inputs = inputs.padded(*whole_steps(inputs.ids_BL))
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         real_BL = moved(mask_BL, self.device, torch.bool)
         attention_mask: Any = None
         if nested and slots_BL is not None:
             attention_mask = self.nested_attention(moved(slots_BL, self.device), real_BL)
         elif position_ids_BL is not None:
-            # No mask is the faster path. With positions of the caller's own one is always given: without it
-            # transformers would take a jump in the positions for the border of a packed sequence.
+            # Without a mask transformers takes a jump in the positions for the border of a packed sequence.
             attention_mask = real_BL
         if position_ids_BL is not None:
             position_ids_BL = moved(position_ids_BL, self.device, torch.long)
@@ -437,10 +391,10 @@ class Backbone(ABC):
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to attention scores, [B, 1, L, L], so that slots are nested.
+    """Return what is added to attention scores, [B, 1, L, L], so that slot i sees the text and the slots up to itself.
 
     Args:
-        slots_BL: which slot of its text a token is, from 0 on; -1 for one that is no slot.
+        slots_BL: which slot of its text a token is, from 0 on; -1 for text.
         real_BL: bool, False at pads.
         dtype: of the attention scores.
     """

@@ -80,7 +80,8 @@ class Checkpoint:
             size = path.stat().st_size
             digest.update(f"\n{path.name} {size}\n".encode())
             with path.open("rb") as file:
-                for start, length in _sampled_ranges(size, header_bytes(file.read(8))):
+                header = 8 + int.from_bytes(file.read(8), "little")
+                for start, length in _sampled_ranges(size, header):
                     file.seek(start)
                     digest.update(file.read(length))
         return digest.hexdigest()
@@ -100,16 +101,7 @@ class ConfigFields:
     """Not read: no effect on what is computed here."""
 
     def check(self, config: Mapping[str, Any], file: Path, accepted: Collection[str] = ()) -> None:
-        """Refuse a config with a field that is unknown, missing or of a value not computed here.
-
-        Args:
-            config: What the file holds.
-            file: For messages.
-            accepted: Names of unknown fields to take as having no effect.
-
-        Raises:
-            ValueError: Naming the file and the field.
-        """
+        """Raise `ValueError` for a field of a config that is unknown (unless `accepted`), missing or not supported."""
         # A dump of a whole config has all of transformers' own fields. At another value they are as unknown as any.
         generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
@@ -128,16 +120,13 @@ class ConfigFields:
                 raise ValueError(f"{file}: field '{name}' is missing.")
         for name, allowed in self.fixed.items():
             if name in config and config[name] not in allowed:
-                raise ValueError(f"{file}: field '{name}' is {config[name]!r}; only {_listed(allowed)} is supported.")
+                supported = " or ".join(map(repr, allowed))
+                raise ValueError(f"{file}: field '{name}' is {config[name]!r}; only {supported} is supported.")
 
 
 def pick(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the named fields that are present and not null."""
     return {name: config[name] for name in names if config.get(name) is not None}
-
-
-def _listed(values: tuple[Any, ...]) -> str:
-    return " or ".join(repr(value) for value in values)
 
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -162,11 +151,6 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def header_bytes(first_8_bytes: bytes) -> int:
-    """Return the length of a safetensors header, its length field included."""
-    return 8 + int.from_bytes(first_8_bytes, "little")
-
-
 def _weight_files(folder: Path) -> tuple[Path, ...]:
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
@@ -182,11 +166,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def shards_of(index: Path) -> list[str]:
-    """Return the names of the files that model.safetensors.index.json spreads the weights over.
-
-    Raises:
-        ValueError: it cannot be used, or names a file outside of its folder.
-    """
+    """Return the weight files that model.safetensors.index.json names; `ValueError` if one is outside of its folder."""
     with understood(index, "fetch the checkpoint again"):
         names = sorted(set(read_json(index)["weight_map"].values()))
         if outside := [name for name in names if name != Path(name).name]:

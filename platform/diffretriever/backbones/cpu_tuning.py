@@ -18,8 +18,7 @@ from functools import cache
 
 import torch
 
-# Torch keeps CPU kernels that it has set up for a shape, 1,024 of a kind, and texts have hundreds of shapes: after 400
-# batches a process held 1.1 GB in place of 0.6, for no gain in speed. Read once, at a process's first product.
+# Read once, at a process's first product.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "64")
 # Of glibc's malloc.h: bytes free at the heap's end from which on they are handed back to the system
@@ -31,10 +30,9 @@ _SMALL_PASS = 256 * 384**2
 
 @cache
 def computes_bfloat16() -> bool:
-    """Whether oneDNN takes bfloat16 on this processor."""
-    found = torch.ops.mkldnn
-    is_there = torch.backends.mkldnn.is_available() and hasattr(found, "_is_mkldnn_bf16_supported")
-    return is_there and bool(found._is_mkldnn_bf16_supported())  # noqa: SLF001 (no public name)
+    """Whether this processor has instructions that multiply bfloat16 (AVX-512 or AMX), and oneDNN is there."""
+    has_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # noqa: SLF001
+    return torch.backends.mkldnn.is_available() and has_instructions
 
 
 def keep_freed_memory() -> None:

@@ -5,10 +5,9 @@ The rotary base is read from old and new spellings of config.json, and checked i
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +29,22 @@ REQUIRED = frozenset(
 )
 OPTIONAL = frozenset({"attention_dropout", "layer_types", "num_key_value_heads", "tie_word_embeddings"}) | ROPE_FIELDS
 """`num_key_value_heads` absent means one for each head."""
+COPIED = REQUIRED | {"attention_dropout", "head_dim", "num_key_value_heads", "tie_word_embeddings"}
+"""Fields that Qwen2's and Llama's configs spell alike."""
 
 
 class DecoderBackbone(Backbone):
     """A stack of rotary decoder layers, causal or not, whose rotary base is held against the checkpoint's."""
 
-    packs = True
+    module: ClassVar[Any]
+    """The transformers class that computes the family."""
     ignored_tensors = r"rotary_emb\.inv_freq$"
     lora_targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+    @classmethod
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return the transformers class."""
+        return cls.module
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
@@ -46,9 +53,18 @@ class DecoderBackbone(Backbone):
         return cls.decoder_config(checkpoint, rope_parameters=plain_rope(base), is_causal=cls.is_causal)
 
     @classmethod
-    @abstractmethod
     def decoder_config(cls, checkpoint: Checkpoint, **computed: Any) -> Any:
-        """Return the transformers config: the checkpoint's fields and the `computed` ones."""
+        """Return the transformers config: the checkpoint's fields and the `computed` ones.
+
+        Raises:
+            ValueError: A layer attends to less than the whole text.
+        """
+        config = checkpoint.config
+        if set(config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+            file = checkpoint.config_file
+            raise ValueError(f"{file}: field 'layer_types' has other than 'full_attention'; only that is supported.")
+        shared = {"num_key_value_heads": config["num_attention_heads"], "tie_word_embeddings": False}
+        return cls.module.config_class(**(shared | pick(config, COPIED)), **computed)
 
     @classmethod
     def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
@@ -77,21 +93,6 @@ class DecoderBackbone(Backbone):
         """The norm after all layers."""
         norm: nn.Module = self.model.base_model.norm
         return norm
-
-
-def shared_fields(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the fields that Qwen2's and Llama's configs spell alike.
-
-    Raises:
-        ValueError: A layer attends to anything less than the whole text.
-    """
-    if set(config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
-        raise ValueError(f"{file}: field 'layer_types' has other than 'full_attention'; only that is supported.")
-    return {
-        "num_key_value_heads": config["num_attention_heads"],
-        "tie_word_embeddings": False,
-        **pick(config, REQUIRED | {"attention_dropout", "num_key_value_heads", "tie_word_embeddings"}),
-    }
 
 
 def rope_base(config: Mapping[str, Any], file: Path) -> float:

@@ -1,10 +1,8 @@
 """Greedy decoding with cached keys and values, over causal backbones; texts share their prefix and leave when done.
 
-Columns of the cache: the prefix, pads on the left, the texts, the tokens fed since. Pads are never attended and
-positions do not count them, so that each text is computed as if it were alone.
-
-A backbone that packs texts computes the prefix and the texts without pads; their keys and values then take the columns
-of the cache, and steps, a token a text, have nothing to pad.
+Columns of the cache: the prefix, padding on the left, the texts, the tokens fed since. Padding is never attended to and
+positions do not count it. A packed backbone computes prefix and texts without padding and then spreads keys and values
+over the columns.
 
 Legend: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, T tokens of all texts,
 H hidden size, V vocabulary.
@@ -12,14 +10,14 @@ H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.inputs import default_position_ids
+from diffretriever.backbones.inputs import check_lengths, default_position_ids
 from diffretriever.backbones.packed import PackedBatch, after_prefix
 
 
@@ -49,24 +47,14 @@ class Decoder:
 
     def prefix(self, ids_P: Tensor) -> Prefix:
         """Compute the keys and values of `ids_P`, integers; none for an empty prefix."""
-        if len(ids_P) == 0:
-            return Prefix(0, ())
         cache = DynamicCache()
-        ids_BL = ids_P[None]
-        positions_BL = torch.arange(len(ids_P))[None]
-        if self.backbone.is_packed:
-            _run_packed(self.backbone, cache, ids_BL, positions_BL, torch.tensor([len(ids_P)]))
-        else:
-            _run(self.backbone, cache, ids_BL, torch.ones_like(ids_BL), positions_BL)
+        if len(ids_P):
+            positions_BL = torch.arange(len(ids_P))[None]
+            _run(self.backbone, cache, ids_P[None], positions_BL, self._first_attention(0, torch.ones(1, len(ids_P))))
         return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
 
     def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
-        """Run what comes after `prefix` in each text.
-
-        Args:
-            prefix: What all the texts start with.
-            ids_BL: Integers on the CPU, padded on the left; at least one token a row.
-            mask_BL: The same shape, 1 or True for a token.
+        """Run the texts after `prefix`, on the CPU and padded on the left, at least one token a row.
 
         Raises:
             ValueError: The texts are longer than the backbone takes.
@@ -74,39 +62,34 @@ class Decoder:
         rows = len(ids_BL)
         assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
         lengths_B = prefix.length + mask_BL.long().sum(dim=1)
-        _check_lengths(self.backbone, lengths_B)
+        check_lengths(lengths_B, self.backbone.max_length)
         shared = mask_BL.new_ones(rows, prefix.length)
         mask_BC = torch.cat([shared, mask_BL], dim=1)
         positions_BL = default_position_ids(mask_BC)[:, prefix.length :]
-        begin = self._begin_packed if self.backbone.is_packed else self._begin_padded
-        cache, hidden_BH = begin(prefix, ids_BL, mask_BC, positions_BL)
+        attention = self._first_attention(prefix.length, mask_BC)
+        cache = DynamicCache()
+        # A packed row has the prefix once, a padded batch in each row.
+        copies = 1 if self.backbone.is_packed else rows
+        for number, (keys, values) in enumerate(prefix.layers):
+            cache.update(keys.expand(copies, -1, -1, -1), values.expand(copies, -1, -1, -1), number)
+        if self.backbone.is_packed:
+            texts = PackedBatch(mask_BL, None)
+            row = (texts.row(ids_BL), texts.row(positions_BL))
+            hidden_TH = _run(self.backbone, cache, *row, attention)[0]
+            hidden_BH = hidden_TH[texts.places_BL[:, -1].to(self.backbone.device)]
+            shared_BP = torch.arange(prefix.length).expand(rows, -1)
+            places_BC = torch.cat([shared_BP, prefix.length + texts.places_BL], dim=1).to(self.backbone.device)
+            cache = _spread(cache, places_BC)
+        else:
+            hidden_BH = _run(self.backbone, cache, ids_BL, positions_BL, attention)[:, -1]
         return Decoding(self.backbone, cache, mask_BC.to(self.backbone.device), lengths_B, hidden_BH)
 
-    def _begin_padded(
-        self, prefix: Prefix, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor
-    ) -> tuple[DynamicCache, Tensor]:
-        cache = DynamicCache()
-        for number, (keys, values) in enumerate(prefix.layers):
-            cache.update(keys.expand(len(ids_BL), -1, -1, -1), values.expand(len(ids_BL), -1, -1, -1), number)
-        return cache, _run(self.backbone, cache, ids_BL, mask_BC, positions_BL)
-
-    def _begin_packed(
-        self, prefix: Prefix, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor
-    ) -> tuple[DynamicCache, Tensor]:
-        row = DynamicCache()
-        for number, (keys, values) in enumerate(prefix.layers):
-            row.update(keys, values, number)
-        mask_BL = mask_BC[:, prefix.length :]
-        texts = PackedBatch(mask_BL, None)
-        hidden_TH = _run_packed(
-            self.backbone, row, texts.row(ids_BL), texts.row(positions_BL), mask_BL.long().sum(dim=1)
-        )
-        shared_BP = torch.arange(prefix.length).expand(len(ids_BL), -1)
-        places_BC = torch.cat([shared_BP, prefix.length + texts.places_BL], dim=1).to(self.backbone.device)
-        cache = DynamicCache()
-        for number, layer in enumerate(row.layers):
-            cache.update(_spread(layer.keys, places_BC), _spread(layer.values, places_BC), number)
-        return cache, hidden_TH[texts.places_BL[:, -1].to(self.backbone.device)]
+    def _first_attention(self, prefix: int, mask_BC: Tensor) -> dict[str, Any]:
+        """Return the mask or the layout of a pass over all columns after the first `prefix` ones."""
+        if not self.backbone.is_packed:
+            return {"attention_mask": mask_BC.to(self.backbone.device, torch.bool)}
+        lengths_B = mask_BC[:, prefix:].long().sum(dim=1)
+        return {"packed_layout": after_prefix(prefix, lengths_B, self.backbone.device, self.backbone.dtype)}
 
 
 class Decoding:
@@ -143,48 +126,34 @@ class Decoding:
         """
         positions_BL = self._lengths_B[:, None]
         self._lengths_B = self._lengths_B + 1
-        _check_lengths(self._backbone, self._lengths_B)
+        check_lengths(self._lengths_B, self._backbone.max_length)
         self._mask_BC = torch.cat([self._mask_BC, self._mask_BC.new_ones(len(ids_B), 1)], dim=1)
-        self.hidden_BH = _run(self._backbone, self._cache, ids_B[:, None], self._mask_BC, positions_BL)
+        real_BC = self._mask_BC.bool()
+        # Of a packed attention transformers makes no masks: a step's is one row, the same for all heads.
+        mask = {"attention_mask": real_BC[:, None, None] if self._backbone.is_packed else real_BC}
+        self.hidden_BH = _run(self._backbone, self._cache, ids_B[:, None], positions_BL, mask)[:, -1]
         return self.hidden_BH
 
 
-def _run_packed(
-    backbone: Backbone, cache: DynamicCache, ids_1T: Tensor, positions_1T: Tensor, lengths_B: Tensor
+def _run(
+    backbone: Backbone, cache: DynamicCache, ids_BL: Tensor, positions_BL: Tensor, attention: dict[str, Any]
 ) -> Tensor:
-    """Append texts without pads, of `lengths_B` tokens, to the cache's one row and return their states [T, H]."""
-    output = backbone.model.base_model(
-        input_ids=ids_1T.to(backbone.device, torch.long),
-        position_ids=positions_1T.to(backbone.device, torch.long),
-        past_key_values=cache,
-        use_cache=True,
-        packed_layout=after_prefix(cache.get_seq_length(), lengths_B, backbone.device, backbone.dtype),
-    )
-    hidden_TH: Tensor = output.last_hidden_state[0]
-    return hidden_TH
-
-
-def _spread(values: Tensor, places_BC: Tensor) -> Tensor:
-    """Return rows of the cache's one row [1, heads, tokens, D]: [B, heads, C, D]."""
-    return values[0][:, places_BC].transpose(0, 1)
-
-
-def _run(backbone: Backbone, cache: DynamicCache, ids_BL: Tensor, mask_BC: Tensor, positions_BL: Tensor) -> Tensor:
-    """Append `ids_BL` to the cache and return the state [B, H] at the last column."""
-    real_BC = mask_BC.to(backbone.device, torch.bool)
+    """Append tokens to the cache and return their states [B, L, H]."""
     output = backbone.model.base_model(
         input_ids=ids_BL.to(backbone.device, torch.long),
-        # Of an attention of our own transformers makes no masks: a step's is one row, the same for all heads.
-        attention_mask=real_BC[:, None, None] if backbone.is_packed else real_BC,
         position_ids=positions_BL.to(backbone.device, torch.long),
         past_key_values=cache,
         use_cache=True,
+        **attention,
     )
-    hidden_BH: Tensor = output.last_hidden_state[:, -1]
-    return hidden_BH
+    hidden_BLH: Tensor = output.last_hidden_state
+    return hidden_BLH
 
 
-def _check_lengths(backbone: Backbone, lengths_B: Tensor) -> None:
-    longest = int(lengths_B.max())
-    if longest > backbone.max_length:
-        raise ValueError(f"a row has {longest} tokens; this backbone takes {backbone.max_length}: truncate it.")
+def _spread(row: DynamicCache, places_BC: Tensor) -> DynamicCache:
+    """Return a cache whose columns are places in a cache of one row."""
+    cache = DynamicCache()
+    for number, layer in enumerate(row.layers):
+        keys, values = (each[0][:, places_BC].transpose(0, 1) for each in (layer.keys, layer.values))
+        cache.update(keys, values, number)
+    return cache

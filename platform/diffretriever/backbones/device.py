@@ -6,7 +6,6 @@ queued, and an event shows when their results are there.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,17 +30,12 @@ FLOAT8 = "float8"
 ATTENTIONS = ("auto", "packed", "sdpa")
 _FORCES_TF32 = "NVIDIA_TF32_OVERRIDE"
 _VARLEN_CAPABILITY = (8, 0)
-BF16_MARGIN = 1.3
-"""How many times faster bfloat16 must be on a CPU to be worth its rounding."""
 
 
 def resolve_device(device: str = "auto") -> torch.device:
     """Return the device named `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
 
-    From then on this process computes fp32 products in fp32, whatever its environment set before. The bounds of exact
-    search hold for nothing less. What else multiplies fp32 on a GPU would gain little from TF32, its faster form: a
-    backbone is float32 there to be compared with a CPU's, else bfloat16, which is faster still; the products of a
-    training's loss are small. So there is no option for it.
+    From then on this process computes fp32 products in fp32, as the bounds of exact search need.
 
     Raises:
         ValueError: Another name, a GPU that this process does not see, or one whose fp32 products are rounded.
@@ -73,10 +66,7 @@ def _device_named(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """Return the torch dtype named `dtype`; `auto` is bfloat16 on a GPU, and on a CPU what a probe finds.
-
-    The probe times one matrix product in float32 and bfloat16: bfloat16 is several times faster where the CPU has
-    instructions for it. Where oneDNN does not take it, nothing is timed: bfloat16 is a hundred times slower there.
+    """Return the torch dtype named `dtype`; `auto` is bfloat16 on a GPU and on a CPU with instructions for it.
 
     Raises:
         ValueError: Another name, or `float8`, which a backbone alone can be loaded in.
@@ -90,9 +80,7 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
         )
     if dtype != "auto":
         raise ValueError(f"unknown dtype {dtype!r}. Use auto, {', '.join(DTYPES)}.")
-    if device.type == "cuda":
-        return torch.bfloat16
-    return torch.bfloat16 if _bf16_speedup() >= BF16_MARGIN else torch.float32
+    return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
 
 
 def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -103,13 +91,7 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, packs: bool) -> str:
-    """Return the attention to use; `auto` packs texts where that is faster: see `_gains_by_packing`.
-
-    Args:
-        attention: one of `ATTENTIONS`.
-        device: where the model runs.
-        dtype: of its weights.
-        packs: whether the model takes packed texts.
+    """Return the attention to use; `auto` packs texts (if the model `packs` them) where that is faster.
 
     Raises:
         ValueError: Another name, or packed texts for a model that does not take them.
@@ -117,15 +99,12 @@ def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, 
     if attention not in ATTENTIONS:
         raise ValueError(f"unknown attention {attention!r}. Use {', '.join(ATTENTIONS)}.")
     if attention == "auto":
-        return "packed" if packs and _gains_by_packing(device, dtype) else "sdpa"
+        # On a CPU in bfloat16 packed texts are 1.1 to 1.4 times as fast.
+        is_faster = has_varlen_kernel(device, dtype) or (device.type == "cpu" and dtype == torch.bfloat16)
+        return "packed" if packs and is_faster else "sdpa"
     if attention == "packed" and not packs:
         raise ValueError("attention 'packed' is not for this model, which computes texts with pads: use auto or sdpa.")
     return attention
-
-
-def _gains_by_packing(device: torch.device, dtype: torch.dtype) -> bool:
-    """With a kernel for it, and on a CPU in bfloat16 (measured: 1.1 to 1.4 times as fast, single queries as before)."""
-    return has_varlen_kernel(device, dtype) or (device.type == "cpu" and dtype == torch.bfloat16)
 
 
 @contextmanager
@@ -183,12 +162,7 @@ class DeviceQueue:
         self._lock = threading.Lock()
 
     def launch(self, compute: Callable[..., T], *args: Any, is_small: bool = False) -> Launched[T]:
-        """Give the device a batch.
-
-        Args:
-            compute: has the device compute; its results are copied to the CPU by `to_host`.
-            *args: of `compute`.
-            is_small: whether a CPU computes the batch in one thread; see `cpu_tuning.is_small_pass`.
+        """Have the device compute a batch; `is_small` batches take one thread of a CPU (`cpu_tuning.is_small_pass`).
 
         Raises:
             torch.OutOfMemoryError: there is no memory for the batch.
@@ -218,23 +192,3 @@ def peak_memory(device: torch.device) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Of this program alone: the figure above goes on from what the process was before it.
     return next(int(line.split()[1]) for line in status.read_text("utf-8").splitlines() if "VmHWM:" in line) * 1024
-
-
-@cache
-def _bf16_speedup() -> float:
-    """Return how many times faster than in float32 a product is in bfloat16; 0 where it is hopeless."""
-    if not computes_bfloat16():
-        return 0.0
-    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    # The best of several: the first runs set up kernels, and others may be using the machine, in turns so that what
-    # they do slows both.
-    for _ in range(8):
-        best = {dtype: min(least, _gemm_seconds(dtype)) for dtype, least in best.items()}
-    return best[torch.float32] / best[torch.bfloat16]
-
-
-def _gemm_seconds(dtype: torch.dtype) -> float:
-    left, right = torch.ones(512, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
-    start = time.perf_counter()
-    left @ right
-    return time.perf_counter() - start

@@ -35,11 +35,7 @@ _MULTIPLE = 16
 
 
 def check_float8(device: torch.device) -> None:
-    """Refuse a GPU that does not multiply e4m3.
-
-    Raises:
-        ValueError: it does not, with its name.
-    """
+    """Raise `ValueError` for a GPU that does not multiply e4m3."""
     if device.type != "cuda":
         return
     found = torch.cuda.get_device_capability(device)
@@ -79,7 +75,7 @@ class Float8Linear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight_OI, scale_O1 = to_e4m3(linear.weight.detach())
-        self.weight_OI = nn.Buffer(weight_OI)
+        self.weight = nn.Buffer(weight_OI)
         self.scale_1O = nn.Buffer(scale_O1.T.contiguous())
         self.bias = linear.bias
 
@@ -89,7 +85,7 @@ class Float8Linear(nn.Module):
         by_row = ScalingType.RowWise
         outputs_TO = scaled_mm(
             values_TI,
-            self.weight_OI.T,
+            self.weight.T,
             scale_T1,
             by_row,
             self.scale_1O,

@@ -11,26 +11,22 @@ head, which is read at few positions for few words.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.benchmark import Timer
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.float8 import Float8Linear
 from diffretriever.backbones.linear import BlockedLinear
 
-_FORWARD, _BACKWARD = 1, 2
-"""Products of attention: forward, and for the gradients of both factors."""
+_LINEAR = (nn.Linear, Float8Linear, BlockedLinear)
 _SIZE_GPU, _SIZE_CPU = 8192, 768
 """Rows and columns of the matrices that a device is measured with: larger ones are multiplied no faster."""
-_PRODUCTS_GPU, _PRODUCTS_CPU = 8, 1
-"""Products between two looks at the clock."""
-_LEAST_REPEATS = 3
 _SECONDS = 0.2
 
 
@@ -48,72 +44,40 @@ class Matrices(NamedTuple):
     @classmethod
     def of(cls, backbone: Backbone) -> Self:
         """Count a backbone's."""
-        weights = [weight for module in backbone.model.base_model.modules() for weight in _weights(module)]
-        trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+        linear = [module for module in backbone.model.base_model.modules() if isinstance(module, _LINEAR)]
+        trained = sum(module.weight.numel() for module in linear if module.weight.requires_grad)
         config = backbone.model.config
         heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        every = sum(weight.numel() for weight in weights)
+        every = sum(module.weight.numel() for module in linear)
         return cls(every - trained, trained, config.num_hidden_layers, heads * head_dim)
 
     def forward_flops(self, lengths: Sequence[int] | np.ndarray) -> float:
-        """Return the operations of a forward pass over texts of so many tokens each, their prompts and slots included.
+        """Return the operations of a forward pass over texts with these numbers of tokens.
 
         2 T (N + n) + 4 L D Σ s²: T tokens in texts of s, N frozen and n trained weights, L layers of width D.
         """
-        return self._flops(lengths, 2 * (self.frozen + self.trained), _FORWARD)
+        lengths = np.asarray(lengths, np.float64)
+        weights, squares = self.frozen + self.trained, (lengths**2).sum()
+        return float(2 * weights * lengths.sum() + 4 * self.layers * self.width * squares)
 
     def training_flops(self, lengths: Sequence[int] | np.ndarray) -> float:
-        """Return the operations of one pass forward and one back over texts of so many tokens each.
+        """Return the operations of a forward and a backward pass, T (4 N + 6 n) + 12 L D Σ s².
 
-        T (4 N + 6 n) + 12 L D Σ s²: a frozen weight takes part in a product forward and one back, for it has no
-        gradient of its own; a trained one in two back; and attention in two back for each forward.
+        A backward pass has two products for each forward one, but one for a frozen weight, which has no gradient.
         """
-        return self._flops(lengths, 4 * self.frozen + 6 * self.trained, _FORWARD + _BACKWARD)
-
-    def _flops(self, lengths: Sequence[int] | np.ndarray, per_token: int, passes: int) -> float:
-        lengths = np.asarray(lengths, np.float64)
-        return float(lengths.sum() * per_token + 4 * passes * self.layers * self.width * (lengths**2).sum())
-
-
-def _weights(module: nn.Module) -> Iterator[torch.Tensor]:
-    if isinstance(module, nn.Linear):
-        yield module.weight
-    elif isinstance(module, Float8Linear):
-        yield module.weight_OI
-    elif isinstance(module, BlockedLinear):
-        yield module.blocks_OI
+        saved = 2 * self.frozen * float(np.sum(lengths))
+        return 3 * self.forward_flops(lengths) - saved
 
 
 @cache
 def reached_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the operations a second that large dense products reach on a device, measured for a fraction of a second.
-
-    It is measured once in a process.
-    """
-    on_cpu = device.type == "cpu"
-    size, products = (_SIZE_CPU, _PRODUCTS_CPU) if on_cpu else (_SIZE_GPU, _PRODUCTS_GPU)
-    # Of equal numbers GPUs need less power, and multiply them faster than any real ones.
+    """Return the operations a second of large dense products on a device, measured once in a process for 0.2 s."""
+    size = _SIZE_CPU if device.type == "cpu" else _SIZE_GPU
+    # GPUs multiply equal numbers faster than any real ones.
     chance = torch.Generator(device).manual_seed(0)
     left, right = (torch.randn(size, size, generator=chance, dtype=dtype, device=device) for _ in range(2))
-    out = torch.empty_like(left)
-    _seconds(left, right, out, products)
-    seconds: list[float] = []
-    while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:
-        seconds.append(_seconds(left, right, out, products))
-    # The fastest: others may use the device in between.
-    return products * 2 * size**3 / min(seconds)
-
-
-def _seconds(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, products: int) -> float:
-    _wait_for(left.device)
-    start = time.perf_counter()
-    for _ in range(products):
-        torch.mm(left, right, out=out)
-    _wait_for(left.device)
-    return time.perf_counter() - start
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    names = {"mm": torch.mm, "left": left, "right": right, "out": torch.empty_like(left)}
+    timer = Timer("mm(left, right, out=out)", globals=names, num_threads=torch.get_num_threads())
+    # The fastest: other processes may use the device in between.
+    return 2 * size**3 / min(timer.blocked_autorange(min_run_time=_SECONDS).times)

@@ -1,14 +1,10 @@
-"""Passes over few tokens, recorded once for each shape and replayed: what a GPU does for a query, without the host.
+"""Passes over few tokens, captured once for each shape as CUDA graphs and replayed.
 
-A model of 7B parameters launches some six hundred kernels a pass, and the host takes longer to launch them than the GPU
-to read its weights. A CUDA graph launches all of them at once, at the addresses that they were recorded with. So inputs
-are copied to a place of their own, padded to one of a few shapes: more tokens cost nothing while the weights are what
-takes time. Which slots are read is no part of a shape: the states of all columns come back, so that one graph serves
-every K.
+The host takes longer to launch the hundreds of kernels of a 7B model than the GPU to read its weights. A CUDA graph
+launches all of them at once, at fixed addresses. So inputs are copied to a fixed buffer, padded to one of a few shapes.
+The states of all columns come back, so one graph serves every K. On a CPU the pass itself runs on the padded buffer.
 
-On a CPU a recorded pass is the pass itself: shapes, padding and places are the same.
-
-Legend: B rows, L length, R rows and W length after padding, H hidden size.
+Legend: B rows, L length, R rows and W length after padding, X input tensors, H hidden size.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -57,7 +53,7 @@ class Shape(NamedTuple):
 
 class _Recording(NamedTuple):
     inputs_XRW: Tensor
-    """The place of the inputs, int64: ids, mask, positions and, where there are any, slots, one after the other."""
+    """The buffer of the inputs, int64: ids, mask, positions and slots, if any."""
     replay: Callable[[], Tensor]
 
 
@@ -67,9 +63,10 @@ class PassGraphs:
     def __init__(self, run: Run, device: torch.device) -> None:
         self._run, self._device = run, device
         self._recordings: dict[Shape, _Recording] = {}
-        # A recording's place holds one batch, and recordings share memory.
+        # A buffer has one batch, and recordings share memory: each result is copied before another replay.
         self._lock = Lock()
-        self._gpu = _Gpu.of(device) if device.type == "cuda" else None
+        if device.type == "cuda":
+            self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     @property
     def shapes(self) -> list[Shape]:
@@ -93,44 +90,28 @@ class PassGraphs:
                 self._recordings[shape] = self._record(shape, inputs_XRW.to(self._device, copy=True))
             recording = self._recordings[shape]
             recording.inputs_XRW.copy_(moved(inputs_XRW, self._device))
-            # A copy, as the next replay writes to the same place.
             return recording.replay()[:rows, :length].clone()
 
     def _record(self, shape: Shape, inputs_XRW: Tensor) -> _Recording:
         slots_RW = inputs_XRW[3] if shape.has_slots else None
-        inputs = PassInputs(inputs_XRW[0], inputs_XRW[1], inputs_XRW[2], slots_RW)
-        run = partial(self._run, inputs, shape.nested)
-        return _Recording(inputs_XRW, run if self._gpu is None else _captured(run, self._gpu))
+        run = partial(self._run, PassInputs(inputs_XRW[0], inputs_XRW[1], inputs_XRW[2], slots_RW), shape.nested)
+        return _Recording(inputs_XRW, run if self._device.type == "cpu" else self._captured(run))
 
+    def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Capture `run` on a GPU and return its replay, which reads and writes the same addresses."""
+        with torch.cuda.device(self._device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    run()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # Searches may use the GPU from other threads meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                states_RWH = run()
 
-class _Gpu(NamedTuple):
-    """What the recordings of a backbone are made with."""
+        def replay() -> Tensor:
+            graph.replay()
+            return states_RWH
 
-    device: torch.device
-    stream: Any
-    pool: Any
-    """Memory, which they share: what one gives is copied before another runs."""
-
-    @classmethod
-    def of(cls, device: torch.device) -> _Gpu:
-        return cls(device, torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
-
-
-def _captured(run: Callable[[], Tensor], gpu: _Gpu) -> Callable[[], Tensor]:
-    """Return what replays `run` on a GPU, reading and writing where it does now."""
-    with torch.cuda.device(gpu.device):
-        gpu.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(gpu.stream):
-            for _ in range(_WARM_UPS):
-                run()
-        torch.cuda.current_stream().wait_stream(gpu.stream)
-        graph = torch.cuda.CUDAGraph()
-        # Searches may use the GPU from other threads meanwhile.
-        with torch.cuda.graph(graph, pool=gpu.pool, stream=gpu.stream, capture_error_mode="thread_local"):
-            states_RWH = run()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return states_RWH
-
-    return replay
+        return replay

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 STEP = 16
-"""Tokens: what lengths are multiples of. Attention masks of other widths are padded by some kernels in every layer."""
+"""Lengths are multiples of it: some kernels pad attention masks of other widths in every layer."""
 
 
 class PassInputs(NamedTuple):
@@ -64,17 +64,8 @@ def default_position_ids(mask_BL: Tensor) -> Tensor:
     return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
-def whole_steps(ids_BL: Tensor) -> tuple[int, int]:
-    """Return the rows of a batch, and the least multiple of `STEP` that is not below its length."""
-    rows, length = ids_BL.shape
-    return rows, -(-length // STEP) * STEP
-
-
 def rung(tokens: int) -> int:
-    """Return the least length not below `tokens` of a ladder: 16, 32, … 128, 160, … 256, 320, … 512 and so on.
-
-    Its steps are eighths of the next power of two, and at least `STEP`.
-    """
+    """Return the least length not below `tokens` of a ladder: 16, 32, … 128, 160, … 256, 320, … 512 and so on."""
     step = max(STEP, 1 << (tokens - 1).bit_length() >> 3)
     return -(-tokens // step) * step
 
@@ -89,38 +80,22 @@ def check_inputs(
     vocab_size: int,
     max_length: int,
 ) -> None:
-    """Check the tensors that `Backbone.forward` is given against each other and against the backbone.
-
-    Args:
-        input_ids_BL: its `input_ids`.
-        mask_BL: its `attention_mask`.
-        positions_BP: its `positions`.
-        token_ids: [T], [B, T] or None.
-        position_ids_BL: its `position_ids`.
-        vocab_size: V.
-        max_length: most tokens of a row, and the end of position ids.
-
-    Raises:
-        ValueError: Shapes do not fit or, on the CPU, values are out of range.
-    """
-    if input_ids_BL.ndim != 2 or 0 in input_ids_BL.shape:
-        raise ValueError(f"input_ids must be [B, L] with at least one token, not {_shape(input_ids_BL)}.")
+    """Check the tensors of `Backbone.forward`; `ValueError` if shapes or, on the CPU, values do not fit."""
     batch, length = input_ids_BL.shape
-    if mask_BL.shape != (batch, length):
-        raise ValueError(f"attention_mask is {_shape(mask_BL)}; input_ids are {[batch, length]}.")
-    if positions_BP.ndim != 2 or positions_BP.shape[0] != batch:
-        raise ValueError(f"positions must be [B, P] with B = {batch}, not {_shape(positions_BP)}.")
+    assert mask_BL.shape == (batch, length)
+    assert positions_BP.shape[0] == batch
+    assert position_ids_BL is None or position_ids_BL.shape == (batch, length)
+    assert token_ids is None or token_ids.ndim == 1 or token_ids.shape[0] == batch
     _check_integers(input_ids_BL, "input_ids", vocab_size)
     _check_integers(mask_BL, "attention_mask", 2)
     _check_integers(positions_BP, "positions", length)
-    _check_lengths(mask_BL, max_length)
+    if mask_BL.device.type == "cpu":
+        if not mask_BL.any(dim=1).all():
+            raise ValueError("attention_mask has a row without a token.")
+        check_lengths(mask_BL.sum(dim=1), max_length)
     if token_ids is not None:
-        if token_ids.ndim not in (1, 2) or (token_ids.ndim == 2 and token_ids.shape[0] != batch):
-            raise ValueError(f"token_ids must be [T] or [B, T] with B = {batch}, not {_shape(token_ids)}.")
         _check_integers(token_ids, "token_ids", vocab_size)
     if position_ids_BL is not None:
-        if position_ids_BL.shape != (batch, length):
-            raise ValueError(f"position_ids are {_shape(position_ids_BL)}; input_ids are {[batch, length]}.")
         _check_integers(position_ids_BL, "position_ids", max_length)
 
 
@@ -134,15 +109,8 @@ def _check_integers(tensor: Tensor, name: str, end: int) -> None:
         raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
 
 
-def _check_lengths(mask_BL: Tensor, max_length: int) -> None:
-    if mask_BL.device.type != "cpu":
-        return
-    lengths_B = mask_BL.sum(dim=1)
-    if int(lengths_B.min()) < 1:
-        raise ValueError("attention_mask has a row without a token.")
-    if int(lengths_B.max()) > max_length:
-        raise ValueError(f"a row has {int(lengths_B.max())} tokens; this backbone takes {max_length}: truncate it.")
-
-
-def _shape(tensor: Tensor) -> list[int]:
-    return list(tensor.shape)
+def check_lengths(lengths_B: Tensor, max_length: int) -> None:
+    """Raise `ValueError` if a text, on the CPU, has more tokens than a backbone takes."""
+    longest = int(lengths_B.max())
+    if longest > max_length:
+        raise ValueError(f"a row has {longest} tokens; this backbone takes {max_length}: truncate it.")

@@ -5,7 +5,6 @@ Legend: B texts, L padded length, T tokens of all texts, M slots among them, I i
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,7 +18,6 @@ from diffretriever.backbones.cpu_tuning import computes_bfloat16
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise")
 Adapted: TypeAlias = Callable[[Any, nn.Module, nn.Linear, nn.Linear, float, Tensor], Tensor]
 """PEFT's layer, its dropout, A, B and scaling, and inputs [B, L, I] → [B, L, O]."""
 
@@ -31,30 +29,25 @@ class BlockedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = plain.in_features, plain.out_features
         # No buffer: blocks cannot be copied or saved as other tensors.
-        self.blocks_OI: Any = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach(), None)  # noqa: SLF001
+        self.weight: Any = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach(), None)  # noqa: SLF001
         self.bias = plain.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [..., O] of inputs [..., I], both bfloat16."""
         product = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
-        outputs: Tensor = product(inputs, self.blocks_OI, self.bias, "none", [], "")
+        outputs: Tensor = product(inputs, self.weight, self.bias, "none", [], "")
         return outputs
 
 
 def block_weights(model: PreTrainedModel) -> None:
-    """Put a model's weights into oneDNN's blocked layout, in place: bfloat16 on an x86 processor that multiplies it.
+    """Put a model's weights into oneDNN's blocked layout, in place: bfloat16 on a CPU that multiplies it.
 
     A plain matrix is reordered in every product; here it is done once, by the operators that torch.compile takes for
     it: a single query takes two thirds of the time. Results are the same bit for bit. The blocks replace the plain
-    weights, so memory does not grow; gradients no longer reach the layers.
-
-    Args:
-        model: a backbone's without its head, with its adapter, merged or beside the weights, whose own matrices (they
-            are float32) stay as they are.
+    weights, so memory does not grow; gradients no longer reach the layers. Float32 matrices of an adapter stay.
     """
-    has_operators = all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
     is_bfloat16 = model.device.type == "cpu" and model.dtype == torch.bfloat16
-    if not (is_bfloat16 and has_operators and platform.machine() in ("x86_64", "AMD64") and computes_bfloat16()):
+    if not (is_bfloat16 and computes_bfloat16()):
         return
     modules = list(model.named_modules())
     # One after the other, so that memory never holds all weights twice.

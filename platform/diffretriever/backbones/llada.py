@@ -54,13 +54,10 @@ class LladaVocabulary(Vocabulary):
 
 
 class LladaBackbone(DecoderBackbone):
-    """Llama without the causal mask, and with a mask token.
-
-    Pads are never attended, while LLaDA's first published code attended to them: its results for a padded
-    batch equal these only row by row, unpadded.
-    """
+    """Llama without the causal mask, and with a mask token. Padding is never attended to."""
 
     family = "llada"
+    module = LlamaForCausalLM
     is_causal = False
     turn_end = "<|eot_id|>"
     vocabulary_class = LladaVocabulary
@@ -95,11 +92,6 @@ class LladaBackbone(DecoderBackbone):
             }
         ),
     )
-
-    @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return LlamaForCausalLM."""
-        return LlamaForCausalLM
 
     @classmethod
     def decoder_config(cls, checkpoint: Checkpoint, **computed: Any) -> Any:

@@ -57,7 +57,9 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
         raise ValueError(f"merge_adapter: dtype '{FLOAT8}' needs an adapter that is added into the weights: set it.")
-    files = _open_adapter(adapter, adapter_revision)
+    if adapter is None and adapter_revision is not None:
+        raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter.")
+    files = None if adapter is None else AdapterFiles.open(resolve_adapter(adapter, adapter_revision))
     checkpoint = Checkpoint.open(resolve_source(source, revision))
     family = family_of(checkpoint.config, checkpoint.config_file)
     target = resolve_device(device)
@@ -107,19 +109,6 @@ def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
         raise ValueError(
             f"{config_file}: model_type {model_type!r} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
         )
-    return family_class(FAMILIES[model_type])
-
-
-def family_class(path: str) -> type[Backbone]:
-    """Import a family as `FAMILIES` names it, "module:class"."""
-    module, name = path.split(":")
+    module, name = FAMILIES[model_type].split(":")
     family: type[Backbone] = getattr(import_module(module), name)
     return family
-
-
-def _open_adapter(adapter: str | Path | None, revision: str | None) -> AdapterFiles | None:
-    if adapter is not None:
-        return AdapterFiles.open(resolve_adapter(adapter, revision))
-    if revision is not None:
-        raise ValueError(f"adapter_revision {revision!r} has no meaning without an adapter.")
-    return None

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertModel
 
-from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
-from diffretriever.backbones.vocabulary import EncoderVocabulary
+from diffretriever.backbones.encoder import EncoderBackbone
 
 REQUIRED = frozenset(
     {
@@ -54,20 +53,14 @@ ROPE_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local
 """Kind of a layer → the old spelling of its rotary base."""
 
 
-class ModernBertBackbone(Backbone):
-    """A ModernBERT encoder with the head its checkpoint has.
-
-    Sentence encoders were published without the masked-language head; the input embeddings then serve as the output
-    projection, applied to the hidden state as it is.
-    """
+class ModernBertBackbone(EncoderBackbone):
+    """A ModernBERT encoder."""
 
     family = "modernbert"
-    is_causal = False
-    turn_end = "[SEP]"
-    vocabulary_class = EncoderVocabulary
     lora_targets = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
-    packs = True
     ignored_tensors = r"rotary_emb\.inv_freq$"
+    prefix = "model."
+    head_prefixes = ("head.", "decoder.")
     fields = ConfigFields(
         required=REQUIRED,
         optional=OPTIONAL | SPELLED_TWICE,
@@ -99,15 +92,10 @@ class ModernBertBackbone(Backbone):
         ),
     )
 
-    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(model, checkpoint)
-        self.head: Literal["mlm", "tied-embeddings"] = "mlm" if _has_mlm_head(checkpoint) else "tied-embeddings"
-        """The checkpoint's own masked-language head, or its input embeddings in the place of one."""
-
     @classmethod
     def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head, as the checkpoint has it."""
-        return ModernBertForMaskedLM if _has_mlm_head(checkpoint) else ModernBertModel
+        """Return the class with or without the masked-language head."""
+        return ModernBertForMaskedLM if cls.is_with_head(checkpoint) else ModernBertModel
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
@@ -124,20 +112,11 @@ class ModernBertBackbone(Backbone):
         )
 
     @classmethod
-    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return the checkpoint's name, with or without `model.`."""
-        if name.startswith(("head.", "decoder.")):
-            return name
-        has_prefix = any(tensor.startswith("model.") for tensor in checkpoint.shapes)
-        bare = name.removeprefix("model.")
-        return f"model.{bare}" if has_prefix else bare
-
-    @classmethod
     def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Check the rotary bases, the window, and that the masked-language head shares the input embeddings.
+        """Check the rotary bases and the head, and that `local_attention` counts both sides of the window.
 
         Raises:
-            ValueError: The weights hold a head of their own, or the installed transformers reads a setting otherwise.
+            ValueError: The weights have a separate head, or the installed transformers reads a setting otherwise.
         """
         config, file = checkpoint.config, checkpoint.config_file
         for kind in set(_layer_types(config, file)):
@@ -148,9 +127,7 @@ class ModernBertBackbone(Backbone):
                 f"{file}: the loaded model looks {model.config.sliding_window} tokens to each side, 'local_attention' "
                 f"is {config['local_attention']} tokens in all: install transformers in the version of constraints.txt."
             )
-        head = model.get_output_embeddings()
-        if head is not None and head.weight is not model.get_input_embeddings().weight:
-            raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
+        super().check_loaded(model, checkpoint)
 
     @property
     def final_norm(self) -> nn.Module:
@@ -158,12 +135,11 @@ class ModernBertBackbone(Backbone):
         norm: nn.Module = self.model.base_model.final_norm
         return norm
 
-    def head_input(self, hidden_BPH: Tensor) -> Tensor:
-        """Return the hidden states after the masked-language head's own layer, where there is one."""
-        if self.head == "tied-embeddings":
-            return hidden_BPH
-        states_BPH: Tensor = self.model.head(hidden_BPH)
-        return states_BPH
+    @property
+    def head_layer(self) -> nn.Module:
+        """The dense layer, activation and norm of the masked-language head."""
+        layer: nn.Module = self.model.head
+        return layer
 
     @property
     def window(self) -> int:
@@ -181,10 +157,6 @@ class ModernBertBackbone(Backbone):
         is_far_BLL = distance_BLL > self.window
         near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
         return {"full_attention": everywhere_BLL[:, None], "sliding_attention": near_BLL[:, None]}
-
-
-def _has_mlm_head(checkpoint: Checkpoint) -> bool:
-    return any(name.startswith("head.") for name in checkpoint.shapes)
 
 
 def _layer_types(config: Mapping[str, Any], file: Path) -> list[str]:

@@ -13,7 +13,7 @@ one more than there are texts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -100,14 +100,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Keys and values of a row's first tokens, when these run in a pass before the others."""
-
-    layers: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """[1, G, T, D] twice, by the layer's attention."""
-
-
-@dataclass(frozen=True)
 class Layout:
     """Which tokens attend to which, by parts that together are the row, in its order."""
 
@@ -116,24 +108,25 @@ class Layout:
     way: Way
     near: tuple[Part, ...] = ()
     """In layers that attend to a window; none for families without such layers."""
-    memory: Memory | None = None
-    """Of a row that is run in two passes."""
+    memory: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
+    """Keys and values [1, G, T, D] by the layer's attention, of the first pass of a row that is run in two."""
 
     def in_two(self) -> tuple[Layout, Layout]:
         """Return the layouts of a pass over all but the last part, and of one over that part, which attends back."""
-        memory, last = Memory(), self.everywhere[-1]
+        last = self.everywhere[-1]
+        memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         second = replace(last, tokens=slice(0, last.tokens.stop - last.tokens.start))
         return Layout(self.everywhere[:-1], self.way, memory=memory), Layout((second,), self.way, memory=memory)
 
 
 def after_prefix(prefix: int, lengths_B: Tensor, device: torch.device, dtype: torch.dtype) -> Layout:
-    """Return the layout of texts in a causal pass that all continue the same tokens, which a cache holds before them.
+    """Return the layout of texts in a causal pass that all continue the same `prefix` tokens of a cache, maybe 0.
 
     Args:
-        prefix: tokens in the cache; may be 0.
+        prefix: tokens in the cache.
         lengths_B: int64 on the CPU, tokens of each text, at least 1.
         device: the backbone's.
-        dtype: likewise.
+        dtype: the backbone's.
     """
     way = way_of(device, dtype)
     if prefix == 0:
@@ -182,15 +175,7 @@ class PackedBatch:
         return values_BL.cpu().flatten()[self._columns_T][None]
 
     def layout(self, device: torch.device, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Layout:
-        """Return which tokens attend to which.
-
-        Args:
-            device: the backbone's.
-            dtype: likewise.
-            is_causal: whether a token attends only to those before it.
-            window: how far to either side layers attend that do not attend to the whole text; None: all of them do. Not
-                for nested slots.
-        """
+        """Return which tokens attend to which; `window` is how far near layers attend to either side, if any do."""
         texts, first, way = len(self.places_BL), self.first_slot, way_of(device, dtype)
         owner_T = self._columns_T // self.places_BL.shape[1]
         texts_B = owner_T[:first].bincount(minlength=texts)
@@ -234,18 +219,8 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 ) -> tuple[Tensor, None]:
     """Attend as an attention function of transformers does; returns [1, T, N, D].
 
-    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed.
-
-    Args:
-        module: The layer's attention.
-        query_1NTD: floating.
-        key_1GTD: floating; T of the cache's tokens before the row, too.
-        value_1GTD: likewise.
-        attention_mask: None with a layout.
-        packed_layout: of the row.
-        scaling: of the products.
-        dropout: probability.
-        sliding_window: None in layers that attend to the whole text.
+    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed. Keys and values have the
+    cache's tokens before the row's. `sliding_window` is None in layers that attend to the whole text.
     """
     if packed_layout is None:
         assert attention_mask is not None, "without a layout or a mask all texts would be one"
@@ -253,7 +228,7 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
             module, query_1NTD, key_1GTD, value_1GTD, attention_mask, dropout=dropout, scaling=scaling
         )
     if packed_layout.memory is not None:
-        earlier = packed_layout.memory.layers
+        earlier = packed_layout.memory
         if module in earlier:
             key_1GTD = torch.cat([earlier[module][0], key_1GTD], dim=2)
             value_1GTD = torch.cat([earlier[module][1], value_1GTD], dim=2)
@@ -289,17 +264,7 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 def attend_text_by_text(
     part: Part, way: Way, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Return what torch's kernel for texts of any lengths does, [T, N, D]: a call for neighbours of equal length.
-
-    Args:
-        part: which tokens attend to which.
-        way: of the layout.
-        query_TND: floating.
-        key_MGD: floating.
-        value_MGD: likewise.
-        scaling: of the products; None: 1 / √D.
-        dropout: probability.
-    """
+    """Return what torch's varlen kernel does, [T, N, D], by one call for neighbours of equal length."""
     is_grouped = query_TND.shape[1] != key_MGD.shape[1]
     is_long = part.keys.longest >= _PRODUCT_KEYS and dropout == 0
     by_products = way == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
@@ -332,15 +297,7 @@ def attend_by_products(
     scale: float | None,
     **_: Any,
 ) -> Tensor:
-    """Do what `scaled_dot_product_attention` does, text by text, so that a text's scores stay in the cache.
-
-    Args:
-        query_BNQD: bfloat16.
-        key_BNKD: likewise.
-        value_BNKD: likewise.
-        attn_mask: bool [Q, K], the keys that each query attends to; None: all of them.
-        scale: of the products; None: 1 / √D.
-    """
+    """Do what `scaled_dot_product_attention` does in bfloat16, text by text, so that a text's scores stay in cache."""
     scaled_BNQD = query_BNQD * (query_BNQD.shape[3] ** -0.5 if scale is None else scale)
     attended_BNQD = torch.empty_like(query_BNQD)
     for text in range(len(query_BNQD)):

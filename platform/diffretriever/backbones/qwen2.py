@@ -5,15 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
-from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
-from diffretriever.backbones.decoder import (
-    OPTIONAL,
-    REQUIRED,
-    DecoderBackbone,
-    shared_fields,
-)
+from diffretriever.backbones.checkpoint import ConfigFields
+from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone
 from diffretriever.backbones.vocabulary import Vocabulary, load_tokenizer_json, require_files
 
 
@@ -21,11 +16,7 @@ class Qwen2Vocabulary(Vocabulary):
     """Qwen2's vocabulary, as one file or as two."""
 
     def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, or else in vocab.json and merges.txt (as Dream publishes it).
-
-        Raises:
-            ValueError: Neither is there.
-        """
+        """Return the tokenizer in tokenizer.json, or else in vocab.json and merges.txt (as Dream publishes it)."""
         if (folder / "tokenizer.json").is_file():
             return load_tokenizer_json(folder)
         require_files(folder, "vocab.json", "merges.txt")
@@ -36,6 +27,7 @@ class Qwen2Backbone(DecoderBackbone):
     """Qwen2.5 as it is."""
 
     family = "qwen2"
+    module = Qwen2ForCausalLM
     is_causal = True
     turn_end = "<|im_end|>"
     vocabulary_class = Qwen2Vocabulary
@@ -45,13 +37,3 @@ class Qwen2Backbone(DecoderBackbone):
         fixed={"hidden_act": ("silu",), "use_sliding_window": (False,), "use_mrope": (False,)},
         ignored=frozenset({"max_window_layers", "sliding_window"}),
     )
-
-    @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return Qwen2ForCausalLM."""
-        return Qwen2ForCausalLM
-
-    @classmethod
-    def decoder_config(cls, checkpoint: Checkpoint, **computed: Any) -> Any:
-        """Return a Qwen2Config."""
-        return Qwen2Config(**shared_fields(checkpoint.config, checkpoint.config_file), **computed)

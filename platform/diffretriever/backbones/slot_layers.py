@@ -1,7 +1,6 @@
-"""What training may give slots beside LoRA: embeddings, a map to the output head, maps to vectors, weights of words.
+"""Trained tensors for slots: embeddings, a map to the output head, maps to vectors, weights of words.
 
-They are tensors of the backbone's module, so that gradients, devices and checkpoints treat them as LoRA's. On disk they
-stand beside an adapter's two files, in one of their own, for PEFT has no place for them.
+They are part of the backbone's module, as LoRA's are. On disk they have a file next to an adapter's two files.
 
 Legend: B batch, L padded length, P positions read, K slots read, H hidden size, S slots that have a vector, V
 vocabulary.
@@ -58,15 +57,9 @@ class SlotLayers(nn.Module):
         return None if self.embeddings is None else len(self.embeddings)
 
     def embedded(self, embedded_BLH: Tensor, slots_BL: Tensor) -> Tensor:
-        """Return input embeddings with each slot's vector added.
+        """Return input embeddings with each slot's vector added; slots on the CPU are checked.
 
-        Args:
-            embedded_BLH: input embeddings.
-            slots_BL: int64, which slot of its text a token is, from 0 on; -1 for one that is no slot. On the CPU they
-                are checked; a look at those on a GPU would stall it.
-
-        Raises:
-            ValueError: as `check`.
+        `slots_BL` is int64, which slot of its text a token is, from 0 on; -1 for text.
         """
         if self.embeddings is None:
             return embedded_BLH
@@ -77,11 +70,7 @@ class SlotLayers(nn.Module):
         return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
     def check(self, slots_BL: Tensor) -> None:
-        """Check slots on the CPU, as `embedded` takes them.
-
-        Raises:
-            ValueError: a text has more slots than there are vectors.
-        """
+        """Raise `ValueError` if a text has more slots than there are vectors."""
         most = int(slots_BL.max()) + 1
         if self.slots is not None and most > self.slots:
             raise ValueError(
@@ -134,24 +123,18 @@ class SlotLayers(nn.Module):
 
 
 def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
-    """Return float32 [B, H]: the mean of each text's states; zero for a text without any.
-
-    Args:
-        states_BLH: floating, of all tokens.
-        own_BL: bool or 0 and 1, on any device, the tokens that count.
-    """
+    """Return float32 [B, H]: the mean of each text's states at tokens `own_BL`; zero for a text without any."""
     weights_BL1 = moved(own_BL[..., None], states_BLH.device, torch.float32)
     return (states_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
 
 
 def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
-    """Return bool [B, K, L]: the tokens of each slot's part, the i-th of as many equal parts as its text has slots.
+    """Return bool [B, K, L]: the tokens of each slot's part; a text with n slots is split into n equal parts, in order.
 
-    Parts follow each other; the lengths of a text's differ by one token at most. A text of fewer tokens than slots has
-    tokens in several parts. Slots beyond a text's own see what its last one sees.
+    A text with fewer tokens than slots has tokens in several parts. Slots beyond a text's own have its last part.
 
     Args:
-        own_BL: bool, the tokens that are the text's.
+        own_BL: bool, the tokens of the text.
         slots_B: int64, slots of each text, on the same device.
         most: K.
     """
@@ -168,11 +151,10 @@ def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
 
 
 def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
-    """Read what stands beside an adapter in `folder`, for a backbone of these sizes; None if there is nothing.
+    """Read the slot layers of the adapter in `folder`, for a backbone of these sizes; None if there are none.
 
     Raises:
-        ValueError: the file is not whole, or empty, or holds a tensor of another name or shape, or one without the
-            other that it takes, or values that are not finite.
+        ValueError: the file is damaged or has a tensor of an unknown name, a wrong shape or values that are not finite.
     """
     file = folder / SLOTS_FILE
     if not file.is_file():
@@ -194,19 +176,10 @@ def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLay
     return SlotLayers(*(tensors[name].float() if name in tensors else None for name in TENSORS))
 
 
-def slot_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of what stands beside the adapter in `folder` by name, without reading the values.
-
-    Raises:
-        ValueError: the file is not whole.
-    """
-    file = folder / SLOTS_FILE
-    return tensor_shapes(file) if file.is_file() else {}
-
-
 def most_slots(folder: Path) -> int | None:
-    """Return the most slots that the adapter in `folder` has vectors for; None: any number."""
-    shape = slot_shapes(folder).get("embeddings")
+    """Return the most slots that the adapter in `folder` has vectors for, from the file's header; None: any number."""
+    file = folder / SLOTS_FILE
+    shape = tensor_shapes(file).get("embeddings") if file.is_file() else None
     return shape[0] if shape else None
 
 

@@ -38,16 +38,16 @@ class FetchError(ValueError):
 
 
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds a checkpoint, fetching it from an object store or the hub where it must.
+    """Return the folder of a checkpoint, fetched if needed.
 
     Args:
-        source: A folder, its URI on an object store, a hub id, or `minilm`.
-        revision: Branch, tag or commit of a hub id.
-        weights: Whether the weights are fetched, or only the config and the tokenizer.
+        source: a folder, its URI on an object store, a hub id, or `minilm`.
+        revision: branch, tag or commit of a hub id.
+        weights: whether to fetch the weights too.
 
     Raises:
-        FetchError: No such folder, and the hub does not know it or cannot be reached.
-        ValueError: It is neither a folder nor a hub id; or `revision` was given for what is not on the hub.
+        FetchError: no such folder, and the hub does not know it or cannot be reached.
+        ValueError: neither a folder nor a hub id; or `revision` is set for a source that is not on the hub.
     """
     if str(source) != "minilm":
         return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
@@ -56,10 +56,7 @@ def resolve_source(source: str | Path, revision: str | None = None, *, weights: 
 
 
 def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder that holds an adapter, as `resolve_source` does that of a checkpoint.
-
-    A name of `EMBEDDED_ADAPTERS` is one that comes with this package.
-    """
+    """Return the folder of an adapter, as `resolve_source` does for a checkpoint, or one of `EMBEDDED_ADAPTERS`."""
     if (embedded := EMBEDDED_ADAPTERS.get(str(adapter))) is not None:
         _refuse_revision(adapter, revision)
         return embedded
@@ -67,13 +64,7 @@ def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights
 
 
 def pinned(place: BackboneConfig) -> BackboneConfig:
-    """Return `place` with the commits that its revisions are on the hub now; what is not on the hub has none.
-
-    Of weights, nothing is fetched.
-
-    Raises:
-        ValueError: as `resolve_source` and `resolve_adapter` do.
-    """
+    """Return `place` with the hub's present commits as revisions; weights are not fetched."""
     pins: dict[str, str | None] = {}
     if _is_on_hub(place.source):
         pins["revision"] = _commit(resolve_source(place.source, place.revision, weights=False), place.revision)
@@ -100,11 +91,7 @@ def _commit(fetched: Path, revision: str | None) -> str | None:
 
 @cache
 def minilm_folder() -> Path:
-    """Return the folder with the embedded weights, after checking them once per process.
-
-    Raises:
-        ValueError: The package is not installed, or its weights are not the published ones.
-    """
+    """Return the folder with the embedded weights, checked once a process; `ValueError` if missing or altered."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ValueError(f"the embedded backbone `minilm` is not installed. Install it: {INSTALL}")

@@ -16,10 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from diffretriever.files import understood
 
-# Subwords are rarely longer than this; longer texts are cut before they are tokenised, so that a passage of a
-# megabyte costs no more than one of the length that the model can see.
+# Texts are cut to this before they are tokenised: a passage of a megabyte costs no more than a long one.
 _CHARACTERS_PER_TOKEN = 64
-_TOKENIZER_FILES = ("token*.json", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")
 
 
 class Vocabulary:
@@ -53,9 +51,12 @@ class Vocabulary:
 
     def digest(self) -> str:
         """Return 32 hex digits of all that token ids follow from; config.json is covered by the weights' digest."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        backend = self.tokenizer.backend_tokenizer
+        # Every call that tokenises sets both.
+        backend.no_truncation()
+        backend.no_padding()
         state = {
-            "backend": _files_digest(self._folder) if backend is None else _serialised(backend),
+            "backend": backend.to_str(),
             "chat_template": self.tokenizer.chat_template,
             "special_tokens": {name: str(token) for name, token in self.tokenizer.special_tokens_map.items()},
             "truncation_side": self.tokenizer.truncation_side,
@@ -66,10 +67,9 @@ class Vocabulary:
         """Return the token ids of each text, cut to fit.
 
         Args:
-            texts: any texts; special tokens that they spell are only text.
-            limits: for each text, the most tokens that are needed of it. Its characters are cut accordingly; its ids
-                are cut to the largest limit of all.
-            special: whether to add the tokenizer's own special tokens, inside the limit.
+            texts: special tokens in them are read as plain text.
+            limits: most tokens of each text. Its characters are cut accordingly, its ids to the largest limit.
+            special: whether to add the tokenizer's special tokens, inside the limit.
         """
         if not texts:
             return []
@@ -150,40 +150,15 @@ class EncoderVocabulary(Vocabulary):
         return token_id
 
 
-def _serialised(backend: Any) -> str:
-    """Return the state of a tokenizer of the `tokenizers` library as JSON."""
-    # Both are set anew by every call that tokenises.
-    backend.no_truncation()
-    backend.no_padding()
-    state: str = backend.to_str()
-    return state
-
-
-def _files_digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted({file for pattern in _TOKENIZER_FILES for file in folder.glob(pattern)}):
-        digest.update(f"\n{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
 def load_tokenizer_json(folder: Path) -> Any:
-    """Return the tokenizer of tokenizer.json; chat template and special tokens as the files beside it say.
-
-    Raises:
-        ValueError: The file is not there.
-    """
+    """Return the tokenizer of tokenizer.json, with the chat template and special tokens of the files in its folder."""
     require_files(folder, "tokenizer.json")
     return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
 
 
 def require_files(folder: Path, *names: str) -> None:
-    """Check that a checkpoint's tokenizer files are there.
-
-    Raises:
-        ValueError: One is not.
-    """
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
+    """Raise `ValueError` if one of a checkpoint's tokenizer files is missing."""
+    if missing := [name for name in names if not (folder / name).is_file()]:
         raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")
 
 

@@ -29,14 +29,7 @@ def load_model(
 ) -> Any:
     """Return `model_class(config)` on the CPU, in evaluation mode, with the checkpoint's weights.
 
-    Args:
-        model_class: A `PreTrainedModel` class.
-        config: Its config.
-        checkpoint: Where the weights are.
-        checkpoint_name: The model's name of a tensor → the checkpoint's.
-        ignored: Pattern of tensors in the checkpoint that this model has no use for.
-        dtype: Precision the weights are held in.
-        attention: transformers' name of the attention kernel.
+    `ignored` is a pattern of tensors in the checkpoint that the model does not have.
 
     Raises:
         ValueError: A tensor is missing, unexpected, of another shape than the config says, or was not loaded.

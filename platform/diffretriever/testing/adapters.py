@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffretriever.backbones.checkpoint import Checkpoint
-from diffretriever.backbones.device import DTYPES
 from diffretriever.backbones.loader import family_of
 from diffretriever.backbones.source import resolve_source
 from diffretriever.testing import FAMILIES
@@ -28,27 +27,15 @@ def write_random_adapter(
     folder: str | Path,
     *,
     rank: int = 16,
-    alpha: int = 64,
     seed: int = 0,
-    dtype: str = "float32",
 ) -> Path:
-    """Write a random adapter for a checkpoint, its tensors named as the authors name them, and return its folder.
+    """Write a random adapter in the authors' names for the checkpoint `backbone`, and return its folder.
 
     Its change of a matrix is about as large as the matrix. Equal arguments give equal files.
 
-    Args:
-        backbone: The checkpoint's folder, a hub id, or `minilm`.
-        folder: Where to write; made if need be.
-        rank: R of every matrix.
-        alpha: Scale times `rank`.
-        seed: Of the values.
-        dtype: Of the tensors: `float32`, `bfloat16` or `float16`.
-
     Raises:
-        ValueError: Unknown dtype or family, a rank below 1, or no checkpoint.
+        ValueError: Unknown family, a rank below 1, or no checkpoint.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}. Use {', '.join(DTYPES)}.")
     if rank < 1:
         raise ValueError("rank must be at least 1.")
     checkpoint = Checkpoint.open(resolve_source(backbone))
@@ -58,10 +45,9 @@ def write_random_adapter(
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config = _published_config(published, rank, alpha)
+    config = _published_config(published, rank)
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    values = {name: tensor.to(DTYPES[dtype]) for name, tensor in tensors.items()}
-    save_file(values, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -80,7 +66,7 @@ def _random_tensors(
     return tensors
 
 
-def _published_config(published: Published, rank: int, alpha: int) -> dict[str, Any]:
+def _published_config(published: Published, rank: int) -> dict[str, Any]:
     return {
         "alpha_pattern": {},
         "auto_mapping": None,
@@ -93,7 +79,7 @@ def _published_config(published: Published, rank: int, alpha: int) -> dict[str, 
         "layers_pattern": None,
         "layers_to_transform": None,
         "loftq_config": {},
-        "lora_alpha": alpha,
+        "lora_alpha": 64,
         "lora_dropout": 0.05,
         "megatron_config": None,
         "megatron_core": "megatron.core",
@@ -103,7 +89,7 @@ def _published_config(published: Published, rank: int, alpha: int) -> dict[str, 
         "rank_pattern": {},
         "revision": None,
         "target_modules": list(published.adapter_targets),
-        "task_type": published.adapter_task,
+        "task_type": "CAUSAL_LM",
         "use_dora": False,
         "use_rslora": False,
     }
@@ -115,9 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backbone", required=True, metavar="FOLDER")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--alpha", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     options = vars(parser.parse_args(arguments))
     backbone, folder = options.pop("backbone"), options.pop("output")
     try:

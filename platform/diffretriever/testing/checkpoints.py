@@ -103,7 +103,6 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     layers: int = 2,
     heads: int = 4,
     kv_heads: int | None = None,
-    intermediate_size: int | None = None,
     vocab_size: int | None = None,
     seed: int = 0,
     dtype: str = "float32",
@@ -116,18 +115,17 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     the weights do not depend on `shards`. One shard at a time is held in memory.
 
     Args:
-        family: One of `diffretriever.testing.FAMILIES`.
-        folder: Where to write; made if need be.
-        hidden_size: Width of the hidden states, a multiple of `heads`.
-        layers: Number of layers.
-        heads: Attention heads.
-        kv_heads: Heads of keys and values; by default half of `heads` where the family groups them.
-        intermediate_size: Width of the feed-forward layers, by default twice `hidden_size`.
-        vocab_size: Rows of embeddings and head, by default as many as the tokenizer has tokens.
-        seed: Of the weights.
-        dtype: Of the weights: `float32`, `bfloat16` or `float16`.
-        shards: Weight files.
-        tokenizer: Whether to write a small working tokenizer.
+        family: one of `diffretriever.testing.FAMILIES`.
+        folder: where to write.
+        hidden_size: a multiple of `heads`.
+        layers: number of layers.
+        heads: attention heads.
+        kv_heads: heads of keys and values; default: half of `heads` if the family groups them.
+        vocab_size: rows of embeddings and head; default: those of the small tokenizer.
+        seed: of the weights.
+        dtype: of the weights: `float32`, `bfloat16` or `float16`.
+        shards: number of weight files.
+        tokenizer: whether to write a small working tokenizer.
 
     Raises:
         ValueError: Unknown family or dtype, or sizes that do not fit each other.
@@ -143,7 +141,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
         layers=layers,
         heads=heads,
         kv_heads=kv_heads or (max(1, heads // 2) if published.grouped_heads else heads),
-        intermediate=intermediate_size or 2 * hidden_size,
+        intermediate=2 * hidden_size,
         vocab=vocab_size or words.get_vocab_size(),
         positions=published.positions,
     )
@@ -158,14 +156,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
 
 
 def write_config(published: Published, size: Sizes, folder: Path, dtype: str) -> None:
-    """Write the config.json of a family's checkpoint.
-
-    Args:
-        published: How the family's checkpoints look.
-        size: Of the model.
-        folder: Where to; made if need be.
-        dtype: Name of the precision that weights are published in.
-    """
+    """Write the config.json of a family's checkpoint."""
     words = build_tokenizer(published)
     config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -182,14 +173,7 @@ def _check_sizes(size: Sizes, tokens: int, shards: int) -> None:
 
 
 def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tensor]], shards: int) -> None:
-    """Write tensors as a checkpoint's weight files, one of them in memory at a time.
-
-    Args:
-        folder: of the checkpoint.
-        names: of the tensors.
-        tensors: each with its name.
-        shards: weight files.
-    """
+    """Write tensors, with their names, as a checkpoint's weight files, one of them in memory at a time."""
     places: dict[str, str] = {}
     for shard in range(shards):
         name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
@@ -229,13 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--kv-heads", type=int)
-    parser.add_argument("--intermediate-size", type=int)
-    parser.add_argument("--vocab-size", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
-    parser.add_argument("--shards", type=int, default=1)
-    parser.add_argument("--no-tokenizer", dest="tokenizer", action="store_false")
     options = vars(parser.parse_args(arguments))
     family, folder = options.pop("family"), options.pop("output")
     try:

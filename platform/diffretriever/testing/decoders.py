@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from diffretriever.testing.published import Published, Shapes, Sizes, TokenId
@@ -70,14 +71,10 @@ def _qwen2_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
     }
 
 
-def _qwen2_shapes(size: Sizes) -> Shapes:
-    return _shared_shapes(size, qkv_bias=True)
-
-
 QWEN2 = Published(
     model_type="qwen2",
     config=_qwen2_config,
-    shapes=_qwen2_shapes,
+    shapes=partial(_shared_shapes, qkv_bias=True),
     positions=32768,
     special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     tokenizer_config={
@@ -110,7 +107,7 @@ def _dream_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
 DREAM = Published(
     model_type="Dream",
     config=_dream_config,
-    shapes=_qwen2_shapes,
+    shapes=partial(_shared_shapes, qkv_bias=True),
     positions=131072,
     special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>"),
     tokenizer_config={
@@ -123,7 +120,6 @@ DREAM = Published(
     },
     tokenizer_files=("vocab.json", "merges.txt"),
     adapter_targets=_TARGETS,
-    adapter_task="FEATURE_EXTRACTION",
     grouped_heads=True,
 )
 
@@ -142,14 +138,10 @@ def _llama3_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
     }
 
 
-def _llama3_shapes(size: Sizes) -> Shapes:
-    return _shared_shapes(size, qkv_bias=False)
-
-
 LLAMA3 = Published(
     model_type="llama",
     config=_llama3_config,
-    shapes=_llama3_shapes,
+    shapes=partial(_shared_shapes, qkv_bias=False),
     positions=8192,
     special_tokens=(
         "<|begin_of_text|>",

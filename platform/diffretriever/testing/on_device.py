@@ -33,15 +33,15 @@ def random_backbone(
 ) -> Backbone:
     """Return a backbone with random weights, as large as those of `checkpoints.random_tensors`, in evaluation mode.
 
-    Its attention is that of pads and masks (`sdpa`); `model.set_attn_implementation` changes it.
+    Its attention is `sdpa`; `model.set_attn_implementation` changes it. Devices draw different weights.
 
     Args:
-        family: One of `diffretriever.testing.FAMILIES`.
-        size: Of the model; its vocabulary has room for the small tokenizer's.
-        folder: Where config.json and tokenizer are written, without weights.
+        family: one of `diffretriever.testing.FAMILIES`.
+        size: of the model; its vocabulary contains the small tokenizer's.
+        folder: for config.json and the tokenizer, without weights.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        dtype: Of weights and results, a torch dtype's name.
-        seed: Of the weights; other devices draw others.
+        dtype: of weights and results.
+        seed: of the weights.
     """
     published = FAMILIES[family]
     write_config(published, size, folder, dtype)

@@ -51,8 +51,6 @@ class Published:
     tokenizer puts these around a text."""
     adapter_targets: tuple[str, ...]
     """Last parts of the modules' names that public adapters change, as the checkpoint spells them."""
-    adapter_task: str = "CAUSAL_LM"
-    """`task_type` of public adapters."""
     tokenizer_files: tuple[str, ...] = ("tokenizer.json",)
     """vocab.txt is of word pieces, the others are of bytes merged."""
     grouped_heads: bool = False

