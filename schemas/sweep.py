@@ -89,8 +89,6 @@ class SweepJob(RayConfig, SelfExclusion, PresetListing):
     MARCO's train and dev queries, else nDCG@10) or else the first of the measures."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
-    device: str = "auto"
-    """Where the search runs, on the driver's machine: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
 
     @model_validator(mode="after")
     def _selection_is_swept(self) -> Self:

@@ -170,7 +170,7 @@ MISTAKES = [
     ("search", ["--index", "nowhere", "--query", "x"], "no index at nowhere"),
     ("encode_beir", ["--collection", "my-corpus", "--index", "i", "--retriever", "bm25"], "no such name. Known: arg"),
     ("encode_beir", ["--collection", "nowhere", "--index", "i", "--retriever", "bm25"], "no collection 'nowhere'"),
-    ("evaluate", ["--runs", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.trec"),
+    ("evaluate", ["--runs", "no.trec", "--qrels", "no.tsv", "--output", "o"], "No such file"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
     ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
     ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one by"),

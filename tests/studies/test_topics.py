@@ -62,10 +62,9 @@ def test_of_a_compressed_index_decoded_vectors_are_read(encoder: Encoder, tmp_pa
     assert explanation.passage_readings == encoder.read(index.representations(row[:1]).vectors_MH, 2)
 
 
-def test_a_sample_is_drawn_by_its_seed(index: PassageIndex, encoder: Encoder) -> None:
-    first, same, other = (describe(index, encoder, job(index, sample=20, seed=seed, topics=3)) for seed in (1, 1, 2))
+def test_a_sample_is_the_same_each_time(index: PassageIndex, encoder: Encoder) -> None:
+    first, same = (describe(index, encoder, job(index, sample=20, topics=3)) for _ in range(2))
     assert first == same
-    assert first != other
     assert first.read == 20
     assert len(first.topics) <= 3
 

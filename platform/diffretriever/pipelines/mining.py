@@ -163,7 +163,7 @@ def _mine(
     mine = partial(_mine_part, job, Corpus(index), ledger, search)
     counts: Counter[str] = Counter()
     small = few_queries(index, len(first))
-    executor = LocalExecutor(search_job) if is_bm25 else executor_for(search_job, small=small)
+    executor = LocalExecutor(search_job.encoding) if is_bm25 else executor_for(search_job.encoding, small=small)
     with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
         # Some at a time: a source need not fit in memory.
         while some := list(islice(parts, 2 * threads)):

@@ -378,8 +378,8 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     Each is one pass over what the index stores.
     """
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
-    options = SearchOptions(index=index.uri, device=job.device)
-    device = resolve_device(job.device)
+    options = SearchOptions(index=index.uri)
+    device = resolve_device("auto")
     modes = [mode for mode in job.modes if mode != "pooled-slots"]
     lists: dict[ListName, Hits] = {}
     for name in lists_for(modes):

@@ -7,10 +7,10 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.settings import ModelOptions, SelfExclusion
+from diffretriever.schemas.settings import SelfExclusion
 
 
-class PruneSlotsJob(ModelOptions, SelfExclusion):
+class PruneSlotsJob(SelfExclusion):
     """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
 
     With --pruned, also write an index of the passages with fewer slots.
