@@ -95,13 +95,10 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         return
     asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
     config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
-    if isinstance(config, PresetListing) and config.list_presets:
-        _print_presets()
-        return
     show_progress()
     try:
         if isinstance(config, ModelOptions):
-            trust_code(config.trust_code)
+            trust_code(())
         main(config)
     except BaseException as error:
         status = _say(error)

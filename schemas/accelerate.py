@@ -38,9 +38,6 @@ class AccelerateJob(IndexOptions):
     """Passages of a query that the recall counts."""
     sample: PositiveInt = 200
     """Queries to calibrate with."""
-    workers: PositiveInt | Literal["auto"] = "auto"
-    """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
-    passages wait in several fragments, else 1. Of an index on an object store, those are the CPUs of the cluster."""
 
 
 class CandidateSettings(Model):

@@ -11,7 +11,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place, StorePath
-from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, SearchOptions
+from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, ScoringFlags
 from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
@@ -21,7 +21,7 @@ _OF_AN_INDEX = {"modes": "scores", "filter": "passages", "selector": "budgets"}
 """Settings of an evaluation that only the search of an index has, and what they decide of its runs."""
 
 
-class EvaluateJob(SearchOptions, FilterOption, QueryBudgetOptions, SelfExclusion):
+class EvaluateJob(ScoringFlags, FilterOption, QueryBudgetOptions, SelfExclusion):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""

@@ -10,7 +10,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
-from diffretriever.schemas.settings import JobConfig, ModelOptions, RayAddress, RayConfig, SelfExclusion
+from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOptions, SelfExclusion
 
 
 class IndexOptions(ModelOptions):
@@ -36,16 +36,21 @@ class SearchFlags(IndexOptions):
     @property
     def search_options(self) -> SearchOptions:
         """These settings, and the defaults of those that have no flag."""
-        return SearchOptions(**self.model_dump(include={*SearchFlags.model_fields}))
+        return SearchOptions(**self.model_dump(include={*SearchOptions.model_fields}))
 
 
-class SearchOptions(SearchFlags):
-    """The search of an index, and the settings of the authors' code."""
+class ScoringFlags(SearchFlags):
+    """The search of an index, and its scoring."""
 
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
     score_dtype: Literal["float32", "bfloat16-legacy"] = "float32"
     """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
+
+
+class SearchOptions(ScoringFlags):
+    """All settings of a search."""
+
     memory_mb: PositiveInt = 1024
     """MiB of memory that scoring may use besides the model and, on a GPU, besides the codes that are kept there."""
 
@@ -95,7 +100,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, RayAddress):
+class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.
@@ -116,8 +121,6 @@ class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, RayAddress):
     """Passages kept per query."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
-    encoders: PositiveInt | None = None
-    """Actors that encode queries; default: as many as the cluster has room for."""
     queries_at_once: PositiveInt = 5000
     """Queries that share a scan of the index. What is kept for them takes about 30 kB each at the default depth."""
 
@@ -126,11 +129,6 @@ class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, RayAddress):
         if (self.collection is None) == (self.queries is None):
             raise ValueError("give either --collection or --queries")
         return self
-
-    @property
-    def encoding(self) -> RayConfig:
-        """Where queries are encoded."""
-        return RayConfig(ray_address=self.ray_address, encoders=self.encoders)
 
 
 class BatchSearchSummary(Model):

@@ -12,10 +12,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
-from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
+from diffretriever.schemas.base import Model, refuse_unknown_keys, suggest
 from diffretriever.schemas.places import plain_place
 
 _VALUES = {
@@ -28,6 +28,12 @@ _VALUES = {
     "CodecConfig": "CODEC",
 }
 """Name of a type → its values in `--help`."""
+TRUST_VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
+_TRUST = (
+    "Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id, "
+    "ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset "
+    f"or index can give this permission; the variable {TRUST_VARIABLE} can."
+)
 _UNSAID: tuple[Any, ...] = (None, (), {}, "", False)
 """Defaults that `--help` leaves out."""
 
@@ -49,6 +55,8 @@ class JobConfig(Model):
                 flag = unknown[0].partition("=")[0]
                 _fail(f"unknown flag {flag}.{suggest(flag, [*map(_flag, cls.model_fields), '--config'])}")
             flags = vars(given)
+            if trusted := flags.pop("trust_code", None):
+                os.environ[TRUST_VARIABLE] = ",".join([os.environ.get(TRUST_VARIABLE, ""), *trusted])
             values = read_settings(cls, flags.pop("config", None))
             for name, field in cls.model_fields.items():
                 texts = flags.get(name, os.environ.get(f"DIFFRETRIEVER_{name.upper()}"))
@@ -66,19 +74,11 @@ class JobConfig(Model):
 
 
 class ModelOptions(JobConfig):
-    """Permission to run a model's code."""
-
-    trust_code: CommaSeparated = Field((), exclude=True)
-    """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
-    ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
-    index can give this permission, and none stores it."""
+    """A job that loads a model: it has the flag --trust-code, a permission that no file can give."""
 
 
 class PresetListing(JobConfig):
-    """Presets of retrievers."""
-
-    list_presets: bool = Field(default=False, exclude=True)
-    """Print the names that --retriever takes, with a sentence on each, and end."""
+    """A job that takes the name of a retriever: it has the flag --list-presets."""
 
 
 class SelfExclusion(JobConfig):
@@ -106,11 +106,21 @@ class RayAddress(JobConfig):
     starts one."""
 
 
-class RayConfig(ModelOptions, RayAddress):
-    """Where encoders run, and with what."""
+class EncoderActors(ModelOptions, RayAddress):
+    """The actors that encode."""
 
     encoders: PositiveInt | None = None
     """Encoder actors; default: as many as the cluster has room for. Required with `autoscale`."""
+
+    @property
+    def encoding(self) -> RayConfig:
+        """These settings, and the defaults of the others."""
+        return RayConfig(ray_address=self.ray_address, encoders=self.encoders)
+
+
+class RayConfig(EncoderActors):
+    """Where encoders run, and with what."""
+
     cpus_per_encoder: PositiveFloat | None = None
     """CPUs that Ray reserves for an encoder, which computes on as many threads; default: 1 with a GPU, 0.75 without."""
     gpus_per_encoder: NonNegativeFloat | None = None
@@ -163,6 +173,11 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
         metavar="PATH",
         help="YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it.",
     )
+    if issubclass(cls, ModelOptions):
+        group.add_argument("--trust-code", action="append", metavar="MODEL[,…]", help=_TRUST)
+    if issubclass(cls, PresetListing):
+        text = "Print the names that --retriever takes, with a sentence on each, and end."
+        group.add_argument("--list-presets", action="store_true", help=text)
     group.add_argument("-h", "--help", action="help", help="Show this help and exit.")
     return parser
 
@@ -234,10 +249,6 @@ def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"--config {path} must hold `key: value` lines")
     refuse_unknown_keys(values, cls.model_fields, path)
-    if "trust_code" in values:
-        raise ValueError(
-            f"{path}: trust_code: no file can allow code to run: pass --trust-code, or set DIFFRETRIEVER_TRUST_CODE"
-        )
     return values
 
 

@@ -12,7 +12,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
-from diffretriever.schemas.settings import RayAddress
+from diffretriever.schemas.settings import EncoderActors, RayAddress
 
 PASSAGES_SCHEMA = pa.schema(
     [
@@ -120,7 +120,7 @@ class TrainingSetManifest(Model):
         return files
 
 
-class MineNegativesJob(IndexOptions, RayAddress):
+class MineNegativesJob(IndexOptions, EncoderActors):
     """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
 
     The result is a file in Tevatron's layout that prepare_training.py reads.
@@ -149,8 +149,6 @@ class MineNegativesJob(IndexOptions, RayAddress):
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
     accelerate_index.py made a candidate index, and otherwise all."""
-    encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:

@@ -55,7 +55,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     assert job.collection is not None, "the config has checked this"
     collection = open_collection(job.collection)
     job = with_measures(job, collection.name)
-    searcher = open_searcher(job.index, job)
+    searcher = open_searcher(job.index, job.search_options)
     queries = collection.queries(job.split)
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose([query.text for query in queries]) if chooser else []

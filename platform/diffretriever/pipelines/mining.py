@@ -42,7 +42,7 @@ from diffretriever.training.data.sources import ExampleSource, open_source
 
 _DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share", "search_budget"}
 """Settings that results depend on."""
-_SEARCH = ("index", "backbone", "adapter", "trust_code", "search_budget", "ray_address", "encoders")
+_SEARCH = ("index", "backbone", "adapter", "search_budget", "ray_address", "encoders")
 """Settings that are those of a batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.

@@ -99,7 +99,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
         small = few_passages(collection) and sum(map(len, queries.values())) <= MAX_ROWS
-        with executor_for(job, small=small) as executor:
+        with executor_for(job.encoding, small=small) as executor:
             executor.load(retriever)
             encoder = executor.manifest()
             _begin(job, collection.name, encoder, command)

@@ -38,8 +38,6 @@ class PruneSlotsJob(SelfExclusion):
     """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
     redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
     stay those of all slots in any case."""
-    device: str = "auto"
-    """Where queries of --index are encoded: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     output: Place
     """Folder for curve.md, curve.png and curve.json."""
 

@@ -8,7 +8,7 @@ from pydantic import DirectoryPath, Field, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import EncoderActors
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
 Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
@@ -27,7 +27,7 @@ STORAGE_FILE = "storage.json"
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
-class ReproduceJob(RayConfig):
+class ReproduceJob(EncoderActors):
     """Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
 
     tables: tuple[str, ...] = ()
