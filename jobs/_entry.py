@@ -13,20 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
-
-def _unless_interrupted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Say of Ctrl-C while the job is being loaded that it came, without a traceback."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("interrupted: nothing had begun\n")
-        return
-    sys.__excepthook__(kind, error, traceback)
-
-
-# Before all that takes time.
-sys.excepthook = _unless_interrupted
 ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout; a wheel has the jobs within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
@@ -95,13 +83,10 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         return
     asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
     config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
-    if isinstance(config, PresetListing) and config.list_presets:
-        _print_presets()
-        return
     show_progress()
     try:
         if isinstance(config, ModelOptions):
-            trust_code(config.trust_code)
+            trust_code(())
         main(config)
     except BaseException as error:
         status = _say(error)

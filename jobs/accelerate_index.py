@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from _entry import absolute_place, run
 
 from diffretriever.schemas.accelerate import AccelerateJob
@@ -16,7 +14,7 @@ def main(config: AccelerateJob) -> None:
     from diffretriever.search.accelerate import accelerate
 
     config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    done = accelerate(config, partial(make_files, workers=config.workers))
+    done = accelerate(config, make_files)
     for kind, kept in done.files.items():
         made = f"{kind} made for {counted(kept.made, 'fragments')} that had none"
         print(f"{config.index}: {made}, {kept.bytes / 1e6:,.1f} MB in all")

@@ -13,6 +13,7 @@ from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import DemoJob, EvaluateJob
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.evaluation.measures import EvaluationResult
@@ -39,7 +40,7 @@ def main(config: DemoJob) -> None:
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
     collection.qrels(config.split)
-    with executor_for(config, small=few_passages(collection)):
+    with executor_for(RayConfig(), small=few_passages(collection)):
         for preset, job in encoding.items():
             summary = encode_collection(job)
             print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)
@@ -60,8 +61,7 @@ def _modes(preset: str, further: tuple[Mode, ...]) -> tuple[Mode, ...]:
 
 
 def _encode_job(config: DemoJob, preset: str, index: Path | StorePath) -> EncodeJob:
-    shared = config.model_dump(include=set(EncodeJob.model_fields) & set(DemoJob.model_fields))
-    return EncodeJob(**{**shared, "retriever": preset, "index": str(index)})
+    return EncodeJob(collection=config.collection, retriever=preset, index=str(index))
 
 
 def _evaluate(

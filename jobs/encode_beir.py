@@ -6,17 +6,14 @@ from _entry import absolute_place, run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
-from diffretriever.schemas.places import as_place
 
 
 def main(config: EncodeJob) -> None:
     """Encode, then say what happened."""
     from diffretriever.pipelines.encode import encode_collection
 
-    places: dict[str, object] = {"index": absolute_place(config.index, "--index")}
-    if config.quarantine is not None:
-        places["quarantine"] = as_place(absolute_place(config.quarantine, "--quarantine"))
-    print(describe(encode_collection(config.model_copy(update=places))))
+    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
+    print(describe(encode_collection(job)))
 
 
 def describe(summary: EncodeSummary) -> str:

@@ -6,7 +6,6 @@ from _entry import run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.inspect import MaintainJob
-from diffretriever.schemas.settings import RayConfig
 
 
 def main(config: MaintainJob) -> None:
@@ -14,35 +13,25 @@ def main(config: MaintainJob) -> None:
     from diffretriever.index.table import PassageIndex
     from diffretriever.index.writer import WriterLock
 
-    ids = [*config.delete, *_ids_of(config)]
-    if not ids and not config.compact and config.restore is None:
-        raise ValueError("nothing to do: give --delete, --delete-from, --restore or --compact")
+    if not config.delete and not config.compact and config.restore is None:
+        raise ValueError("nothing to do: give --delete, --restore or --compact")
     with WriterLock(config.index):
         if config.restore is not None:
             PassageIndex.restore(config.index, config.restore)
             print(f"back at version {config.restore}")
         index = PassageIndex.open(config.index)
-        if ids:
-            print(f"deleted {index.delete(ids):,} of {len(set(ids)):,} ids given")
+        if config.delete:
+            print(f"deleted {index.delete(config.delete):,} of {len({*config.delete}):,} ids given")
         if config.compact:
             from diffretriever.pipelines.accelerate import accelerate_index, has_files
             from diffretriever.pipelines.compact import compact_index
 
-            compact_index(index, RayConfig(ray_address=config.ray_address), config.keep_versions)
+            compact_index(index, config, config.keep_versions)
             # The files of the fragments that were joined are of no more use.
             if has_files(index):
                 accelerate_index(index)
             print(f"compacted to {counted(index.contents().fragments, 'fragments')}")
         print(f"{config.index}: {counted(len(index), 'passages')}, version {index.version}")
-
-
-def _ids_of(config: MaintainJob) -> list[str]:
-    if config.delete_from is None:
-        return []
-    try:
-        return config.delete_from.read_text("utf-8").split()
-    except OSError as error:
-        raise ValueError(f"--delete-from {config.delete_from}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main(config: SearchJob) -> None:
     from diffretriever.search import open_searcher
     from diffretriever.search.selecting import BudgetChooser
 
-    searcher = open_searcher(config.index, config, config.version)
+    searcher = open_searcher(config.index, config.search_options, config.version)
     mode: Mode = config.mode or searcher.default_mode
     budgets = [config.query_budget] if config.query_budget else None
     if config.selector:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.settings import ModelOptions
+from diffretriever.schemas.search import IndexOptions
 
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """The files that a fragment can be searched by, by the name of their folder: codes of its vectors, or what a codec has
@@ -19,11 +18,9 @@ vectors alone."""
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
-class AccelerateJob(ModelOptions):
+class AccelerateJob(IndexOptions):
     """Make an index fast to search: codes, postings, BM25, a candidate index where asked for; results stay the same."""
 
-    index: IndexPlace
-    """Folder or object-store URI of the index."""
     candidates: bool = False
     """Build and calibrate a candidate index: searches score only the passages that it proposes, exactly. It reads 28
     bytes of each passage, then the mean vectors of few. Where the exact scan is no slower at that recall, all passages
@@ -41,13 +38,6 @@ class AccelerateJob(ModelOptions):
     """Passages of a query that the recall counts."""
     sample: PositiveInt = 200
     """Queries to calibrate with."""
-    backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved."""
-    adapter: str | None = None
-    """Where its adapter lies now, if it has moved."""
-    workers: PositiveInt | Literal["auto"] = "auto"
-    """Fragments worked on at a time, by Ray where it is more than 1; `auto`: as many as there are CPUs where many
-    passages wait in several fragments, else 1. Of an index on an object store, those are the CPUs of the cluster."""
 
 
 class CandidateSettings(Model):

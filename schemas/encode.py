@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.metadata import check_column_name
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.settings import PresetListing, RayConfig
 
 NO_METADATA = ("none",)
@@ -48,12 +48,9 @@ class EncodeJob(RayConfig, PresetListing):
     document becomes passages ID#1, ID#2, … of whole paragraphs or sentences; 0: none does. Default: as many as the
     retriever reads for folders and files of text, 0 for others, whose judgements are of whole documents."""
     on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be encoded: stop before anything starts, or set them aside in a file. A
-    passage that the retriever encodes as NaN or infinity stops the job when it is met, or is set aside too."""
-    quarantine: Place | None = None
-    """File for the records that are set aside; default: `quarantine.jsonl` in the index's folder. Records that it holds
-    of other collections stay. On an object store it is a folder, `quarantine` beside the index's table, with a file for
-    each collection."""
+    """What to do with records that cannot be encoded: stop before anything starts, or set them aside in the index's
+    folder: in `quarantine.jsonl`, on an object store in `quarantine`, a file for each collection. A passage that the
+    retriever encodes as NaN or infinity stops the job, or is set aside too."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     sync: bool = False
@@ -63,8 +60,6 @@ class EncodeJob(RayConfig, PresetListing):
     """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
     compact: bool = True
     """Join the table's small fragments while it grows and at the end, and then forget old versions."""
-    keep_versions: PositiveFloat | None = None
-    """Days after which a version is forgotten; default: an hour. Until then it can be searched and gone back to."""
     accelerate: bool = True
     """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
     BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""

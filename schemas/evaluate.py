@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from diffretriever.schemas.base import Model, split_at_commas
+from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place, StorePath
-from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunTag, SearchOptions, VersionOption
-from diffretriever.schemas.settings import ModelOptions, RayConfig, SelfExclusion
+from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, ScoringFlags
+from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-_OF_AN_INDEX = {"modes": "scores", "version": "version", "filter": "passages", "selector": "budgets"}
+_OF_AN_INDEX = {"modes": "scores", "filter": "passages", "selector": "budgets"}
 """Settings of an evaluation that only the search of an index has, and what they decide of its runs."""
 
 
-class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions, SelfExclusion, RunTag):
+class EvaluateJob(ScoringFlags, FilterOption, QueryBudgetOptions, SelfExclusion):
     """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
 
     index: IndexPlace = ""
@@ -39,7 +38,7 @@ class EvaluateJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions
     fusions: tuple[Fusion, ...] = ("min-max",)
     """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
     (scores as they are)."""
-    weights: Annotated[tuple[NonNegativeFloat, ...], BeforeValidator(split_at_commas), NoDecode] = ()
+    weights: tuple[NonNegativeFloat, ...] = ()
     """Weights of --runs, in their order, such as .3,.7; default: equal."""
     tune_runs: tuple[str, ...] = ()
     """In place of --weights: runs of other queries by the same retrievers, such as those of the training split, named
@@ -138,7 +137,7 @@ class CompareJob(ModelOptions, SelfExclusion):
         return named_runs(self.indexes, "--indexes")
 
 
-class DemoJob(RayConfig):
+class DemoJob(JobConfig):
     """Encode the built-in collection with three retrievers, search its queries, compare them."""
 
     collection: str = "pydoc"

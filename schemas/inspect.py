@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pydantic import PositiveFloat, PositiveInt
@@ -12,7 +11,7 @@ from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexContents, IndexManifest
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.settings import JobConfig
+from diffretriever.schemas.settings import JobConfig, RayAddress
 
 
 class InspectJob(JobConfig):
@@ -26,15 +25,13 @@ class InspectJob(JobConfig):
     """Print JSON instead of text."""
 
 
-class MaintainJob(JobConfig):
+class MaintainJob(RayAddress):
     """Delete passages from an index, go back to an earlier version, or compact it."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     delete: tuple[str, ...] = ()
     """Ids of passages to delete; repeat the flag or separate by commas."""
-    delete_from: Path | None = None
-    """File with ids of passages to delete, one a line."""
     compact: bool = False
     """Join small fragments, drop deleted rows, forget old versions."""
     keep_versions: PositiveFloat | None = None
@@ -42,9 +39,6 @@ class MaintainJob(JobConfig):
     restore: PositiveInt | None = None
     """Version to go back to, of those that inspect_index.py lists; what came after it stays a version until it is
     forgotten."""
-    ray_address: str = "auto"
-    """Ray cluster that compacts a large index; `auto` is a running one if there is, else a local one started for this
-    job; `local` always starts one."""
 
 
 Change: TypeAlias = Literal[

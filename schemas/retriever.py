@@ -6,7 +6,6 @@ here, a place in the unions at the end, and the code that runs it; or an `Instal
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
@@ -173,13 +172,15 @@ class RetrieverBase(Model):
         return values
 
     @property
-    @abstractmethod
     def title(self) -> str:
         """A name for people: the method, the model and what else matters most."""
+        backbone: BackboneConfig = getattr(self, "backbone", BackboneConfig(source=""))
+        parts = [getattr(self, "method", ""), backbone.source, *(["+", backbone.adapter] if backbone.adapter else [])]
+        return " ".join(filter(None, parts))
 
-    @abstractmethod
     def max_vectors(self, side: Side) -> int:
         """Return the most vectors that a text has; 0 where there are none."""
+        return 1
 
     def passes(self, tokens: float) -> float:
         """Return the work of encoding a text of so many tokens, prompt included, in passes of the model over it."""
@@ -280,21 +281,13 @@ class MaskedRetriever(PromptedRetriever):
     closing quote."""
 
     @model_validator(mode="after")
-    def _readouts_have_one_pass(self) -> Self:
+    def _parts_fit(self) -> Self:
         if self.readout != "states" and self.steps > 1:
             raise ValueError(
                 f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _adapted_slots_are_nested(self) -> Self:
         if self.adapter_on == "slots" and not self.nested_slots:
             raise ValueError("adapter_on: slots is for nested slots, which no token of the text sees: set nested_slots")
-        return self
-
-    @model_validator(mode="after")
-    def _nested_slots_keep_their_places(self) -> Self:
         if not self.nested_slots:
             return self
         if self.steps > 1:
@@ -313,7 +306,7 @@ class MaskedRetriever(PromptedRetriever):
     @property
     def title(self) -> str:
         """Method, backbone, adapter and budget."""
-        return f"{_model_title(self.method, self.backbone)} {self.budget}"
+        return f"{super().title} {self.budget}"
 
     def passes(self, tokens: float) -> float:
         """Return S."""
@@ -333,11 +326,6 @@ class GeneratedRetriever(PromptedRetriever):
     stop: Literal["quote", "cap-then-cut", "cap"] = "quote"
     """`quote`: a text stops at the closing quote (paper). `cap-then-cut`: all N are decoded, then cut at the first
     token that is special or the bare quote (the authors' zero-shot code). `cap`: always N (their fine-tuned code)."""
-
-    @property
-    def title(self) -> str:
-        """Method, backbone and adapter."""
-        return _model_title(self.method, self.backbone)
 
     def passes(self, tokens: float) -> float:
         """Return one pass over the text, and a token more of it for each that is decoded."""
@@ -370,15 +358,6 @@ class PooledRetriever(PrefixedRetriever):
     method: Literal["pooled"] = "pooled"
     pooling: Literal["mean", "last"] = "mean"
 
-    @property
-    def title(self) -> str:
-        """Method, backbone and adapter."""
-        return _model_title(self.method, self.backbone)
-
-    def max_vectors(self, side: Side) -> int:
-        """Return 1."""
-        return 1
-
 
 class TokensRetriever(PrefixedRetriever):
     """Late interaction: a vector for each token, special tokens included; what slots are to be compared with."""
@@ -402,9 +381,9 @@ class TokensRetriever(PrefixedRetriever):
     @property
     def title(self) -> str:
         """Method, or `clustered` and the most vectors of a passage; backbone, adapter and the mean's share."""
-        method = self.method if self.clusters is None else f"clustered-{self.clusters}"
-        mean = f" mean {self.mean_share:g}" if self.mean_share else ""
-        return f"{_model_title(method, self.backbone)}{mean}"
+        name = super().title
+        named = name if self.clusters is None else name.replace(self.method, f"clustered-{self.clusters}", 1)
+        return f"{named} mean {self.mean_share:g}" if self.mean_share else named
 
     @property
     def has_token_vectors(self) -> bool:
@@ -470,10 +449,6 @@ class LibraryRetriever(RetrieverBase):
             raise ValueError("bidirectional runs transformers' own class: leave remote_code out, or bidirectional")
         if self.query_length is not None and self.vectors != "token":
             raise ValueError("query_length goes with vectors: token: set text.max_query_tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _check_collections(self) -> Self:
         form = self.prompt_form
         if form is not None and _INSTRUCTION not in form:
             raise ValueError(f"prompt_form: there is no {_INSTRUCTION} in it for an instruction to stand in")
@@ -496,11 +471,6 @@ class LibraryRetriever(RetrieverBase):
         if own.max_query_tokens is not None and self.vectors == "token":
             changes["query_length"] = own.max_query_tokens
         return self.model_copy(update={**changes, "prompt_form": None, "on_collections": {}})
-
-    @property
-    def title(self) -> str:
-        """Method and model."""
-        return _model_title(self.method, self.backbone)
 
     @property
     def has_unit_vectors(self) -> bool:
@@ -538,15 +508,6 @@ class InstalledRetriever(RetrieverBase):
     """Where the weights are; an empty `source` where the package brings all that it needs."""
     text: TextConfig = TextConfig()
 
-    @property
-    def title(self) -> str:
-        """Method and, if there is one, the model."""
-        return _model_title(self.method, self.backbone) if self.backbone.source else self.method
-
-    def max_vectors(self, side: Side) -> int:
-        """Return 1."""
-        return 1
-
 
 class Bm25Retriever(RetrieverBase):
     """BM25 with Lucene's formula, Porter stemming and Lucene's English stop words."""
@@ -572,11 +533,6 @@ class Bm25Retriever(RetrieverBase):
     def max_vectors(self, side: Side) -> int:
         """Return 0."""
         return 0
-
-
-def _model_title(method: str, backbone: BackboneConfig) -> str:
-    adapter = f" + {backbone.adapter}" if backbone.adapter else ""
-    return f"{method} {backbone.source}{adapter}"
 
 
 BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever | TokensRetriever

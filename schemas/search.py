@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
-from diffretriever.schemas.settings import JobConfig, ModelOptions, RayConfig, SelfExclusion
+from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOptions, SelfExclusion
 
 
-def _without_spaces(tag: str) -> str:
-    if not re.fullmatch(r"[!-~]+", tag):
-        raise ValueError(f"'{tag}': a tag has letters, digits and signs only, no spaces")
-    return tag
-
-
-class SearchOptions(ModelOptions):
-    """Settings of jobs that search an index."""
+class IndexOptions(ModelOptions):
+    """The index, and its model."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    """Path or hub id of the index's backbone, if it has moved; it must be the same weights."""
     adapter: str | None = None
-    """Where its adapter lies now, if it has moved; it must be the same weights."""
+    """Path or hub id of its adapter, if it has moved; it must be the same weights."""
+
+
+class SearchFlags(IndexOptions):
+    """The search of an index."""
+
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
-    memory_mb: PositiveInt = 1024
-    """MiB of memory that scoring may use beside the model and, on a GPU, beside the codes that are kept there."""
+    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
+    """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
+    accelerate_index.py made a candidate index, and otherwise all."""
+
+    @property
+    def search_options(self) -> SearchOptions:
+        """These settings, and the defaults of those that have no flag."""
+        return SearchOptions(**self.model_dump(include={*SearchOptions.model_fields}))
+
+
+class ScoringFlags(SearchFlags):
+    """The search of an index, and its scoring."""
+
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
-    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
-    """Passages that a candidate index may name for scoring; `exact` asks for all; `auto` is the calibrated number
-    where accelerate_index.py made a candidate index, and otherwise all."""
     score_dtype: Literal["float32", "bfloat16-legacy"] = "float32"
     """Precision of dense products; the authors' bfloat16 loses 2-5 % of the true top 10."""
 
 
-class VersionOption(JobConfig):
-    """Which version of an index is searched."""
+class SearchOptions(ScoringFlags):
+    """All settings of a search."""
 
-    version: PositiveInt | None = None
-    """Version of the index, of those that inspect_index.py lists; default: the latest."""
-
-
-class RunTag(JobConfig):
-    """What the runs that a job writes are called."""
-
-    tag: Annotated[str, AfterValidator(_without_spaces)] | None = None
-    """Name of the system in the last column of the runs, before the mode; default: retriever and budget, such as
-    diffretriever-minilm.q4p16."""
+    memory_mb: PositiveInt = 1024
+    """MiB of memory that scoring may use besides the model and, on a GPU, besides the codes that are kept there."""
 
 
 class FilterOption(JobConfig):
@@ -81,7 +79,7 @@ class QueryBudgetOptions(JobConfig):
         return self
 
 
-class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
+class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Ask an index one question and see the ranked passages."""
 
     query: str
@@ -89,6 +87,8 @@ class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     mode: Mode | None = None
     """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25 or, with weights,
     dense+0.3bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
+    version: PositiveInt | None = None
+    """Version of the index, of those that inspect_index.py lists; default: the latest."""
     top_k: PositiveInt = 10
     """Passages to show."""
     explain: bool = False
@@ -100,7 +100,7 @@ class SearchJob(SearchOptions, VersionOption, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RayConfig, SearchOptions, FilterOption, SelfExclusion, RunTag):
+class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.

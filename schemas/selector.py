@@ -96,14 +96,12 @@ class FitSelectorJob(JobConfig):
     """What it looks at: length, entropy, content_words; mean_idf and max_idf where the sweeps still have an index."""
     cost: NonNegative = 0.0
     """λ: what a query slot must gain, in units of the measure; 0 chooses for effectiveness alone."""
-    curve: tuple[NonNegative, ...] = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
-    """The λ at which the report traces the measure against mean K_q."""
     output: Place
     """Folder for fitted_selector.json and the report."""
 
     @model_validator(mode="after")
     def _check_lists(self) -> Self:
-        for name in ("sweeps", "features", "curve"):
+        for name in ("sweeps", "features"):
             if not getattr(self, name):
                 raise ValueError(f"give at least one of --{name}")
         return self

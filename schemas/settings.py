@@ -3,134 +3,82 @@
 from __future__ import annotations
 
 import argparse
-import re
+import inspect
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import yaml
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_settings import (
-    BaseSettings,
-    CliSettingsSource,
-    CliToggleFlag,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+from pydantic.fields import FieldInfo
 
-from diffretriever.schemas.base import CommaSeparated, Model, refuse_unknown_keys, suggest
-from diffretriever.schemas.places import StorePath, plain_place
+from diffretriever.schemas.base import Model, refuse_unknown_keys, suggest
+from diffretriever.schemas.places import plain_place
 
-_VALUES = (
-    (r"\{Budget,Path,StorePath\}", "qNpN"),
-    (r"\{Path,StorePath\}", "PLACE"),
-    (r"(?<=[{,])\{([^{}]*)\}", r"\1"),
-    (r"dict\[str,(.*)\]", r"NAME=\1"),
-    (r"tuple\[(.*),\.\.\.\]", r"\1[,…]"),
-    (r"\bBudget\b", "qNpN"),
-    (r"\bCodecConfig\b", "CODEC"),
-    (r"\bPath\b", "PATH"),
-    (r"\bfloat\b", "X"),
-    (r"\bint\b", "N"),
-    (r"\bstr\b", "TEXT"),
+_VALUES = {
+    "int": "N",
+    "float": "X",
+    "str": "TEXT",
+    "Path": "PATH",
+    "StorePath": "URI",
+    "Budget": "qNpN",
+    "CodecConfig": "CODEC",
+}
+"""Name of a type → its values in `--help`."""
+TRUST_VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
+_TRUST = (
+    "Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id, "
+    "ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset "
+    f"or index can give this permission; the variable {TRUST_VARIABLE} can."
 )
-"""Type of a flag's value, as a pattern, and what a person calls it; the first ones are applied first."""
-_EMPTY_DEFAULTS = ("default: None", "default: ()", "default: ", "default factory: dict")
+_UNSAID: tuple[Any, ...] = (None, (), {}, "", False)
+"""Defaults that `--help` leaves out."""
 
 
 class JobConfig(Model):
     """The base of job configs: a field is a flag, and the docstring below it is the flag's help."""
 
-    config: Path | None = None
-    """YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _path_of_a_uri(cls, value: Any, info: ValidationInfo) -> Any:
-        """`Path` would make one slash of the two in a URI: a `file:` URI is a path, others are refused here."""
-        annotation = cls.model_fields[str(info.field_name)].annotation
-        if not _takes(Path, annotation) or _takes(StorePath, annotation):
-            return value
-        return {key: _local(each) for key, each in value.items()} if isinstance(value, dict) else _local(value)
-
     @classmethod
     def from_command_line(cls, arguments: Sequence[str] | None = None, examples: Sequence[str] = ()) -> Self:
-        """Build the config, or print what is wrong and how to mend it and exit with status 2.
+        """Build the config, or print the mistakes and exit with status 2.
 
         Args:
             arguments: flags and values; None: those of this process.
-            examples: of arguments, which `--help` shows at its end.
+            examples: arguments that `--help` shows at its end.
         """
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        # The fields have their helps: pydantic would look for docstrings again, through all modules that are loaded.
-        own_settings = {"__doc__": cls.__doc__, "model_config": {"use_attribute_docstrings": False}}
-        loader = type(cls.__name__, (_CommandLine, cls), own_settings)
         try:
-            _refuse_unknown_flags(given, cls)
-            own = {_flag_of(name) for name in cls.__annotations__}
-            helps: Any = partial(_Help, own=own, examples=examples)
-            command_line = CliSettingsSource[Any](
-                loader, cli_parse_args=given, cli_prog_name=Path(sys.argv[0]).name, formatter_class=helps
-            )
-            settings = loader(_cli_settings_source=command_line, **cls._read_yaml(given))
-            kept = {name: getattr(settings, name) for name in cls.model_fields if cls.model_fields[name].exclude}
-            return cls.model_validate(settings.model_dump() | kept)
+            given, unknown = _parser(cls, examples).parse_known_args(arguments)
+            if unknown:
+                flag = unknown[0].partition("=")[0]
+                _fail(f"unknown flag {flag}.{suggest(flag, [*map(_flag, cls.model_fields), '--config'])}")
+            flags = vars(given)
+            if trusted := flags.pop("trust_code", None):
+                os.environ[TRUST_VARIABLE] = ",".join([os.environ.get(TRUST_VARIABLE, ""), *trusted])
+            values = read_settings(cls, flags.pop("config", None))
+            for name, field in cls.model_fields.items():
+                texts = flags.get(name, os.environ.get(f"DIFFRETRIEVER_{name.upper()}"))
+                if texts is not None:
+                    values[name] = _of_texts(field.annotation, texts)
+            return cls.model_validate(values)
         except ValidationError as error:
             _fail("\n".join(_explain(item) for item in error.errors()))
         except ValueError as error:
             _fail(str(error))
 
-    @classmethod
-    def _read_yaml(cls, arguments: list[str]) -> dict[str, Any]:
-        path = _flag_value(arguments, "--config")
-        if path is None:
-            return {}
-        try:
-            values = yaml.safe_load(Path(plain_place(path)).read_text("utf-8")) or {}
-        except OSError as error:
-            raise ValueError(f"--config {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"--config {path} is not valid YAML: {error}") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"--config {path} must hold `key: value` lines")
-        refuse_unknown_keys(values, cls.model_fields, path)
-        if "trust_code" in values:
-            raise ValueError(
-                f"{path}: trust_code: no file can allow code to run: say --trust-code, or set DIFFRETRIEVER_TRUST_CODE"
-            )
-        return values
-
     def to_yaml(self) -> str:
         """Return the resolved config; the same text is a valid `--config` file."""
-        values = self.model_dump(mode="json", exclude={"config"})
-        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 class ModelOptions(JobConfig):
-    """Settings of jobs that load an encoder."""
-
-    trust_code: Annotated[CommaSeparated, NoDecode] = Field((), exclude=True)
-    """Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id,
-    ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset or
-    index can say so, and none keeps it."""
+    """A job that loads a model: it has the flag --trust-code, a permission that no file can give."""
 
 
 class PresetListing(JobConfig):
-    """Settings of jobs that take the name of a retriever."""
-
-    list_presets: CliToggleFlag[bool] = Field(default=False, exclude=True)
-    """Print the names that --retriever takes, with what each is good for, and end."""
+    """A job that takes the name of a retriever: it has the flag --list-presets."""
 
 
 class SelfExclusion(JobConfig):
@@ -142,150 +90,169 @@ class SelfExclusion(JobConfig):
 
     @property
     def drops_self(self) -> bool:
-        """What the flag says; no where it was left open and nothing has settled it."""
+        """The flag; False if it is unset."""
         return bool(self.exclude_self)
 
     def settled(self, *, default: bool) -> Self:
-        """Return the job with the flag set, to `default` where it was left open."""
+        """Return the job with the flag set, to `default` if it is unset."""
         return self if self.exclude_self is not None else self.model_copy(update={"exclude_self": default})
 
 
-class RayConfig(ModelOptions):
-    """Where encoders run, and with what."""
+class RayAddress(JobConfig):
+    """The Ray cluster."""
 
     ray_address: str = "auto"
     """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
     starts one."""
+
+
+class EncoderActors(ModelOptions, RayAddress):
+    """The actors that encode."""
+
     encoders: PositiveInt | None = None
     """Encoder actors; default: as many as the cluster has room for. Required with `autoscale`."""
+
+    @property
+    def encoding(self) -> RayConfig:
+        """These settings, and the defaults of the others."""
+        return RayConfig(ray_address=self.ray_address, encoders=self.encoders)
+
+
+class RayConfig(EncoderActors):
+    """Where encoders run, and with what."""
+
     cpus_per_encoder: PositiveFloat | None = None
-    """CPUs that Ray sets aside for an encoder; default: 1 beside a GPU, 0.75 without."""
+    """CPUs that Ray reserves for an encoder, which computes on as many threads; default: 1 with a GPU, 0.75 without."""
     gpus_per_encoder: NonNegativeFloat | None = None
     """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any, else 0. With
     `autoscale`, required for a model while no GPU is alive."""
-    threads_per_encoder: PositiveInt = 1
-    """CPU threads that compute in an encoder."""
     tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
-    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 2048 on a CPU; on a GPU as many
-    as two passes over made-up texts find to fit in four fifths of its free memory, 1024 to 16384. An encoder whose
-    device has no memory for as many goes on with half of them."""
+    """Tokens, padding included, of one batch; `auto`: 2048 on a CPU; on a GPU as many as fit in four fifths of its free
+    memory, by two passes over synthetic texts, 1024 to 16384. If memory runs out, an encoder continues with half."""
     compiled: bool = False
     """Compile the layers of a masked, pooled or tokens retriever's model (torch.compile): fewer and larger kernels. It
     needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the
     same up to rounding."""
     autoscale: bool = False
-    """The cluster adds machines: ask for `encoders` whatever room there is now, and encode with those that have
-    come."""
+    """The cluster can add nodes: request `encoders` whatever room there is now, and encode with those that are up."""
+
+    @property
+    def encoder_threads(self) -> int:
+        """CPU threads that compute in an encoder."""
+        return max(1, int(self.cpus_per_encoder or 1))
 
 
-def _local(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    place = plain_place(value)
-    if "://" in place:
-        raise ValueError(
-            f"{place} lies on an object store, and this is read or written by ordinary file access: give a path"
-        )
-    return place
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
 
 
-def _takes(kind: type, annotation: Any) -> bool:
-    return annotation is kind or any(_takes(kind, each) for each in get_args(annotation))
-
-
-class _CommandLine(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix="DIFFRETRIEVER_",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
+def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser with required flags first, then a group of flags for each class, the job's own first."""
+    command = f"python {sys.argv[0]}" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+    required = {name: field for name, field in cls.model_fields.items() if field.is_required()}
+    parser = _Parser(
+        prog=Path(sys.argv[0]).name,
+        usage=" ".join(
+            ["%(prog)s", *(f"{_flag(n)} {_metavar(f.annotation)}" for n, f in required.items()), "[options]"]
+        ),
+        description=cls.__doc__,
+        epilog="\n".join(["examples:", *(f"  {command} {each}" for each in examples)]) if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let the environment win over the YAML file, whose values arrive as init settings."""
-        return env_settings, init_settings
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Puts required flags first, then the job's own, says values as people do, and leaves empty defaults out.
-
-    Examples stand at the end.
-    """
-
-    def __init__(self, prog: str, own: set[str], examples: Sequence[str]) -> None:
-        super().__init__(prog)
-        self._own, self._examples = own, examples
-        self._command = f"python {sys.argv[0]}" if sys.argv[0].endswith(".py") else prog
-
-    def format_help(self) -> str:
-        """Return the whole, or a part where the parser asks for its usage alone."""
-        text = super().format_help()
-        if not self._examples or "\noptions:" not in text:
-            return text
-        return "\n".join([text, "examples:", *(f"  {self._command} {each}" for each in self._examples), ""])
-
-    def add_usage(
-        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None
-    ) -> None:
-        required = " ".join(
-            f"{action.option_strings[0]} {_spoken(action)}" for action in actions if _is_required(action)
-        )
-        super().add_usage(f"%(prog)s {required} [options]".replace("  ", " "), actions, groups, prefix)
-
-    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
-        for action in sorted(actions, key=self._rank):
-            if action.help:
-                for empty in _EMPTY_DEFAULTS:
-                    action.help = action.help.removesuffix(f" ({empty})")
-            if action.metavar is not None:
-                action.metavar = _spoken(action)
-            self.add_argument(action)
-
-    def _rank(self, action: argparse.Action) -> tuple[bool, bool]:
-        return not _is_required(action), not self._own.intersection(action.option_strings)
+    for title, fields in [("required", required), *_grouped(cls)]:
+        group = parser.add_argument_group(title)
+        for name, field in fields.items():
+            _add_flag(group, name, field)
+    group = parser.add_argument_group("general")
+    group.add_argument(
+        "--config",
+        metavar="PATH",
+        help="YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it.",
+    )
+    if issubclass(cls, ModelOptions):
+        group.add_argument("--trust-code", action="append", metavar="MODEL[,…]", help=_TRUST)
+    if issubclass(cls, PresetListing):
+        text = "Print the names that --retriever takes, with a sentence on each, and end."
+        group.add_argument("--list-presets", action="store_true", help=text)
+    group.add_argument("-h", "--help", action="help", help="Show this help and exit.")
+    return parser
 
 
-def _is_required(action: argparse.Action) -> bool:
-    return (action.help or "").endswith("(required)")
+def _grouped(cls: type[JobConfig]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
+    """Yield title and optional fields of the job, then those of each base that defines more."""
+    left = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+    for base in cls.__mro__:
+        own = {name: left.pop(name) for name in inspect.get_annotations(base) if name in left}
+        if own:
+            yield "options" if base is cls else (base.__doc__ or "").partition(".")[0], own
 
 
-def _spoken(action: argparse.Action) -> str:
-    """Return what a flag's value is called, in place of its type in Python."""
-    text = str(action.metavar)
-    for pattern, spoken in _VALUES:
-        text = re.sub(pattern, spoken, text)
-    return text
+def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    text = (field.description or "").replace("%", "%%")
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    if default not in _UNSAID:
+        said = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default: {said})"
+    if bool in (field.annotation, *get_args(field.annotation)):
+        group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, help=text)
+    else:
+        action = "append" if _is_several(field.annotation) else "store"
+        group.add_argument(_flag(name), action=action, metavar=_metavar(field.annotation), help=text)
 
 
-def _flag_value(arguments: list[str], flag: str) -> str | None:
-    for index, argument in enumerate(arguments):
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-        if argument == flag and index + 1 < len(arguments):
-            return arguments[index + 1]
-    return None
+def _metavar(annotation: Any) -> str:
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _metavar(parts[0])
+    if kind is tuple:
+        return f"{_metavar(parts[0])}[,…]"
+    if kind is dict:
+        return f"NAME={_metavar(parts[1])}"
+    if kind is Literal:
+        return "|".join(map(str, parts))
+    if kind in (Union, UnionType):
+        return "|".join(dict.fromkeys(_metavar(part) for part in parts if part is not NoneType))
+    return _VALUES.get(annotation.__name__, annotation.__name__.upper())
 
 
-def _refuse_unknown_flags(arguments: list[str], cls: type[JobConfig]) -> None:
-    offered = {_flag_of(name) for name in cls.model_fields} | {"--help"}
-    known = offered | {_flag_of(f"no_{name}") for name in cls.model_fields}
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if not flag.startswith("--") or flag in known:
-            continue
-        raise ValueError(f"unknown flag {flag}.{suggest(flag, offered)}")
+def _is_several(annotation: Any) -> bool:
+    return get_origin(annotation) in (tuple, dict)
 
 
-def _flag_of(name: str) -> str:
+def _of_texts(annotation: Any, texts: Any) -> Any:
+    """Return the value of a flag or variable for pydantic: of several, a list, or a mapping of NAME=VALUE."""
+    if not _is_several(annotation):
+        return texts
+    parts = [part for text in ([texts] if isinstance(texts, str) else texts) for part in text.split(",") if part]
+    if get_origin(annotation) is tuple:
+        return parts
+    for part in parts:
+        if "=" not in part:
+            raise ValueError(f"'{part}': write NAME=VALUE")
+    return dict(part.split("=", 1) for part in parts)
+
+
+def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
+    """Return the settings in a `--config` file; raises `ValueError` for unreadable files and unknown keys."""
+    if path is None:
+        return {}
+    try:
+        values = yaml.safe_load(Path(plain_place(path)).read_text("utf-8")) or {}
+    except OSError as error:
+        raise ValueError(f"--config {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"--config {path} is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"--config {path} must hold `key: value` lines")
+    refuse_unknown_keys(values, cls.model_fields, path)
+    return values
+
+
+def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
@@ -293,10 +260,8 @@ def _explain(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Value error, ")
     if not item["loc"]:
         return message
-    flag = "--" + ".".join(str(part) for part in item["loc"]).replace("_", "-")
-    if item["type"] == "missing":
-        return f"{flag} is required"
-    return f"{flag}: {message}"
+    flag = _flag(".".join(str(part) for part in item["loc"]))
+    return f"{flag} is required" if item["type"] == "missing" else f"{flag}: {message}"
 
 
 def _fail(message: str) -> NoReturn:

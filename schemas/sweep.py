@@ -12,7 +12,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import has_slots
-from diffretriever.schemas.settings import PresetListing, RayConfig, SelfExclusion
+from diffretriever.schemas.settings import EncoderActors, PresetListing, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
 """The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
@@ -51,7 +51,7 @@ QUERIES_SCHEMA = pa.schema(
 """`<split>/queries.parquet`: the queries' ids, texts and the subwords of the texts, without special tokens."""
 
 
-class SweepJob(RayConfig, SelfExclusion, PresetListing):
+class SweepJob(EncoderActors, SelfExclusion, PresetListing):
     """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
 
     Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
@@ -89,8 +89,6 @@ class SweepJob(RayConfig, SelfExclusion, PresetListing):
     MARCO's train and dev queries, else nDCG@10) or else the first of the measures."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
-    device: str = "auto"
-    """Where the search runs, on the driver's machine: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
 
     @model_validator(mode="after")
     def _selection_is_swept(self) -> Self:

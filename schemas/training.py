@@ -13,7 +13,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import PresetListing
+from diffretriever.schemas.settings import PresetListing, RayAddress
 
 MANIFEST_FILE = "training.json"
 """Name of the manifest beside an adapter."""
@@ -124,7 +124,7 @@ class Recipe(RecipeOptions):
     of slots alone (`adapter_on: slots`), which leaves those states as they are. 0: none, as in the paper."""
 
 
-class TrainJob(RecipeOptions, PresetListing):
+class TrainJob(RecipeOptions, PresetListing, RayAddress):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; the same command again resumes."""
 
     recipe: RecipeName = "plain"
@@ -158,9 +158,6 @@ class TrainJob(RecipeOptions, PresetListing):
     """Steps between two checkpoints, the last three of which are kept."""
     autoscale: bool = False
     """The cluster can add nodes: wait for them if the present ones have no room."""
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.settings import JobConfig, ModelOptions
+from diffretriever.schemas.search import IndexOptions
+from diffretriever.schemas.settings import EncoderActors, RayAddress
 
 PASSAGES_SCHEMA = pa.schema(
     [
@@ -33,7 +34,7 @@ EXAMPLES_SCHEMA = pa.schema(
 """`examples.arrow`: passages are rows of `passages.arrow`, the positives first."""
 
 
-class PrepareTrainingJob(JobConfig):
+class PrepareTrainingJob(RayAddress):
     """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
 
     source: tuple[str, ...]
@@ -50,9 +51,6 @@ class PrepareTrainingJob(JobConfig):
     on; repeat the flag for several."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """What to do with records that cannot be used: stop, or set them aside in OUTPUT/quarantine.jsonl."""
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
 
 
 class TrainingCounts(Model):
@@ -122,7 +120,7 @@ class TrainingSetManifest(Model):
         return files
 
 
-class MineNegativesJob(ModelOptions):
+class MineNegativesJob(IndexOptions, EncoderActors):
     """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
 
     The result is a file in Tevatron's layout that prepare_training.py reads.
@@ -133,8 +131,6 @@ class MineNegativesJob(ModelOptions):
     passages should be those of the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
-    index: IndexPlace
-    """Folder or object-store URI of the index."""
     output: Place
     """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it is its manifest; OUTPUT.parts has finished parts until
     all are done."""
@@ -150,18 +146,9 @@ class MineNegativesJob(ModelOptions):
     (arXiv 2407.15831)."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """Policy for bad records: stop, or set them aside in OUTPUT.quarantine.jsonl."""
-    backbone: str | None = None
-    """Path or hub id of the index's backbone, if it has moved; it must be the same weights."""
-    adapter: str | None = None
-    """Path or hub id of its adapter, if it has moved; it must be the same weights."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
     accelerate_index.py made a candidate index, and otherwise all."""
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
-    encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:

@@ -34,6 +34,7 @@ from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import CollectionPlaces
 from diffretriever.schemas.search import SearchJob
+from diffretriever.schemas.settings import read_settings
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
@@ -126,7 +127,7 @@ def _adapter(name: str) -> Callable[[Path], Path]:
 
 
 def _read_job(file: Path) -> object:
-    return SearchJob._read_yaml(["--config", str(file)])
+    return read_settings(SearchJob, str(file))
 
 
 def _scan(file: Path) -> object:

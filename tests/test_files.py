@@ -33,7 +33,6 @@ from diffretriever.files import (
 )
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.inspect import MaintainJob
 from diffretriever.schemas.places import Place, StorePath, as_place
 from tests.cluster.s3 import S3
 
@@ -146,9 +145,7 @@ def test_a_place_in_a_config() -> None:
         _Job(place="s3://")
 
 
-def test_a_setting_that_takes_a_path_takes_no_uri() -> None:
-    with pytest.raises(ValidationError, match="s3://b/x lies on an object store, and this is read or written"):
-        MaintainJob(index="i", delete_from="s3://b/x")
+def test_a_setting_takes_a_uri() -> None:
     job = EvaluateJob.from_command_line(["--index", "i", "--collection", "pydoc", "--output", "s3://b/x"])
     assert job.output == StorePath("s3://b/x")
     assert EvaluateJob.model_validate_json(job.model_dump_json()).output == job.output

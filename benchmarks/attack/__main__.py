@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import NonNegativeInt, PositiveFloat
-from pydantic_settings import NoDecode
 
 from benchmarks.attack.driver import Plan, all_names, attack, markdown, write_report
 from benchmarks.attack.registry import entry_of
@@ -27,7 +25,7 @@ class AttackBenchmark(JobConfig):
     seed: int = 1
     """Decides what each round does: the same seed, attack and round are the same again, but for the moments at which a
     machine reaches what is killed."""
-    only: Annotated[CommaSeparated, NoDecode] = ()
+    only: CommaSeparated = ()
     """Attacks to run, repeated or separated by commas; default: all."""
     round: NonNegativeInt | None = None
     """Run this round of the one attack named by --only, and no other."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.settings import TRUST_VARIABLE
 
-VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
+VARIABLE = TRUST_VARIABLE
 """Model sources, separated by commas."""
 _FOLDERS = ("/", "./", "../", "~")
 

@@ -214,9 +214,10 @@ def test_jobs_take_consent_from_the_flag_alone(tmp_path: Path, capsys: pytest.Ca
     job.write_text("trust_code: [some/model]\n")
     with pytest.raises(SystemExit):
         SearchJob.from_command_line(["--index", "x", "--query", "honey", "--config", str(job)])
-    assert "no file can allow code to run" in capsys.readouterr().err
+    assert "unknown key 'trust_code'" in capsys.readouterr().err
     flags = ["--index", "x", "--query", "honey", "--trust-code", "some/model"]
-    assert SearchJob.from_command_line(flags).trust_code == ("some/model",)
+    SearchJob.from_command_line(flags)
+    assert trusted_sources() == ("some/model",)
 
 
 def test_what_lies_in_the_current_directory_cannot_pose_as_the_hub(

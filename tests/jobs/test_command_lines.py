@@ -110,13 +110,11 @@ def test_search_prints_ranked_passages(index: Path) -> None:
     assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection", "metadata"}] * 2
 
 
-@pytest.mark.parametrize("flags", [["--list-presets"], ["--query", "heat"]])
-def test_a_job_whose_reader_leaves_ends_without_a_word(flags: list[str], index: Path) -> None:
+def test_a_job_whose_reader_leaves_ends_without_a_word() -> None:
     """As by `| head -1`: every job's output goes through the same place."""
-    name, place = ("search", ["--index", str(index)]) if "--query" in flags else ("encode_beir", [])
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *flags, *place]
+    command = [sys.executable, str(ROOT / "jobs" / "encode_beir.py"), "--list-presets"]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + 13, "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,13 +68,6 @@ def test_every_preset_says_what_it_is_good_for() -> None:
 def test_what_is_nearly_a_preset_is_suggested() -> None:
     with pytest.raises(ValueError, match=r"'minilm'. Did you mean 'minilm-pooled' or .*'diffretriever-minilm'"):
         dr.load_retriever("minilm")
-
-
-def test_interrupting_the_start_is_one_line() -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'jobs')!r}); import _entry; raise KeyboardInterrupt"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert done.stderr == "interrupted: nothing had begun\n"
 
 
 def test_a_demo_of_a_split_that_is_not_there_encodes_nothing(tmp_path: Path) -> None:

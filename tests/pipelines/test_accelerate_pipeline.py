@@ -26,9 +26,10 @@ def files(index: PassageIndex) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_files_made_by_ray(tmp_path: Path) -> None:
+def test_files_made_by_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.pipelines.accelerate._FEWEST_ON_RAY", 0)
     index = fill(tmp_path, [good_row(i) for i in IDS])
-    done = accelerate(AccelerateJob(index=index.uri), lambda at, missing: make_files(at, missing, 2))
+    done = accelerate(AccelerateJob(index=index.uri), make_files)
     assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
     by_ray = files(index)
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
@@ -48,5 +49,5 @@ def test_files_made_by_ray(tmp_path: Path) -> None:
     missing = missing_files(index)
     assert missing == [Missing(each.fragment, ("codes", "postings"), 1) for each in missing]
     with pytest.raises(ValueError, match=r"above 0 and finite.*names the passages"):
-        make_files(index, missing, 2)
+        make_files(index, missing)
     assert missing_files(index)[0].kinds == ("postings",), "the codes could be made"

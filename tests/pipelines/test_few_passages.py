@@ -23,6 +23,7 @@ from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.retriever import LibraryRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
+from diffretriever.schemas.settings import RayConfig
 from diffretriever.schemas.training_data import MineNegativesJob
 from diffretriever.search import accelerate as files
 from diffretriever.search import open_searcher
@@ -162,7 +163,7 @@ def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path) ->
 def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encode_collection(job)
     index = PassageIndex.open(job.index)
-    asked = BatchSearchJob(index=job.index, collection="c", output=Path("runs"))
+    asked = RayConfig()
     assert runs_here(asked, small=few_queries(index, 256))
     assert not runs_here(asked, small=few_queries(index, 257))
     for value in ({"encoders": 1}, {"autoscale": True}):

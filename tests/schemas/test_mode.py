@@ -54,10 +54,6 @@ def test_what_are_no_weights(text: str) -> None:
         parse_mode(text)
 
 
-def test_modes_without_weights() -> None:
-    assert all(weights_of(mode) is None for mode in ALL)
-
-
 def test_hybrid_is_the_papers() -> None:
     assert lists_of("hybrid") == ("dense", "sparse")
     assert SearchJob(index="i", query="q", mode="sparse+dense").mode == "hybrid"

@@ -129,7 +129,7 @@ def test_the_resolved_config_is_a_config_file(tmp_path: Path) -> None:
     job = EncodeJob(collection="c", index="i", budget=Budget(2, 8))
     (tmp_path / "job.yaml").write_text(job.to_yaml())
     again = EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")])
-    assert again.model_copy(update={"config": None}) == job
+    assert again == job
 
 
 @pytest.mark.parametrize(

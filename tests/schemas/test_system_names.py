@@ -8,7 +8,6 @@ import pytest
 
 from diffretriever.presets import in_tag, load_retriever, preset_names, system_name
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import RetrieverConfig
 
@@ -49,7 +48,3 @@ def test_others_are_called_by_method_and_weights() -> None:
 def test_a_tag_has_no_spaces() -> None:
     assert in_tag(" My BM25/1+λ ") == "My-BM25-1+"
     assert in_tag("λ") == "run"
-    kinds: dict[str, Any] = {"index": "i", "collection": "c", "output": "o"}
-    assert EvaluateJob(**kinds, tag="mine").tag == "mine"
-    with pytest.raises(ValueError, match="'my run': a tag has letters, digits and signs only"):
-        EvaluateJob(**kinds, tag="my run")

@@ -62,7 +62,6 @@ PRELOADED = (
     "pyarrow.dataset",
     "pyarrow.feather",
     "pyarrow.parquet",
-    "pydantic_settings",
     "requests",
     "scipy.stats",
     "torch",

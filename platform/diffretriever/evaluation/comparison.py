@@ -122,7 +122,7 @@ def _searched(job: CompareJob, collection: Collection) -> _Searched:
             output=job.output,
             exclude_self=job.exclude_self,
         )
-        searched = search_collection(open_searcher(own.index, own), collection, own)
+        searched = search_collection(open_searcher(own.index, own.search_options), collection, own)
         found.coverage[name] = searched.coverage
         found.warnings += coverage_warnings(name, searched.coverage, collection.name)
         found.told = found.told or searched.exclusion

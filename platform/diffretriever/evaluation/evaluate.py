@@ -55,7 +55,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     assert job.collection is not None, "the config has checked this"
     collection = open_collection(job.collection)
     job = with_measures(job, collection.name)
-    searcher = open_searcher(job.index, job, job.version)
+    searcher = open_searcher(job.index, job.search_options)
     queries = collection.queries(job.split)
     chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
     choices = chooser.choose([query.text for query in queries]) if chooser else []
@@ -63,7 +63,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     job = searched.job
     runs = track(searched.runs.items(), "measuring", "runs")
     results = {str(mode): evaluate(run, searched.qrels, job.measures) for mode, run in runs}
-    system = job.tag or system_name(searcher.index.manifest, chooser.selector.name if chooser else job.query_budget)
+    system = system_name(searcher.index.manifest, chooser.selector.name if chooser else job.query_budget)
     for mode, run in track(searched.runs.items(), "writing runs", "runs"):
         write_run(job.output / f"{mode}.trec", [run], f"{system}.{mode}")
     facts = {
@@ -168,7 +168,7 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
     results = {str(name): evaluate(run, qrels, job.measures) for name, run in measured}
     warnings = [told for name, run in single.items() for told in warnings_of(name, overlap_of(run, qrels), len(qrels))]
     for by, run in track(fused.items(), "writing runs", "runs"):
-        write_run(job.output / f"{by}.trec", [run], f"{job.tag or in_tag('+'.join(runs.names))}.{by}")
+        write_run(job.output / f"{by}.trec", [run], f"{in_tag('+'.join(runs.names))}.{by}")
     facts = {
         "retriever": " + ".join(runs.names),
         "config": job.model_dump(mode="json"),

@@ -396,7 +396,7 @@ def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_
         return encode_collection(job, collection=collection, retriever=retriever.config)
     import torch
 
-    job = job.model_copy(update={"threads_per_encoder": torch.get_num_threads()})
+    job = job.model_copy(update={"cpus_per_encoder": torch.get_num_threads()})
     here = LocalExecutor(job, retriever.loaded, retriever.device)
     summary = encode_collection(job, collection=collection, retriever=retriever.config, executor=here)
     if here.encoder is not None:

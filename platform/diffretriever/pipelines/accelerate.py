@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from diffretriever.files import is_local
 from diffretriever.index.derived import folders_in
@@ -61,8 +61,8 @@ def _pays(index: PassageIndex) -> bool:
     return stored >= _PAYS_BYTES or has_files(index)
 
 
-def make_files(index: PassageIndex, missing: Sequence[Missing], workers: int | Literal["auto"] = "auto") -> None:
-    """Make the missing files of fragments, `workers` fragments at a time: more than one on Ray.
+def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
+    """Make the missing files of fragments: on Ray where there are many passages in several fragments.
 
     Raises:
         ValueError: the files of a fragment could not be made; those of others may be there.
@@ -72,8 +72,7 @@ def make_files(index: PassageIndex, missing: Sequence[Missing], workers: int | L
     total, local = sum(each.passages for each in missing), is_local(index.uri)
     # Any node reaches an object store: the cluster works on as many fragments at a time as it has CPUs for.
     most = len(os.sched_getaffinity(0)) if local else len(missing)
-    automatic = 1 if total < _FEWEST_ON_RAY else min(most, len(missing))
-    at_once = automatic if isinstance(workers, str) else workers
+    at_once = 1 if total < _FEWEST_ON_RAY else min(most, len(missing))
     if at_once == 1:
         make_missing(index, missing)
         return

@@ -47,9 +47,7 @@ _DECISIVE = {
     "query_budget",
     "exclude_self",
     "queries_at_once",
-    "maxsim",
     "search_budget",
-    "score_dtype",
 }
 """Settings that results depend on; those of the cluster are not among them."""
 
@@ -75,7 +73,7 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
             _LOG.warning("warning: %s", each)
     job = job.settled(default=False)
     retriever = _retriever(job, index)
-    with executor_for(job, small=few_queries(index, len(queries))) as executor:
+    with executor_for(job.encoding, small=few_queries(index, len(queries))) as executor:
         executor.load(retriever)
         check_same(index.manifest, executor.manifest(), index.uri)
         search = _BatchSearch(job, index, queries, executor)
@@ -208,7 +206,7 @@ class _BatchSearch:
     def write_run(self, mode: Mode) -> Path | StorePath:
         """Write the run of one mode and return where it is."""
         path = self._job.output / f"{mode}.trec"
-        system = self._job.tag or system_name(self._index.manifest, self._job.query_budget)
+        system = system_name(self._index.manifest, self._job.query_budget)
         parts = track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len)
         write_run(path, parts, f"{system}.{mode}")
         return path
@@ -253,10 +251,10 @@ class SearchParts(Stage):
         self._job, self._version, self._queries, self._device = job, version, queries, device
 
     def setup(self) -> None:
-        """Compute in as many threads as the job sets."""
+        """Compute in one thread: Ray runs a task on each CPU."""
         import torch
 
-        torch.set_num_threads(self._job.threads_per_encoder)
+        torch.set_num_threads(1)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Search the parts of the blocks in `rows`."""

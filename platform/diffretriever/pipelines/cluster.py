@@ -23,7 +23,7 @@ from ray._private.utils import read_ray_address
 from diffretriever.consent import VARIABLE, trusted_sources
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import RayAddress, RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
@@ -117,7 +117,7 @@ class EncoderPool:
 
 
 @contextmanager
-def ray_session(config: RayConfig) -> Iterator[None]:
+def ray_session(config: RayAddress) -> Iterator[None]:
     """Connect to the cluster that `config` names, or start a local one; what was started is stopped at the end."""
     if ray.is_initialized():
         yield
@@ -173,7 +173,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Token authentication is enabled")
 
 
-def is_cluster_at_hand(config: RayConfig) -> bool:
+def is_cluster_at_hand(config: RayAddress) -> bool:
     """Return whether `ray_session` would use a Ray that runs already, or one that `config` asks for by its address.
 
     Raises:

@@ -13,13 +13,13 @@ from itertools import islice
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.progress import Progress
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import RayAddress
 
 # What a killed driver loses beside the tasks that run.
 _TASKS_PER_COMMIT = 8
 
 
-def compact_index(index: PassageIndex, config: RayConfig, keep_versions: float | None = None) -> None:
+def compact_index(index: PassageIndex, config: RayAddress, keep_versions: float | None = None) -> None:
     """Join small fragments, drop deleted rows, forget versions older than `keep_versions` days or an hour.
 
     Hold the `WriterLock`. A job that is killed leaves a valid index, and the same job run again does what is left.

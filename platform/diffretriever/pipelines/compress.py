@@ -15,9 +15,10 @@ from diffretriever.progress import Progress
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.settings import RayConfig
 
 _CODEC_FILE = "codec.safetensors"
+_SAMPLE = 131072
+"""Vectors that a codec is trained on, drawn at random: more do not improve it."""
 
 
 def compress_index(job: CompressJob) -> CompressSummary:
@@ -82,7 +83,7 @@ def _work_place(job: CompressJob) -> str:
 def _ledger(job: CompressJob, index: PassageIndex) -> Ledger:
     """Return the ledger of this very job: the codec, and the receipt of each part; other jobs have folders beside."""
     kept = "-kept" if job.keep_vectors else ""
-    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}-{job.sample}{kept}")
+    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}{kept}")
 
 
 def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
@@ -91,7 +92,7 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
     trained = ledger.get(_CODEC_FILE)
     if trained is not None:
         return codec_from_bytes(trained)
-    codec = Codec.train(job.codec.bits, sample_of(index, job.sample))
+    codec = Codec.train(job.codec.bits, sample_of(index, _SAMPLE))
     ledger.put(_CODEC_FILE, codec.to_bytes())
     return codec
 
@@ -104,13 +105,14 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
 
 def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
+    assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}
     todo = [part for part in parts if part.key not in receipts]
     rows = sum(part.rows for part in todo)
     calls = [(index.uri, index.version, part, manifest) for part in todo]
-    with Progress(f"{index.uri} → {job.codec}", rows) as progress:
-        written = call_each(write_part, calls, RayConfig(ray_address=job.ray_address))
+    with Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
+        written = call_each(write_part, calls, job)
         for part, receipt in zip(todo, written, strict=True):
             ledger.put(f"{part.key}.json", receipt.encode())
             receipts[part.key] = receipt

@@ -101,7 +101,7 @@ class Source:
         quarantine = None
         if job.on_bad_input != "error":
             beside = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
-            quarantine = own_file(job.quarantine or beside, collection)
+            quarantine = own_file(beside, collection)
             refuse_other_files(quarantine, collection.inputs())
         if retriever is None:
             retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)

@@ -48,7 +48,7 @@ class EncoderStart:
             manifest.retriever.model_dump_json(),
             manifest.weights,
             pool.device,
-            config.threads_per_encoder,
+            config.encoder_threads,
             config.tokens_per_batch,
             manifest.tokenizer,
             config.compiled,

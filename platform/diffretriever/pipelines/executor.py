@@ -239,4 +239,4 @@ class LocalExecutor(Executor):
     def _threads(self) -> AbstractContextManager[None]:
         from diffretriever.backbones.device import torch_threads
 
-        return torch_threads(self.config.threads_per_encoder)
+        return torch_threads(self.config.encoder_threads)

@@ -42,7 +42,7 @@ from diffretriever.training.data.sources import ExampleSource, open_source
 
 _DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share", "search_budget"}
 """Settings that results depend on."""
-_SEARCH = ("index", "backbone", "adapter", "trust_code", "search_budget", "ray_address", "encoders")
+_SEARCH = ("index", "backbone", "adapter", "search_budget", "ray_address", "encoders")
 """Settings that are those of a batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.
@@ -163,7 +163,7 @@ def _mine(
     mine = partial(_mine_part, job, Corpus(index), ledger, search)
     counts: Counter[str] = Counter()
     small = few_queries(index, len(first))
-    executor = LocalExecutor(search_job) if is_bm25 else executor_for(search_job, small=small)
+    executor = LocalExecutor(search_job.encoding) if is_bm25 else executor_for(search_job.encoding, small=small)
     with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
         # Some at a time: a source need not fit in memory.
         while some := list(islice(parts, 2 * threads)):

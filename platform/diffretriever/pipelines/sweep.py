@@ -96,7 +96,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
         small = few_passages(collection) and sum(map(len, queries.values())) <= MAX_ROWS
-        with executor_for(job, small=small) as executor:
+        with executor_for(job.encoding, small=small) as executor:
             executor.load(retriever)
             encoder = executor.manifest()
             _begin(job, collection.name, encoder, command)
@@ -375,8 +375,8 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     Each is one pass over what the index stores.
     """
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
-    options = SearchOptions(index=index.uri, device=job.device)
-    device = resolve_device(job.device)
+    options = SearchOptions(index=index.uri)
+    device = resolve_device("auto")
     modes = [mode for mode in job.modes if mode != "pooled-slots"]
     lists: dict[ListName, Hits] = {}
     for name in lists_for(modes):

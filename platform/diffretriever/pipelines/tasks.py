@@ -11,10 +11,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.pipelines.cluster import cpus_here, ray_session, result_of
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import RayAddress
 
 
-def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], config: RayConfig) -> Iterator[Any]:
+def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], config: RayAddress) -> Iterator[Any]:
     """Yield the result of each call, in order: one here, several on the nodes of the Ray session of `config`."""
     if len(calls) > 1:
         with ray_session(config):

@@ -28,7 +28,6 @@ from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever
-from diffretriever.schemas.settings import RayConfig
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.adapters import ADAPTER
@@ -58,7 +57,7 @@ def train(job: TrainJob) -> TrainingManifest:
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
     retriever = folder.with_dtype(check_trainable(retriever, job.hyperparameters))
-    with ray_session(RayConfig(ray_address=job.ray_address)):
+    with ray_session(job):
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)
         task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)

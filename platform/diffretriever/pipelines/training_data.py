@@ -24,7 +24,6 @@ from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.tasks import in_tasks
 from diffretriever.progress import Progress
 from diffretriever.schemas.places import StorePath
-from diffretriever.schemas.settings import RayConfig
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source
@@ -71,7 +70,7 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
         if done is not None:
             return done
         progress = Progress("preparing", None, unit="examples")
-        with ray_session(RayConfig(ray_address=job.ray_address)), progress:
+        with ray_session(job), progress:
             return write_training_set(job, inputs, _blocks(inputs), progress.update)
 
 

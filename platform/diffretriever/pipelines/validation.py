@@ -58,7 +58,7 @@ class Validator:
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)
             job, _ = settled_by_index(job, index, self._queries, self._qrels)
-            runs = search_queries(NeuralSearcher(index, fresh, job), self._queries, job)
+            runs = search_queries(NeuralSearcher(index, fresh, job.search_options), self._queries, job)
         return {mode: evaluate(run, self._qrels, [MEASURE]).mean[MEASURE] for mode, run in runs.items()}
 
     def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:

@@ -42,7 +42,8 @@ def search_lists(
     if job.filter is not None:
         part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
-        search = open_dense(part, job, resolve_device(device)) if name == "dense" else open_sparse(part, job)
+        options = job.search_options
+        search = open_dense(part, options, resolve_device(device)) if name == "dense" else open_sparse(part, options)
         yield name, to_table(search.search(queries, list_depth(job)))
 
 

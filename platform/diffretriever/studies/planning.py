@@ -93,7 +93,7 @@ def retrievers(job: PlanJob) -> list[NeuralRetriever]:
     Raises:
         ValueError: there is no such retriever, or it has no slots or no vectors.
     """
-    made = [load_retriever(job.retriever, job.backbone, budget, job.adapter) for budget in job.budget or (None,)]
+    made = [load_retriever(job.retriever, job.backbone, budget) for budget in job.budget or (None,)]
     neural = [retriever for retriever in made if is_neural(retriever)]
     if len(neural) < len(made):
         raise ValueError(f"--retriever {job.retriever} makes no vectors: there is nothing to plan for")
@@ -135,7 +135,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
 
 def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: float | None) -> BudgetPlan:
     table, codes, postings = table_bytes(shape), codes_bytes(shape), postings_bytes(shape)
-    scanned, price = scanned_bytes(shape), job.price_per_gib_month
+    scanned = scanned_bytes(shape)
     if job.bandwidth is not None:
         speed = job.bandwidth * 1e9
     else:
@@ -151,7 +151,6 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         codes_bytes=codes,
         means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
         postings_bytes=postings,
-        price_per_month=None if price is None else price * (table + codes + postings) / GIB,
         search_memory=search_memory(shape),
         scanned=scanned,
         scan_rate=speed,
@@ -368,8 +367,6 @@ def _cells(plan: CapacityPlan, budget: BudgetPlan) -> dict[str, str]:
         "index: postings beside it, GiB": _gib(budget.postings_bytes),
         "index: all three, GiB": _gib(budget.stored_bytes),
     }
-    if budget.price_per_month is not None:
-        cells["index: price of all three a month"] = f"{budget.price_per_month:,.2f}"
     cells["index: codes of means and sketches alone, GiB"] = _gib(budget.means_bytes)
     where = "one core, measured here" if plan.bandwidth_measured else "as given"
     cells |= {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
@@ -21,8 +21,6 @@ class PlanJob(ModelOptions, PresetListing):
     folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
     backbone: str | None = None
     """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
-    adapter: str | None = None
-    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: tuple[Budget, ...] = ()
     """Budgets to compare, such as q4p4,q4p16; default: the retriever's own."""
     hidden_size: PositiveInt | None = None
@@ -39,8 +37,6 @@ class PlanJob(ModelOptions, PresetListing):
     """Queries of a batch that a GPU is to search for, such as the 6,980 of MS MARCO's dev split; needs --tflops."""
     tflops: PositiveFloat | None = None
     """Trillions of operations a second at which it multiplies matrices in half precision."""
-    price_per_gib_month: NonNegativeFloat | None = None
-    """Price of storage, in any currency."""
     json_output: bool = False
     """Print JSON instead of text."""
 
@@ -80,8 +76,6 @@ class BudgetPlan(Model):
     """Codes of mean vectors alone, and sketches: what candidates are named by, all of it wanted in memory."""
     postings_bytes: int
     """Impacts turned into postings."""
-    price_per_month: float | None
-    """Of table, codes and postings."""
     search_memory: int
     """Bytes that the exact scan of the codes wants to stay in memory."""
     scanned: int

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.search import IndexOptions
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
-from diffretriever.schemas.settings import ModelOptions
 
 
-class DescribeJob(ModelOptions):
+class DescribeJob(IndexOptions):
     """Say what a collection is about, by the words that its passages' slots say: for each slot, and in topics."""
 
-    index: IndexPlace
-    """Folder or object-store URI of the index; of a masked, generated or pooled retriever."""
     sample: PositiveInt = 2000
     """Passages to read, drawn at random; all of them where there are fewer."""
-    seed: NonNegativeInt = 0
-    """Of the draw, and of the topics."""
     topics: PositiveInt = 12
     """Groups to find among the passages."""
     words: Annotated[int, Field(ge=1, le=MOST_READ_WORDS)] = READ_WORDS
     """Words of the vocabulary that each slot is read as, and words shown of each slot and topic."""
-    backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
-    adapter: str | None = None
-    """Where its adapter lies now, if it has moved; it must be the same weights."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     json_output: bool = False

@@ -101,7 +101,7 @@ def test_points_are_those_of_a_plain_search(made: tuple[PruneReport, Path], swee
 def test_an_index_by_itself_is_searched_with_fresh_queries(encoder: Encoder, tmp_path: Path) -> None:
     index = fill(encoder, str(tmp_path / "index"))
     write_collection(tmp_path / "corpus", {"q0": "d0", "q1": "d7"})
-    given = {"index": index.uri, "collection": str(tmp_path / "corpus"), "device": "cpu", "output": tmp_path / "curve"}
+    given = {"index": index.uri, "collection": str(tmp_path / "corpus"), "output": tmp_path / "curve"}
     report = prune_slots(PruneSlotsJob.model_validate(given), "x")
     assert isinstance(encoder.config, MaskedRetriever)
     budget = encoder.config.budget

@@ -251,7 +251,7 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
     collection = open_collection(job.collection)
     asked, qrels = collection.queries(job.split), collection.qrels(job.split)
     k_q = job.query_budget or retriever.budget.query
-    options = SearchOptions(index=job.index, device=job.device)
+    options = SearchOptions(index=job.index)
     encoder = encoder_of(index, options)
     ids, vectors_NH, offsets = _passages(index)
     return PruneSource(

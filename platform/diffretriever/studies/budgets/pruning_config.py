@@ -7,10 +7,10 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from diffretriever.schemas.places import IndexPlace, Place
-from diffretriever.schemas.settings import ModelOptions, SelfExclusion
+from diffretriever.schemas.settings import SelfExclusion
 
 
-class PruneSlotsJob(ModelOptions, SelfExclusion):
+class PruneSlotsJob(SelfExclusion):
     """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
 
     With --pruned, also write an index of the passages with fewer slots.
@@ -38,8 +38,6 @@ class PruneSlotsJob(ModelOptions, SelfExclusion):
     """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
     redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
     stay those of all slots in any case."""
-    device: str = "auto"
-    """Where queries of --index are encoded: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
     output: Place
     """Folder for curve.md, curve.png and curve.json."""
 

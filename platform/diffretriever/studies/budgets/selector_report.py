@@ -54,6 +54,8 @@ _READING = (
     "slots than the selector takes."
 )
 _FRUGAL = ["against equal K_q", "p (t)"]
+_CURVE = (0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01)
+"""Costs λ at which the report traces the measure against mean K_q."""
 
 
 class AdaptiveRow(Model):
@@ -139,7 +141,7 @@ def report_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
         measure=job.measure,
         passage_budget=everything.passage_budget,
         rows=tuple(_rows(sets, everything, job.cost)),
-        curve=tuple(across_folds(everything, cost) for cost in track(job.curve, "curve", "costs")),
+        curve=tuple(across_folds(everything, cost) for cost in track(_CURVE, "curve", "costs")),
         command=command,
     )
     budgets = everything.outcomes.query_budgets

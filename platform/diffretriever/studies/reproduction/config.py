@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import DirectoryPath, Field, model_validator
-from pydantic_settings import NoDecode
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import Place
-from diffretriever.schemas.settings import RayConfig
+from diffretriever.schemas.settings import EncoderActors
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
 Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
@@ -28,12 +27,12 @@ STORAGE_FILE = "storage.json"
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
-class ReproduceJob(RayConfig):
+class ReproduceJob(EncoderActors):
     """Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
 
     tables: tuple[str, ...] = ()
     """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
-    protocol: Annotated[CommaSeparated, NoDecode] = ()
+    protocol: CommaSeparated = ()
     """What the paper's rows are run with: `authors`, the settings of the code that made the figures, `paper`, its text
     taken literally, or `folded`, content words in both their forms. Default: authors and paper, one after the other."""
     collections: dict[str, str] = Field(default_factory=dict)

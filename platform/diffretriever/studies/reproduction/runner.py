@@ -118,7 +118,7 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
 
 def _needs_ray(task: Task, job: ReproduceJob) -> bool:
     """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
-    return not task.is_indexed and not runs_here(job, small=few_passages(open_collection(task.queries.source)))
+    return not task.is_indexed and not runs_here(job.encoding, small=few_passages(open_collection(task.queries.source)))
 
 
 def _encode(task: Task, job: ReproduceJob) -> None:
@@ -153,7 +153,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     index = PassageIndex.open(job.index)
     if not is_neural(index.manifest.retriever):
         raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
-    encoder = encoder_of(index, job)
+    encoder = encoder_of(index, job.search_options)
     hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.index import ROW_CHECKSUM, TEXT_SCHEMA
 from diffretriever.schemas.inspect import IndexReport
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.studies.planning_config import CapacityPlan
 from tests.jobs.programs import run_job
 from tests.search.conftest import PASSAGES
 
@@ -40,22 +38,3 @@ def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> 
     assert [(p.total, p.first) for p in report.verification.problems] == [(1, ["d0"])]
     assert report.codes is None
     assert set(report.columns) == {*TEXT_SCHEMA.names, ROW_CHECKSUM}
-
-
-def test_a_plan_for_a_collection_as_json(tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in PASSAGES))
-    done = run_job(
-        "plan", "--collection", corpus, "--budget", "q1p1,q4p16", "--rate", 2, "--bandwidth", 1, "--json-output"
-    )
-    assert done.status == 0, done.stderr
-    plan = CapacityPlan.model_validate_json(done.stdout)
-    assert plan.passages == 60
-    assert [b.budget for b in plan.budgets] == ["q1p1", "q4p16"]
-    assert plan.budgets[0].hours == 30 / 3600
-
-
-def test_a_plan_for_nothing_is_a_wrong_command_line() -> None:
-    done = run_job("plan")
-    assert done.status == 2
-    assert "give --passages NUMBER, or --collection" in done.stderr
