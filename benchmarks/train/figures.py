@@ -6,8 +6,6 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -16,11 +14,6 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.training import Recipe
 
 COLUMNS = ("", "Trainer tokens/s", "ours", "ratio", "by CPU time", "Trainer peak MB", "ours", "ratio", "each ratio")
-COLUMNS_STRATEGIES = (
-    *("", "ddp tokens/s", "deepspeed", "ratio", "by CPU time"),
-    *("ddp peak MB", "deepspeed", "ratio", "each ratio"),
-)
-_STRATEGIES = ("ddp", "deepspeed")
 _SAME_LOSS = {"float32": 1e-3, "bfloat16": 0.05}
 """Relative difference of the first losses, by the precision of the weights: the two loops round differently."""
 _GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
@@ -98,62 +91,22 @@ def measured(setting: Setting, repeats: int) -> Figures:
     Raises:
         RuntimeError: they do not begin with the same loss.
     """
-    loops = {"Trainer": partial(_run, "plain", setting), "ours": partial(_run, "ours", setting)}
-    return _in_turn(_name(setting), loops, repeats, slice(1), _SAME_LOSS[setting.dtype])
-
-
-def strategies(setting: Setting, workers: int, repeats: int) -> Figures:
-    """Measure plain data parallelism and ZeRO-2 likewise, on so many workers of this machine.
-
-    Raises:
-        RuntimeError: the loss of a step is not the same.
-    """
-    loops = {each: partial(_run, "by_strategy", _with(setting, each), workers=workers) for each in _STRATEGIES}
-    name = f"{_name(setting)}, {workers} worker{'s' * (workers > 1)}"
-    return _in_turn(name, loops, repeats, slice(None), _SAME_LOSS[setting.dtype])
-
-
-def _with(setting: Setting, strategy: str) -> Setting:
-    return setting.model_copy(update={"recipe": setting.recipe.model_copy(update={"strategy": strategy})})
-
-
-def _in_turn(
-    name: str, loops: Mapping[str, Callable[[], Run]], repeats: int, compared: slice, tolerance: float
-) -> Figures:
-    """Measure two loops, baseline first, in turn.
-
-    Args:
-        name: of the row.
-        loops: by what they are called.
-        repeats: of each.
-        compared: the losses that must be the same.
-        tolerance: how much they may differ, relative.
-    """
-    runs: dict[str, list[Run]] = {label: [] for label in loops}
+    name = "checkpointing" if setting.recipe.gradient_checkpointing else "no checkpointing"
+    baseline, other = list[Run](), list[Run]()
     for repeat in range(repeats):
-        for label, loop in loops.items():
-            runs[label].append(loop())
-        losses = {label: own[-1].losses[compared] for label, own in runs.items()}
-        _check_same(name, losses, tolerance)
-        rates = ", ".join(f"{label} {own[-1].tokens_per_second:.0f}" for label, own in runs.items())
+        plain, ours = _run("plain", setting), _run("ours", setting)
+        if not math.isclose(plain.losses[0], ours.losses[0], rel_tol=_SAME_LOSS[setting.dtype]):
+            raise RuntimeError(
+                f"{name}: the first loss is {plain.losses[0]} with the Trainer, {ours.losses[0]} with ours"
+            )
+        baseline.append(plain)
+        other.append(ours)
+        rates = f"Trainer {plain.tokens_per_second:.0f}, ours {ours.tokens_per_second:.0f}"
         sys.stderr.write(f"{name} {repeat + 1}/{repeats}: {rates} tokens/s\n")
     with mock.patch.dict(os.environ, _GIVING_BACK):
-        first_mb, second_mb = (loop().peak_mb for loop in loops.values())
-    baseline, other = runs.values()
-    return Figures(name=name, baseline=baseline, other=other, peaks_mb=(first_mb, second_mb))
+        peaks_mb = _run("plain", setting).peak_mb, _run("ours", setting).peak_mb
+    return Figures(name=name, baseline=baseline, other=other, peaks_mb=peaks_mb)
 
 
-def _name(setting: Setting) -> str:
-    return "checkpointing" if setting.recipe.gradient_checkpointing else "no checkpointing"
-
-
-def _run(function: str, setting: Setting, **arguments: int) -> Run:
-    given = {"setting": setting.model_dump(mode="json"), **arguments}
-    return Run.model_validate(in_child("benchmarks.train.loops", function, **given))
-
-
-def _check_same(name: str, losses: dict[str, list[float]], tolerance: float) -> None:
-    (first, of_first), (second, of_second) = losses.items()
-    for step, (loss, other) in enumerate(zip(of_first, of_second, strict=True), start=1):
-        if not math.isclose(loss, other, rel_tol=tolerance):
-            raise RuntimeError(f"{name}: the loss of step {step} is {loss} with {first}, {other} with {second}")
+def _run(function: str, setting: Setting) -> Run:
+    return Run.model_validate(in_child("benchmarks.train.loops", function, setting=setting.model_dump(mode="json")))

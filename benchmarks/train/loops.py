@@ -9,27 +9,22 @@ Legend: B texts, L padded length, K slots, H hidden size, V vocabulary, Q querie
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from peft import get_peft_model
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import start_processes
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.train.figures import Run, Setting
-from diffretriever.backbones.device import resolve_device
 from diffretriever.backbones.flops import Matrices
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder, load_preparer
@@ -48,7 +43,6 @@ from diffretriever.training.session import describe_training, open_session
 from diffretriever.training.trainable import with_training_lengths
 
 _ALONE = Workers(0, 1)
-_RUN_FILE = "run.json"
 _QUERY_WORDS = 8
 """Of a passage's beginning, which are its query."""
 
@@ -56,43 +50,16 @@ _QUERY_WORDS = 8
 def ours(setting: dict[str, Any]) -> Run:
     """This platform's training: `open_session` and `Trainer.run`, which every worker of a job calls."""
     wanted = Setting.model_validate(setting)
-    return _trained(wanted, _ALONE, wanted.device)
-
-
-def by_strategy(setting: dict[str, Any], workers: int) -> Run:
-    """The same with its recipe's strategy and a process group, on so many workers; what the first one finds."""
-    with TemporaryDirectory() as place:
-        start_processes(_worker, args=(setting, workers, place), nprocs=workers, start_method="spawn")
-        return Run.model_validate_json((Path(place) / _RUN_FILE).read_text("utf-8"))
-
-
-def _worker(rank: int, setting: dict[str, Any], workers: int, place: str) -> None:
-    wanted = Setting.model_validate(setting)
-    device = "cpu" if resolve_device(wanted.device).type == "cpu" else f"cuda:{rank}"
-    os.environ["LOCAL_RANK"] = str(rank)
-    dist.init_process_group(
-        "gloo" if device == "cpu" else "nccl", init_method=f"file://{place}/meet", rank=rank, world_size=workers
-    )
-    if device != "cpu":
-        torch.cuda.set_device(rank)
-    found = _trained(wanted, Workers(rank, workers), device)
-    if rank == 0:
-        (Path(place) / _RUN_FILE).write_text(found.model_dump_json(), "utf-8")
-    dist.destroy_process_group()
-
-
-def _trained(wanted: Setting, workers: Workers, device: str) -> Run:
     data, retriever = data_of(wanted), _retriever(wanted)
-    manifest = describe_training(retriever, wanted.recipe, data, workers.total, device)
-    session = open_session(data, manifest, device, workers)
+    manifest = describe_training(retriever, wanted.recipe, data, 1, wanted.device)
+    session = open_session(data, manifest, wanted.device, _ALONE)
     backbone = session.encoder.backbone
     clock = Clock(backbone.device)
     losses = []
     for metrics in session.trainer.run():
         clock.tick()
         losses.append(metrics.loss)
-    # A batch's parts are dealt out in turn: what one worker has stands for all.
-    lengths = np.tile(_lengths(session.trainer.batches), workers.total)
+    lengths = _lengths(session.trainer.batches)
     return Run(
         tokens_per_second=lengths.sum() / clock.seconds,
         tokens_per_cpu_second=lengths.sum() / clock.cpu_seconds,
@@ -338,4 +305,4 @@ def _arguments(recipe: Recipe, parts: int, folder: str, *, on_cpu: bool) -> Trai
 
 
 if __name__ == "__main__":
-    serve_child({f.__name__: f for f in (ours, plain, by_strategy)})
+    serve_child({f.__name__: f for f in (ours, plain)})

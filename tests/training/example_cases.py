@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffretriever.collections.records import Passage
-from diffretriever.pipelines.training_data import blocks_here, open_inputs, write_training_set
+from diffretriever.pipelines.training_data import Inputs, checked_block, open_inputs, write_training_set
 from diffretriever.schemas.training_data import PrepareTrainingJob
-from diffretriever.training.data.examples import Checked, Example
+from diffretriever.training.data.examples import Checked, Example, keys_of
 from diffretriever.training.data.training_set import TrainingSet
+from diffretriever.training.data.training_set_writer import ExampleBlock
 
 WORDS = "slab heat wing flow mach shock plate jet layer drag lift tube cone wake gust".split()  # noqa: SIM905
 
@@ -65,6 +66,12 @@ def write_beir(folder: Path, made: Sequence[Example], split: str = "train") -> P
     judged += [f"{e.query_id}\t{e.negatives[0].id}\t0\n" for e in made if e.negatives]
     (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged), "utf-8")
     return folder
+
+
+def blocks_here(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
+    """Check all records in this process, as Ray tasks do."""
+    held_out = keys_of(inputs.hold_out)
+    return (checked_block(number, piece, held_out) for number, piece in inputs.pieces())
 
 
 def prepared(job: PrepareTrainingJob) -> TrainingSet:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from diffretriever.pipelines.training_data import blocks_here, open_inputs, write_training_set
 from diffretriever.schemas.training_data import PrepareTrainingJob
+from tests.training.example_cases import prepared
 from tests.training.trainer_cases import text_of, topic
 
 PASSAGES = 40
@@ -45,9 +45,7 @@ def write_training_data(folder: Path, size: int) -> Path:
     """Write a training set of such records."""
     file = write_training_file(folder / "train.jsonl", size)
     output = folder / "training-set"
-    job = PrepareTrainingJob(source=(str(file),), output=output)
-    inputs = open_inputs(job)
-    write_training_set(job, inputs, blocks_here(inputs), lambda _: None)
+    prepared(PrepareTrainingJob(source=(str(file),), output=output))
     return output
 
 

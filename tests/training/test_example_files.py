@@ -15,8 +15,6 @@ from diffretriever.training.data import sources
 from diffretriever.training.data.examples import Example
 from diffretriever.training.data.sources import open_source
 from tests.training.example_cases import examples, good, jsonl, tevatron, write_beir
-from tools import docstrings
-from tools.docstrings import docstring_pairs, documented_in
 
 MADE = examples(7)
 
@@ -129,30 +127,3 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("a,b", "utf-8")
     with pytest.raises(ValueError, match=r"x\.parquet: cannot be read as parquet"):
         list(open_source(str(tmp_path / "x.parquet"), "train").records())
-
-
-def test_docstrings_give_pairs_that_the_built_in_collection_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "lib"
-    (package / "tests").mkdir(parents=True)
-    body = "It does so slowly and with great care, one after another, until all of them are done."
-    (package / "__init__.py").write_text(f'"""Count sheep in the meadow.\n\n{body}\n"""\n', "utf-8")
-    (package / "mod.py").write_text(
-        'class A:\n    """Known to the collection already."""\n'
-        f'    def f(self):\n        """Paint the fence white.\n\n        {body} Twice.\n        """\n'
-        f'def g():\n    """Held out by its own question.\n\n    {body} Thrice.\n    """\n',
-        "utf-8",
-    )
-    (package / "tests" / "test_x.py").write_text('"""Never read at all.\n\nx\n"""', "utf-8")
-    docs = dict(documented_in(package))
-    assert list(docs) == ["lib", "lib.mod.A", "lib.mod.A.f", "lib.mod.g"]
-    held = Example("h", "held OUT by its own question.", MADE[1].positives, ())
-    folder = write_beir(tmp_path / "beir", [held, *MADE[:1]], "test")
-    monkeypatch.setattr(docstrings, "PYDOC", str(folder))
-    found = list(docstring_pairs(docs))
-    assert [(pair["query_id"], pair["query"]) for pair in found] == [
-        ("summary:lib", "Count sheep in the meadow."),
-        ("summary:lib.mod.A.f", "Paint the fence white."),
-    ]
-    assert found[0]["positive_passages"] == [{"docid": "lib", "title": "lib", "text": body}]

@@ -25,7 +25,7 @@ from diffretriever.training.adapters import (
 )
 from tests.backbones.adapter_cases import outputs
 from tests.backbones.helpers import pad, texts
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import CONTRACT, FolderOf, config_of, quick_recipe, session_of
 
 FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert", "modernbert")
 BATCH = pad(texts(5, 11, 8))
@@ -87,29 +87,36 @@ def test_the_seed_is_the_start(folder_of: FolderOf) -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-@pytest.mark.parametrize(
-    "case", ["masked-dream", "masked-llada", "pooled-qwen2", "generated-llama3", "masked-bert", "masked-modernbert"]
-)
+@pytest.mark.parametrize("case", CONTRACT)
 def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    session = session_of(config_of(case, folder_of), quick_recipe(max_steps=2))
-    list(session.trainer.run())
+    """On one batch, seen ten times: the loss goes down, and every tensor of the adapter changes, and nothing else."""
+    session = session_of(
+        config_of(case, folder_of), quick_recipe(max_steps=10, queries_per_device=8, lora_dropout=0.0), 8
+    )
+    backbone = session.encoder.backbone
+    before = {name: parameter.detach().clone() for name, parameter in backbone.model.named_parameters()}
+    metrics = list(session.trainer.run())
+    for name, parameter in backbone.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == (".lora_" not in name), name
+    first, last = (sum(m.loss for m in part) / 3 for part in (metrics[:3], metrics[-3:]))
+    assert last < 0.9 * first, [m.loss for m in metrics]
+    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.modes)
+    assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 and m.utilisation > 0 for m in metrics)
+
     manifest = session.save_adapter(tmp_path / "adapter")
-    expected = outputs(session.encoder.backbone, BATCH)
+    expected = outputs(backbone, BATCH)
     folder = folder_of(case.split("-")[1])
     for merge in (False, True):
         loaded = load_backbone(folder, device="cpu", adapter=tmp_path / "adapter", merge_adapter=merge)
         for found, trained in zip(outputs(loaded, BATCH), expected, strict=True):
-            torch.testing.assert_close(found, trained, atol=2e-5 if merge else 0, rtol=1e-5 if merge else 0)
-    assert not torch.equal(expected[0], outputs(load_backbone(folder, device="cpu"), BATCH)[0])
+            torch.testing.assert_close(found, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
     read = TrainingManifest.model_validate_json((tmp_path / "adapter" / MANIFEST_FILE).read_text())
     assert read == manifest
-    assert read.step == read.total_steps == 2
-    assert read.trainable == sum(
-        t.numel() for t in load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
-    )
+    assert read.step == read.total_steps == 10
+    tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
+    assert read.trainable == expected_parameters(backbone, session.lora) == sum(t.numel() for t in tensors)
     targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets)
-    assert {path.name for path in tmp_path.iterdir()} == {"adapter"}
 
 
 def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:

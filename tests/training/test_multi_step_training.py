@@ -8,12 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.encoders import load_encoder, load_preparer
+from diffretriever.encoders import load_preparer
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.retriever import ContentWordsConfig
@@ -21,7 +20,7 @@ from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.trainable import TrainableEncoder
 from tests.encoders.test_multi_step import confidence_of, count_of
 from tests.training.test_trainable import TEXTS, changed, load
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
 
 PASSES: tuple[tuple[str, dict[str, object]], ...] = (
     ("masked-dream", {"steps": 2, "read_offset": -1}),
@@ -87,44 +86,6 @@ def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     theirs = gradients(encoder, expected.sum())
     for name, gradient in gradients(encoder, (found.vectors_BKH * weights_BKH).sum()).items():
         torch.testing.assert_close(gradient, theirs[name], atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize(("case", "changes"), PASSES)
-def test_slots_of_earlier_passes_are_constants(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of, **changes), gradient_checkpointing=True, lora_dropout=0.0)
-    (text,) = encoder.preparer.prepare_queries(TEXTS[:1], [4])
-    last_K = torch.tensor(read_slowly(encoder, text).last_K)
-    encoder.backbone.model.train()
-    early, late = (
-        TrainableEncoder(encoder).encode_batch([text]).vectors_BKH[0, kept_K] for kept_K in (~last_K, last_K)
-    )
-    assert not any(gradient.any() for gradient in gradients(encoder, early.sum()).values())
-    assert all(gradient.any() for gradient in gradients(encoder, late.sum()).values())
-
-
-@pytest.mark.parametrize(("case", "changes"), PASSES)
-def test_a_trained_adapter_gives_in_searches_what_training_sees(
-    case: str, changes: dict[str, object], folder_of: FolderOf, tmp_path: Path
-) -> None:
-    retriever = config_of(case, folder_of, **changes)
-    session = session_of(retriever, quick_recipe(max_steps=2))
-    run(session, 2)
-    session.save_adapter(tmp_path / "adapter")
-    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "merge_adapter": False})
-    loaded = load_encoder(retriever.model_copy(update={"backbone": place}), "cpu")
-    assert isinstance(loaded, BackboneEncoder)
-    texts = loaded.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    seen = TrainableEncoder(session.encoder).encode_batch(texts)
-    stored = loaded.represent(texts, loaded.encode_batch(texts))
-    vectors_MH = seen.vectors_BKH[seen.valid_BK].detach()
-    np.testing.assert_array_equal(vectors_MH.to(torch.float16).numpy(), stored.vectors_MH)
-    np.testing.assert_array_equal(
-        seen.weights_BT[(seen.weights_BT > 0) & seen.known_BT].detach().numpy(), stored.impact_weights
-    )
-    one_pass = retriever.model_copy(update={"steps": 1})
-    at_once = TrainableEncoder(type(loaded)(one_pass, loaded.backbone, loaded.preparer))
-    with torch.no_grad():
-        assert not torch.allclose(at_once.encode_batch(texts).vectors_BKH, seen.vectors_BKH, atol=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-import diffretriever
 from diffretriever.backbones.source import EMBEDDED_ADAPTERS
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -21,7 +19,7 @@ from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_
 
 
 def job_for(output: Path) -> TrainJob:
-    return TrainJob(train="set", output=output, strategy="ddp")
+    return TrainJob(train="set", output=output)
 
 
 def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> TrainingManifest:
@@ -59,22 +57,6 @@ def test_precision_stays_what_it_was_begun_in(folder_of: FolderOf, tmp_path: Pat
     assert folder.with_dtype(automatic) == automatic
     folder.begin(manifest_of(folder_of), job_for(tmp_path))
     assert folder.with_dtype(automatic).backbone.dtype == "float32"
-
-
-def test_a_checkpoint_needs_no_installed_package(
-    folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The code of `ray job submit --working-dir .` has no metadata beside it."""
-    found = metadata.Distribution.from_name
-
-    def from_name(name: str) -> metadata.Distribution:
-        if name == "diffretriever":
-            raise metadata.PackageNotFoundError(name)
-        return found(name)
-
-    monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
-    session = session_of(config_of("masked-bert", folder_of), quick_recipe(max_steps=1))
-    assert session.save_adapter(tmp_path / "adapter").versions["diffretriever"] == diffretriever.__version__
 
 
 def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
@@ -137,7 +119,7 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     plain, paper, *_ = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
-    assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
+    assert (paper.hyperparameters, paper.workers) == (Recipe(), 4)
     for name, folder in EMBEDDED_ADAPTERS.items():
         shipped = TrainingManifest.model_validate_json((folder / "training.json").read_text())
         ours_now = TrainJob.from_command_line([*given, "--recipe", name])
@@ -151,7 +133,7 @@ def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypa
     file = tmp_path / "train.yaml"
     file.write_text("recipe: paper\nhard_negatives: 7\n")
     job = TrainJob.from_command_line([*given, "--config", str(file), "--workers", "2"])
-    assert (job.strategy, job.hard_negatives, job.workers) == ("deepspeed", 7, 2)
+    assert (job.hard_negatives, job.workers) == (7, 2)
     assert job.recipe_title == "paper with hard_negatives 7, workers 2"
     file.write_text(job.to_yaml())
     assert TrainJob.from_command_line(["--config", str(file)]).hyperparameters == job.hyperparameters

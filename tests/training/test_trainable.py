@@ -13,7 +13,7 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.adapters import attach_lora, trainable_parameters
 from diffretriever.training.trainable import TextVectors, TrainableEncoder
-from tests.training.trainer_cases import CASES, WORDS, FolderOf, config_of, quick_recipe
+from tests.training.trainer_cases import CONTRACT, WORDS, FolderOf, config_of, quick_recipe
 
 TEXTS = [
     "honey bees store water in winter",
@@ -58,7 +58,7 @@ def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVect
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CONTRACT)
 def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
     encoder = changed(load(case, folder_of))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
@@ -67,7 +67,7 @@ def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) ->
             assert found.weights_BT.max() > 0, "the texts have impacts"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["masked-dream", "generated-qwen2"])
 def test_texts_of_other_lengths_go_through_passes_of_their_own(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,21 +121,6 @@ def test_budgets_of_their_own(folder_of: FolderOf) -> None:
     assert found.valid_BK.sum(1).tolist() == [1, 4, 2, 5, 3]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_reach_every_matrix(case: str, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of), gradient_checkpointing=True)
-    encoder.backbone.model.train()
-    found = TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
-    generator = torch.Generator().manual_seed(1)
-    directions_BKH = torch.randn(found.vectors_BKH.shape, generator=generator)
-    loss = (found.vectors_BKH * directions_BKH).sum() + found.weights_BT.sum()
-    loss.backward()
-    assert encoder.backbone.model.training
-    for name, parameter in encoder.backbone.model.named_parameters():
-        assert (parameter.grad is not None) == (".lora_" in name), name
-        assert parameter.grad is None or (parameter.grad.isfinite().all() and parameter.grad.abs().max() > 0), name
-
-
 def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
     gradients = []
     for checkpointing in (False, True):
@@ -149,9 +134,7 @@ def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
         torch.testing.assert_close(with_it, without)
 
 
-@pytest.mark.parametrize(
-    "case", ["masked-dream", "masked-bert", "masked-modernbert", "pooled-llada", "generated-qwen2", "tokens-llada"]
-)
+@pytest.mark.parametrize("case", ["masked-bert", "pooled-llada", "generated-qwen2"])
 def test_packed_texts_give_the_same_gradients_in_one_pass(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,12 @@ import torch
 from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
-from diffretriever.schemas.training import Recipe, TrainJob
+from diffretriever.schemas.training import TrainJob
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.engine import PlainEngine, open_engine
+from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.session import check_trainable
-from diffretriever.training.trainable import with_training_lengths
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
+from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of, with_dtype
 
 GOLDEN = [
     (2.70166, 0.00240804, 2.68843, 0.00135344, 3.63253),
@@ -40,12 +38,18 @@ def test_the_embedded_models_recipe(tmp_path: Path) -> None:
         assert found.gradient_norm == pytest.approx(norm, rel=1e-3)
 
 
-@pytest.mark.parametrize("case", ["masked-bert", "generated-qwen2", "masked-llada-2step"])
-def test_resumed_bit_for_bit(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "dtype"), [("masked-bert", "float32"), ("generated-qwen2", "float32"), ("masked-llada-2step", "bfloat16")]
+)
+def test_resumed_bit_for_bit(case: str, dtype: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    """An adapter of float32, whatever the weights are."""
     budgets: dict[str, object] = {}
     if case.startswith("masked"):
         budgets = {"query_budgets": (1, 2, 4), "passage_budgets": (1, 3), "slot_layers": 4}
-    retriever, recipe = config_of(case, folder_of), quick_recipe(max_steps=4, lora_dropout=0.3, **budgets)
+    retriever, recipe = (
+        with_dtype(config_of(case, folder_of), dtype),
+        quick_recipe(max_steps=4, lora_dropout=0.3, **budgets),
+    )
     straight = session_of(retriever, recipe)
     expected = run(straight, 4)
     torch.rand(17)  # another state of the generator: nothing may depend on it
@@ -62,6 +66,7 @@ def test_resumed_bit_for_bit(case: str, folder_of: FolderOf, tmp_path: Path) -> 
     ]
     first, second = (trainable_parameters(session.encoder.backbone) for session in (straight, resumed))
     assert all(torch.equal(first[name], second[name]) for name in first)
+    assert {parameter.dtype for parameter in first.values()} == {torch.float32}
 
 
 def test_a_broken_loss_names_step_and_queries(folder_of: FolderOf) -> None:
@@ -90,18 +95,6 @@ def test_padding_does_not_count_as_use(folder_of: FolderOf) -> None:
     assert metrics.utilisation / metrics.tokens_per_second == pytest.approx(needed / lengths.sum(), rel=1e-5)
 
 
-def test_gradients_are_clipped_and_rates_followed(folder_of: FolderOf) -> None:
-    session = session_of(config_of("pooled-dream", folder_of), quick_recipe())
-    parameters = trainable_parameters(session.encoder.backbone)
-    for parameter in parameters.values():
-        parameter.grad = torch.ones_like(parameter)
-    size = sum(p.numel() for p in parameters.values())
-    assert session.trainer.engine.step(0.0) == pytest.approx(size**0.5)
-    moments = session.trainer.engine._optimizer.state
-    for parameter in parameters.values():
-        torch.testing.assert_close(moments[parameter]["exp_avg"], torch.full_like(parameter, 0.1 / size**0.5))
-
-
 @pytest.mark.parametrize(
     ("case", "changes", "recipe", "message"),
     [
@@ -118,20 +111,8 @@ def test_what_cannot_be_trained(
         check_trainable(Bm25Retriever(), quick_recipe())
 
 
-def test_lengths_are_the_recipes(folder_of: FolderOf) -> None:
-    text = with_training_lengths(config_of("pooled-qwen2", folder_of), Recipe()).text
-    assert (text.max_query_tokens, text.max_passage_tokens) == (32, 156)
-
-
 def test_the_checkpoint_of_another_adapter_is_refused(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    PlainEngine({"a": weight}, Workers(0, 1)).save(tmp_path)
+    Engine({"a": weight}, Workers(0, 1)).save(tmp_path)
     with pytest.raises(ValueError, match="the checkpoint of another adapter"):
-        PlainEngine({"b": weight}, Workers(0, 1)).load(tmp_path)
-
-
-def test_deepspeed_is_asked_for_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deepspeed", None)
-    layer, weight = torch.nn.Identity(), torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=r"pip install 'diffretriever\[train\]'"):
-        open_engine(layer, {"a": weight}, quick_recipe(strategy="deepspeed"), Workers(0, 1))
+        Engine({"b": weight}, Workers(0, 1)).load(tmp_path)

@@ -48,8 +48,13 @@ def slow_sparse(queries: TextVectors, passages: TextVectors, vocabulary: int = 1
     )
 
 
-def slow_cross_entropy(scores_QP: Tensor, each: int) -> Tensor:
-    losses = [torch.logsumexp(scores, 0) - scores[i * each] for i, scores in enumerate(scores_QP)]
+def slow_cross_entropy(scores_QP: Tensor, each: int, answers_QP: Tensor | None = None) -> Tensor:
+    """Over the candidates that count, one at a time."""
+    losses = []
+    for i, scores in enumerate(scores_QP):
+        answers = () if answers_QP is None else answers_QP[i].nonzero().flatten().tolist()
+        counted = [score for p, score in enumerate(scores) if p == i * each or p not in answers]
+        losses.append(torch.stack(counted).logsumexp(0) - scores[i * each])
     return torch.stack(losses).mean()
 
 
@@ -60,16 +65,32 @@ def test_scores_of_ragged_texts() -> None:
     torch.testing.assert_close(sparse_scores(QUERIES, PASSAGES), slow_sparse(QUERIES, PASSAGES))
 
 
-def test_objective_and_its_gradients() -> None:
+# Of every query its own positive, of some a copy of it or another answer; of the last query all there is.
+ANSWERS = torch.tensor(
+    [
+        [1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 1, 0, 1, 0, 0, 0, 0, 0],
+        [0, 1, 0, 0, 1, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 1, 0, 0, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+    ]
+).bool()
+
+
+@pytest.mark.parametrize("answers_QP", [None, ANSWERS], ids=["all count", "answers do not count"])
+def test_objective_and_its_gradients(answers_QP: Tensor | None) -> None:
     ours = with_gradients(QUERIES), with_gradients(PASSAGES)
     theirs = with_gradients(QUERIES, torch.float64), with_gradients(PASSAGES, torch.float64)
-    found = objective(*ours, RECIPE)
-    dense = slow_cross_entropy(slow_dense(*theirs) / RECIPE.temperature, 2)
-    expected = dense + slow_cross_entropy(slow_sparse(*theirs), 2)
+    found = objective(*ours, RECIPE, answers_QP)
+    dense_QP = slow_dense(*theirs)
+    dense = slow_cross_entropy(dense_QP / RECIPE.temperature, 2, answers_QP)
+    expected = dense + slow_cross_entropy(slow_sparse(*theirs), 2, answers_QP)
     torch.testing.assert_close(found.loss, expected.float(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.dense, dense.float(), atol=1e-5, rtol=1e-5)
-    right = sum(int(row.argmax()) == 2 * i for i, row in enumerate(slow_dense(*theirs)))
-    assert float(found.accuracy) == pytest.approx(right / 5)
+    better_QP = dense_QP > dense_QP[torch.arange(5), 2 * torch.arange(5)][:, None]
+    if answers_QP is not None:
+        better_QP &= ~answers_QP
+    assert float(found.accuracy) == pytest.approx(float((~better_QP.any(1)).float().mean()))
     found.loss.backward()
     expected.backward()
     for mine, reference in zip(ours, theirs, strict=True):

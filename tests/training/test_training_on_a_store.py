@@ -19,7 +19,7 @@ from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal
 from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
-from tests.training.test_example_files import MADE, as_folder, as_gzip, as_parquet
+from tests.training.test_example_files import MADE, as_gzip
 
 MANY = examples(20)
 
@@ -60,52 +60,26 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     assert again.example(3) == MANY[3]
     assert again.folder == made.folder
     assert fetched == [EXAMPLES_FILE, PASSAGES_FILE]
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["training-sets"]
-
-
-def test_files_and_folders_of_records_are_read_there(output: StorePath, tmp_path: Path) -> None:
-    for write in (as_gzip, as_parquet):
-        file = write(tmp_path)
-        write_bytes(output / file.name, file.read_bytes())
-        source = open_source(str(output / file.name), "train")
-        assert good(source.records()) == MADE
-        state = source.state()
-        write_bytes(output / file.name, file.read_bytes()[:-8])
-        assert source.state() != state
-        with pytest.raises(ValueError, match=f"{output / file.name}: "):
-            list(source.records())
-    inside = as_folder(tmp_path)
-    for file in inside.iterdir():
-        write_bytes(output / "shards" / file.name, file.read_bytes())
-    job = PrepareTrainingJob(source=(str(output / "shards"),), output=output / "set")
-    here = job.model_copy(update={"source": (str(inside),), "output": tmp_path / "set"})
-    assert prepared(job).digest == prepared(here).digest
-    with pytest.raises(ValueError, match="begins with the split 'test'"):
-        open_source(str(output / "shards"), "test")
-
-
-def test_a_damaged_copy_is_fetched_again(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:
-    copy = prepared(prepare_job(tmp_path, output)).folder / EXAMPLES_FILE
+    copy = made.folder / EXAMPLES_FILE
     whole = copy.read_bytes()
     copy.write_bytes(whole[:-8])
     TrainingSet.open(str(output))
-    assert copy.read_bytes() == whole
-    assert len(fetched) == 4
-
-
-def test_nothing_incomplete_opens(output: StorePath, tmp_path: Path) -> None:
-    place = str(output)
-    with pytest.raises(ValueError, match=f"{place}: no training set"):
-        TrainingSet.open(place)
-    set_digest = prepared(prepare_job(tmp_path, output)).digest
+    assert copy.read_bytes() == whole, "a damaged copy is fetched again"
     remove(tmp_path / "cache")
     write_bytes(output / PASSAGES_FILE, b"short")
     with pytest.raises(ValueError, match=f"{PASSAGES_FILE}: missing or cut short"):
-        TrainingSet.open(place)
-    assert not (tmp_path / "cache" / "training-sets" / set_digest).exists()
-    remove(output / MANIFEST_FILE)
-    with pytest.raises(ValueError, match=f"{place}: incomplete"):
-        TrainingSet.open(place)
+        TrainingSet.open(str(output))
+    assert not made.folder.exists()
+
+
+def test_a_file_is_read_there(output: StorePath, tmp_path: Path) -> None:
+    file = as_gzip(tmp_path)
+    write_bytes(output / file.name, file.read_bytes())
+    source = open_source(str(output / file.name), "train")
+    assert good(source.records()) == MADE
+    state = source.state()
+    write_bytes(output / file.name, file.read_bytes()[:-8])
+    assert source.state() != state
 
 
 def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:

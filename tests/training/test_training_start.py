@@ -29,9 +29,7 @@ def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> Backb
     return retriever.model_copy(update={"backbone": retriever.backbone.model_copy(update=changes)})
 
 
-@pytest.mark.parametrize(
-    ("case", "slots"), [("masked-dream", {}), ("masked-bert", SLOTS), ("generated-qwen2", {}), ("pooled-llama3", {})]
-)
+@pytest.mark.parametrize(("case", "slots"), [("masked-bert", SLOTS), ("generated-qwen2", {})])
 def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     first = session_of(retriever, quick_recipe(max_steps=2, **slots))

@@ -36,7 +36,7 @@ def by_the_jobs(encoder: BackboneEncoder, collection: Path, folder: Path) -> dic
     return {mode: result.mean[MEASURE] for mode, result in evaluate_job(job, "test").items()}
 
 
-@pytest.mark.parametrize("case", ["masked-dream", "generated-llama3", "pooled-bert"])
+@pytest.mark.parametrize("case", ["masked-dream", "generated-llama3"])
 def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")

@@ -43,12 +43,16 @@ CASES: dict[str, dict[str, Any]] = {
     "tokens-qwen2": {"mean_share": 0.5},
     "tokens-bert": {},
 }
-"""Every method on every family that it runs on, METHOD-FAMILY and anything after: the fields of its config."""
+"""METHOD-FAMILY and anything after: the fields of a config."""
+CONTRACT = (
+    *("masked-dream", "masked-llada", "masked-bert", "masked-llada-2step", "masked-modernbert"),
+    *("generated-qwen2", "generated-llama3", "pooled-qwen2", "pooled-bert", "tokens-qwen2"),
+)
+"""Every method, and every family."""
 
 # Words that are single entries of the random checkpoints' small vocabularies, so that texts have impacts.
 WORDS = ("honey", "water", "winter", "summer", "river", "copper", "query", "passage", "word")
 QUICK: dict[str, Any] = {
-    "strategy": "ddp",
     "gradient_checkpointing": False,
     "batch_queries": 8,
     "queries_per_device": 2,
@@ -134,9 +138,7 @@ def run(session: Session, until: int) -> list[StepMetrics]:
 
 def on_workers(work: Callable[..., None], *args: Any) -> None:
     """Run `work(rank, *args)` in two processes: forks of one that is kept, which has loaded what they need."""
-    multiprocessing.set_forkserver_preload(
-        ["deepspeed", "diffretriever.training.session", "tests.training.trainer_cases"]
-    )
+    multiprocessing.set_forkserver_preload(["diffretriever.training.session", "tests.training.trainer_cases"])
     start_processes(work, args=args, nprocs=WORKERS, start_method="forkserver")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -144,48 +143,34 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
-    with Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal, _pumped(inbox, journal):
+    ended = threading.Event()
+    with (
+        Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        pump = pool.submit(_pump, inbox, journal, ended)
         try:
             result = trainer.fit()
         except TrainingFailedError:
-            reason = ray.get(inbox.reason.remote())
-            if reason is None:
+            reason, _ = ray.get(inbox.error.remote())
+            if not reason:
                 raise
-            raise ValueError(str(reason)) from None
+            raise ValueError(reason) from None
+        finally:
+            ended.set()
+        pump.result()
     assert result.checkpoint is not None, "the last step reports a checkpoint"
     with result.checkpoint.as_directory() as saved:
         folder.finish(Path(saved))
 
 
-@contextmanager
-def _pumped(inbox: Any, journal: Journal) -> Iterator[None]:
-    """Pass records from the workers to the journal as long as the block runs, and the remaining ones at its end.
-
-    Raises:
-        OSError: The journal could not be written, and the block has not raised an error.
-    """
-    ended = threading.Event()
-    failed: list[Exception] = []
-
-    def pump() -> None:
-        try:
-            while not ended.wait(_PUMP_SECONDS):
-                for record in ray.get(inbox.take.remote()):
-                    journal.add(record)
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=pump, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        for record in [] if failed else ray.get(inbox.take.remote()):
+def _pump(inbox: Any, journal: Journal, ended: threading.Event) -> None:
+    """Pass records from the workers to the journal until the training has ended."""
+    is_last = False
+    while not is_last:
+        is_last = ended.wait(_PUMP_SECONDS)
+        for record in ray.get(inbox.take.remote()):
             journal.add(record)
-    if failed:
-        raise failed[0]
 
 
 @ray.remote(num_cpus=0)
@@ -194,54 +179,42 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._records: list[Record] = []
-        self._mistake: str | None = None
-        self._refusal: str | None = None
+        self._error, self._lasts = "", False
 
     def put(self, record: Record) -> None:
-        """Add a record."""
+        """Add a record: training goes on, so an error has passed."""
         self._records.append(record)
-        self._refusal = None
+        if not self._lasts:
+            self._error = ""
 
     def take(self) -> list[Record]:
         """Take all records."""
         taken, self._records = self._records, []
         return taken
 
-    def report_mistake(self, message: str) -> None:
-        """Report an error that every restart would meet again."""
-        self._mistake = self._mistake or message
+    def fail(self, message: str, lasts: bool) -> None:  # noqa: FBT001 (actors take what they are sent by position)
+        """Report an error, and whether every restart would meet it again."""
+        if not self._lasts:
+            self._error, self._lasts = message, lasts
 
-    def mistake(self) -> str | None:
-        """Return that error."""
-        return self._mistake
-
-    def report_refusal(self, message: str) -> None:
-        """Report an error that the next attempt may not meet: a store or the hub did not answer."""
-        self._refusal = message
-
-    def reason(self) -> str | None:
-        """Return the error that has ended the training, if workers have reported one."""
-        return self._mistake or self._refusal
+    def error(self) -> tuple[str, bool]:
+        """Return the current error, empty if there is none, and whether every restart would meet it again."""
+        return self._error, self._lasts
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Train on one of Ray Train's workers, from its latest checkpoint on.
-
-    Args:
-        config: `job`, `manifest` and `inbox`.
-    """
+    """Train on one of Ray Train's workers, from its latest checkpoint on; `config` has `job`, `manifest`, `inbox`."""
     job, inbox = config["job"], config["inbox"]
-    # A mistake is the same after every restart.
-    if mistake := ray.get(inbox.mistake.remote()):
-        raise ValueError(mistake)
+    message, lasts = ray.get(inbox.error.remote())
+    if lasts:
+        raise ValueError(message)
     try:
         _train(job, config["manifest"], inbox)
     except Exception as error:
-        is_full = full_disk(error) is not None
-        if is_full or isinstance(error, ValueError):
-            may_pass = is_full or isinstance(error.__cause__, OSError)
-            report = inbox.report_refusal if may_pass else inbox.report_mistake
-            ray.get(report.remote(str(error)))
+        # A store or the hub may answer the next attempt, and a disk may have space again.
+        may_pass = full_disk(error) is not None or isinstance(error.__cause__, OSError)
+        if full_disk(error) is not None or isinstance(error, ValueError):
+            ray.get(inbox.fail.remote(str(error), not may_pass))
         raise
 
 

@@ -7,7 +7,6 @@ every passage once. Blocks keep the order of the sources.
 from __future__ import annotations
 
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from diffretriever.files import cache_dir, exists, put_folder, whole_file
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import refuse_another
 from diffretriever.pipelines.cluster import ray_session
+from diffretriever.pipelines.tasks import in_tasks
 from diffretriever.progress import Progress
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.settings import RayConfig
@@ -72,7 +72,7 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
             return done
         progress = Progress("preparing", None, unit="examples")
         with ray_session(RayConfig(ray_address=job.ray_address)), progress:
-            return write_training_set(job, inputs, blocks_on_ray(inputs), progress.update)
+            return write_training_set(job, inputs, _blocks(inputs), progress.update)
 
 
 def open_inputs(job: PrepareTrainingJob) -> Inputs:
@@ -111,30 +111,17 @@ def _made_from(
     }
 
 
-def blocks_here(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
-    """Check all records in this process; yield blocks, each with the number of its source."""
-    held_out = keys_of(inputs.hold_out)
-    for number, piece in inputs.pieces():
-        yield number, make_block(checked(piece), held_out)
-
-
-def blocks_on_ray(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
-    """Check the records in Ray tasks; yield the blocks of `blocks_here`."""
+def _blocks(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
+    """Check the records in Ray tasks; yield blocks in the order of the sources, each with the number of its source."""
     held_out = ray.put(keys_of(inputs.hold_out))
     at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    tasks: deque[tuple[int, ray.ObjectRef[ExampleBlock]]] = deque()
-    for number, piece in inputs.pieces():
-        tasks.append((number, _checked.remote(piece, held_out)))
-        if len(tasks) == at_once:
-            first, task = tasks.popleft()
-            yield first, ray.get(task)
-    for number, task in tasks:
-        yield number, ray.get(task)
+    calls = ((number, piece, held_out) for number, piece in inputs.pieces())
+    yield from in_tasks(checked_block, calls, cpus=_CHECK_CPUS, at_once=at_once)
 
 
-@ray.remote(num_cpus=_CHECK_CPUS)
-def _checked(piece: RawPiece, held_out: np.ndarray) -> ExampleBlock:
-    return make_block(checked(piece), held_out)
+def checked_block(number: int, piece: RawPiece, held_out: np.ndarray) -> tuple[int, ExampleBlock]:
+    """Return the examples of a piece of source `number`, without held-out texts (uint64, ascending keys)."""
+    return number, make_block(checked(piece), held_out)
 
 
 def write_training_set(
@@ -143,13 +130,7 @@ def write_training_set(
     blocks: Iterable[tuple[int, ExampleBlock]],
     progress: Callable[[int], object],
 ) -> TrainingSetManifest:
-    """Write blocks in their order.
-
-    Args:
-        job: the output, and the policy for bad records.
-        inputs: of the blocks.
-        blocks: in the order of the sources, each with the number of its source.
-        progress: called with the number of examples of each block.
+    """Write blocks in the order of the sources; call `progress` with the number of examples of each.
 
     Raises:
         BadInputError: A record cannot be used and the policy is `error`.

@@ -33,7 +33,7 @@ from diffretriever.training.adapters import (
 )
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.data.examples import passage_key
-from diffretriever.training.engine import open_engine
+from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
@@ -50,16 +50,9 @@ _ROWS_TRIED = 256
 def describe_training(
     retriever: BackboneRetriever, recipe: Recipe, data: TrainingData, workers: int, device: str
 ) -> TrainingManifest:
-    """Return the manifest of a training that has not begun, without loading weights; run it where training will.
+    """Return the manifest of a training that has not begun, without loading weights; call it where training will run.
 
-    Where the retriever has an adapter, training starts from it.
-
-    Args:
-        retriever: to train.
-        recipe: of the training.
-        data: the training set.
-        workers: number of processes that train.
-        device: of each of them.
+    If the retriever has an adapter, training starts from it.
 
     Raises:
         ValueError: The backbone cannot be found, or the training set is too small.
@@ -143,12 +136,6 @@ class Session:
 def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
     """Load the backbone, attach a new adapter with the values that it starts from, and prepare for step 0.
 
-    Args:
-        data: the training set.
-        manifest: of the training.
-        device: of this worker.
-        workers: this one among all.
-
     Raises:
         ValueError: The backbone or the adapter cannot be loaded, or the training set is too small.
     """
@@ -166,8 +153,7 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0
     parameters = trainable_parameters(encoder.backbone)
-    engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers)
+    trainer = Trainer(TrainableEncoder(encoder), batches, Engine(parameters, workers), recipe, workers)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 
