@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.pipelines.accelerate import make_on_ray
+from diffretriever.pipelines.accelerate import make_files
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.index import passage_schema
 from diffretriever.search.accelerate import FILE_KINDS, Missing, accelerate, missing_files
@@ -28,7 +28,7 @@ def files(index: PassageIndex) -> dict[str, bytes]:
 @pytest.mark.usefixtures("cluster")
 def test_files_made_by_ray(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row(i) for i in IDS])
-    done = accelerate(AccelerateJob(index=index.uri), lambda at, missing: make_on_ray(at, missing, 2))
+    done = accelerate(AccelerateJob(index=index.uri), lambda at, missing: make_files(at, missing, 2))
     assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
     by_ray = files(index)
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
@@ -43,9 +43,10 @@ def test_files_made_by_ray(tmp_path: Path) -> None:
     assert files(index) == by_ray
 
     bad = pa.Table.from_pylist([good_row("f") | {"impact_weights": [1.0, -1.0]}], schema=passage_schema(HIDDEN))
-    Committer(index).commit({"key": write_block(index.uri, bad)}, [])
-    (missing,) = missing_files(index)
-    assert missing == Missing(missing.fragment, ("codes", "postings"), 1)
+    good = pa.Table.from_pylist([good_row("g")], schema=passage_schema(HIDDEN))
+    Committer(index).commit({"bad": write_block(index.uri, bad), "good": write_block(index.uri, good)}, [])
+    missing = missing_files(index)
+    assert missing == [Missing(each.fragment, ("codes", "postings"), 1) for each in missing]
     with pytest.raises(ValueError, match=r"above 0 and finite.*names the passages"):
-        make_on_ray(index, [missing], 2)
-    assert [missing.kinds for missing in missing_files(index)] == [("postings",)], "the codes could be made"
+        make_files(index, missing, 2)
+    assert missing_files(index)[0].kinds == ("postings",), "the codes could be made"

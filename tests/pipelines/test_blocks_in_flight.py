@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,7 @@ from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer, to_a
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
-from diffretriever.pipelines.encoder_start import EncoderStart
-from diffretriever.pipelines.ray_executor import actor_options, blocks_at_once, blocks_of, dataset_of, staged
+from diffretriever.pipelines.ray_executor import actor_options, blocks_of, dataset_of
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import MaskedRetriever
 from tests.index.compressed_cases import HIDDEN, fill, representations
@@ -140,17 +139,6 @@ def test_the_share_is_of_each_encoders_own_time() -> None:
     assert (DeviceUse().share, DeviceUse().peak_memory) == (None, None)
 
 
-@pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_a_pool_of_actors_works_on_several_blocks_each(gpus: float) -> None:
-    pool = EncoderPool(4, 1.0, gpus)
-    at_once = blocks_at_once(pool)
-    assert at_once == (3 if gpus else 2)
-    compute = actor_options(pool, at_once=at_once)["compute"]
-    assert compute.max_concurrent_calls_per_actor == at_once
-    assert compute.enable_true_multi_threading
-    assert compute.max_tasks_in_flight_per_actor == at_once
-
-
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 def test_ray_calls_an_actor_for_two_blocks_at_once() -> None:
@@ -167,10 +155,3 @@ def test_ray_calls_an_actor_for_two_blocks_at_once() -> None:
     rows = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b", "c", "d")])
     options = actor_options(EncoderPool(1, 0.5, 0.0), at_once=2)
     assert sorted(key for key, _ in blocks_of(rows.map_batches(Meeting, **options))) == ["a", "b", "c", "d"]
-
-
-def test_the_jobs_encoders_are_such_actors() -> None:
-    pool, blocks = EncoderPool(1, 1.0, 1.0), Mock()
-    staged(blocks, EncodeBlocks(EncoderStart("", "", "cpu", 1), {}), pool)
-    stage = blocks.map_batches.call_args
-    assert stage.kwargs["compute"] == actor_options(pool, at_once=3)["compute"]

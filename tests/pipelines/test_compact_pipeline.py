@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,15 +95,16 @@ _commit = PassageIndex.commit_compaction
 
 def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 6)
-    before, vectors, results = ids(index), stored_vectors(index), compact._results
+    before, vectors = ids(index), stored_vectors(index)
 
-    def second(*arguments: Any) -> Iterator[tuple[int, str]]:
-        with patch.object(compact, "_results", results):
+    def planned(dataset: Any) -> list[compaction.CompactionTask]:
+        tasks = compaction.plan(dataset)
+        with patch.object(compact, "plan", compaction.plan):
             compact_index(PassageIndex.open(index.uri), RayConfig())
-        yield from results(*arguments)
+        return tasks
 
     with (
-        patch.object(compact, "_results", second),
+        patch.object(compact, "plan", planned),
         pytest.raises(ValueError, match=r"another process changed .*nothing of it is lost"),
     ):
         compact_index(index, RayConfig())
@@ -157,7 +159,7 @@ def test_a_job_that_was_killed_while_compacting_compacts_when_it_is_run_again(
 
     with (
         patch.object(CompactionBeside, "step", patient),
-        patch.object(index_writer.CommitClock, "due", return_value=True),
+        patch.multiple(index_writer, _COMMIT_EVERY_SECONDS=0.0, _COMMIT_SHARE=math.inf),
         patch.object(index_writer, "compact_index", side_effect=KilledError),
         pytest.raises(KilledError),
     ):

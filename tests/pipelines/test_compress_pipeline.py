@@ -1,4 +1,4 @@
-"""The compress job on a local Ray: codes in the place of vectors, in one step, resumed where it was killed."""
+"""The compress job: codes in the place of vectors, in one step, resumed where it was killed; what it refuses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,52 @@ import numpy as np
 import pytest
 
 from diffretriever.index import rewrite as compression
+from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines import compress
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.schemas.compress import CompressJob
-from tests.index.compressed_cases import fill, stored_vectors
+from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
+from tests.index.compressed_cases import compressed, fill, manifest, stored_vectors
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+def refused(index: str, message: str, **changes: object) -> None:
+    with pytest.raises(ValueError, match=message):
+        compress_index(CompressJob.model_validate({"index": index, **changes}))
+
+
+def test_what_cannot_be_compressed(tmp_path: Path) -> None:
+    refused(str(tmp_path / "nothing"), r"no index at .*nothing")
+    assert not (tmp_path / "nothing").exists()
+    bm25 = PassageIndex.create(str(tmp_path / "bm25"), bm25_manifest(Bm25Retriever()))
+    refused(bm25.uri, "holds no vectors")
+    refused(fill(str(tmp_path / "empty")).uri, "holds no passages to train a codec on")
+    retriever = LibraryRetriever.model_validate({"backbone": {"source": "x"}, "similarity": "dot"})
+    lengths = PassageIndex.create(str(tmp_path / "dot"), manifest().model_copy(update={"retriever": retriever}))
+    refused(lengths.uri, "whose lengths count")
+
+
+def test_vectors_that_are_gone(tmp_path: Path) -> None:
+    index = compressed(fill(str(tmp_path / "index"), 20), "product2")
+    refused(index.uri, r"holds product2 codes .* into a new index to store it as product1", codec="product1")
+    refused(index.uri, r"or with its vectors", keep_vectors=True)
+    done = compress_index(CompressJob.model_validate({"index": index.uri, "codec": "product2"}))
+    assert (done.written, done.passages, done.bytes_before) == (0, 20, done.bytes_after)
+
+
+def test_a_job_that_is_writing_is_left_alone(tmp_path: Path) -> None:
+    index = fill(str(tmp_path / "index"), 20)
+    with WriterLock(index.uri):
+        refused(index.uri, r"another job .* is writing")
 
 
 class KilledError(Exception):
     """Where a process would have been killed."""
 
 
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
 def test_killed_and_run_again(tmp_path: Path) -> None:
     """A driver that dies before the commit, then one that finds a part done and the file of another gone."""
     index = fill(str(tmp_path / "index"), 60, 60)
@@ -46,18 +79,18 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
         codec = (work / "codec.safetensors").read_bytes()
         summary = compress_index(job)
     assert (summary.passages, summary.written) == (120, 50)
-    compressed = PassageIndex.open(index.uri)
-    assert compressed.version == index.version + 1
-    assert "reps" not in compressed.dataset.schema.names
-    assert compressed.manifest.codec is not None
-    assert compressed.manifest.fingerprint == index.manifest.fingerprint
+    after = PassageIndex.open(index.uri)
+    assert after.version == index.version + 1
+    assert "reps" not in after.dataset.schema.names
+    assert after.manifest.codec is not None
+    assert after.manifest.fingerprint == index.manifest.fingerprint
     assert not (tmp_path / "index" / "compressing").exists()
     assert (tmp_path / "index" / "codecs" / f"{summary.digest}.safetensors").read_bytes() == codec
     assert summary.bytes_after < summary.bytes_before
-    assert compressed.dataset.to_table(columns=["id"]) == index.dataset.to_table(columns=["id"]), "in the same order"
+    assert after.dataset.to_table(columns=["id"]) == index.dataset.to_table(columns=["id"]), "in the same order"
 
     assert np.array_equal(stored_vectors(index), before), "a reader of the old version keeps its vectors"
     again = compress_index(job)
-    assert (again.written, PassageIndex.open(index.uri).version) == (0, compressed.version)
+    assert (again.written, PassageIndex.open(index.uri).version) == (0, after.version)
     with pytest.raises(ValueError, match=r"holds product2 codes and no vectors any more.*product1"):
         compress_index(CompressJob.model_validate({"index": index.uri, "codec": "product1"}))

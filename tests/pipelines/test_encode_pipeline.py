@@ -179,29 +179,7 @@ def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event
                     return
 
 
-def test_an_impossible_request_is_refused_at_once(tmp_path: Path, make_job: JobMaker) -> None:
-    corpus = write_corpus(tmp_path / "corpus", [line(0)])
-    with pytest.raises(ValueError, match=r"no room for 99 encoders of 0\.75 CPUs.*the cluster has 2 CPUs"):
-        encode_collection(make_job(corpus, encoders=99))
-    with pytest.raises(ValueError, match=r"1 GPU and 1 CPU: the cluster has .* 0 GPUs"):
-        encode_collection(make_job(corpus, gpus_per_encoder=1))
-    assert not PassageIndex.exists(make_job(corpus).index)
-
-
-def test_another_retriever_on_the_same_index_is_refused(tmp_path: Path, make_job: JobMaker) -> None:
-    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
-    encode_collection(make_job(corpus))
-    with pytest.raises(ValueError, match=r"retriever.budget: q4p4 != q2p8"):
-        encode_collection(make_job(corpus, budget="q2p8"))
-
-
 def test_a_backbone_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(0)])
     with pytest.raises(ValueError, match=r"^backbone folder '/nowhere' does not exist"):
         encode_collection(make_job(corpus, backbone="/nowhere"))
-
-
-def test_bm25_goes_the_same_way(tmp_path: Path, make_job: JobMaker) -> None:
-    corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(40)])
-    summary = encode_collection(make_job(corpus, retriever="bm25", backbone=None))
-    assert (summary.encoded, summary.rows) == (40, 40)

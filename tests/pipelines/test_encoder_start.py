@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import pyarrow as pa
 import pytest
 import ray
 
-from diffretriever.backbones import Backbone, source
+from diffretriever.backbones import source
 from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.pipelines import ray_executor
-from diffretriever.pipelines.blocks import pack
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoder_start import (
@@ -27,11 +25,9 @@ from diffretriever.pipelines.encoder_start import (
     StartedEncoder,
     as_begun,
     load_in_actor,
-    retriever_from,
     with_commits,
 )
-from diffretriever.pipelines.executor import LocalExecutor
-from diffretriever.pipelines.ray_executor import RayExecutor, actor_options, blocks_of, dataset_of
+from diffretriever.pipelines.ray_executor import RayExecutor
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, LibraryRetriever, MaskedRetriever
@@ -76,20 +72,6 @@ def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) 
         _ = StartedEncoder(replace(start, weights=OTHER)).encoder
 
 
-def test_an_encoder_is_compiled_where_the_job_says_so(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    monkeypatch.setattr(Backbone, "compile_layers", lambda backbone: compiled.append(backbone.family))
-    manifest = described(str(checkpoint))
-    pool = EncoderPool(1, 1.0, 0.0)
-    _ = StartedEncoder(start_of(manifest)).encoder
-    assert not compiled
-    _ = StartedEncoder(EncoderStart.of(manifest, pool, RayConfig(compiled=True))).encoder
-    here = LocalExecutor(RayConfig(compiled=True), device="cpu")
-    here.load(retriever_from(manifest.retriever.model_dump_json()))
-    here.manifest()
-    assert compiled == ["llada", "llada"]
-
-
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
     manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu"))
@@ -118,42 +100,10 @@ def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
     assert as_begun(elsewhere, before) == elsewhere
 
 
-def test_a_model_that_cannot_be_fetched_is_asked_for_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = start_of(described(str(checkpoint)))
-    away, encoder = [FetchError("the hub is away")] * 3, object()
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    with patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=[*away, encoder]):
-        assert StartedEncoder(start).encoder is encoder
-    assert len(pauses) == 3
-    # Now it is for another machine to try.
-    with (
-        patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=[*away, *away]),
-        pytest.raises(FetchError),
-    ):
-        StartedEncoder(start)
-
-
-@pytest.mark.cluster
-@pytest.mark.usefixtures("cluster")
-def test_an_actor_that_cannot_start_is_replaced(tmp_path: Path) -> None:
-    class Second:
-        """Cannot be started the first time."""
-
-        def __init__(self, folder: Path) -> None:
-            try:
-                (folder / "first").mkdir()
-            except FileExistsError:
-                return
-            raise OSError("no files yet")
-
-        def __call__(self, rows: pa.Table) -> pa.Table:
-            return rows
-
-    blocks = dataset_of([pack(name, pa.table({"row": [0]})) for name in ("a", "b")])
-    options = actor_options(EncoderPool(1, 0.5, 0.0))
-    done = blocks_of(blocks.map_batches(Second, fn_constructor_args=(tmp_path,), **options))
-    assert sorted(key for key, _ in done) == ["a", "b"]
+def test_a_model_that_cannot_be_fetched_is_left_to_another_machine(checkpoint: Path) -> None:
+    away = FetchError("the hub is away")
+    with patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=away), pytest.raises(FetchError):
+        StartedEncoder(start_of(described(str(checkpoint))))
 
 
 @pytest.mark.cluster

@@ -10,7 +10,6 @@ import pytest
 
 from diffretriever.collections import Passage, open_collection, read_qrels, read_run
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.evaluation.measuring import measure_sweep, select_budget, sweep_tables
 from diffretriever.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
@@ -18,18 +17,13 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.mining import mine_negatives
-from diffretriever.pipelines.sweep import sweep_budgets
-from diffretriever.presets import load_retriever, read_selection
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import as_place
-from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
+from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MineNegativesJob
-from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
-from diffretriever.studies.budgets.report import analyse
 from tests.pipelines.corpora import line, write_corpus
-from tests.pipelines.sweep_cases import make_job
 
 
 def put_folder(folder: Path, uri: str) -> str:
@@ -122,34 +116,3 @@ def test_mined_negatives(corpus: str, bucket: str) -> None:
     assert mine_negatives(job) == made
     with pytest.raises(ValueError, match=r"mined.jsonl.gz was mined otherwise"):
         mine_negatives(job.model_copy(update={"depth": 30}))
-
-
-@pytest.mark.cluster
-@pytest.mark.usefixtures("cluster")
-def test_a_sweep_its_selection_and_its_analysis(
-    bucket: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    made = make_job(tmp_path / "made", checkpoint)
-    monkeypatch.chdir(tmp_path / "here")
-    job = made.model_copy(update={"output": as_place(f"{bucket}/swept"), "ray_address": "local"})
-    summary = sweep_budgets(job, "the command", lambda _: None)
-    assert (summary.searched, summary.found, summary.passages) == (8, 0, 40)
-    manifest = measure_sweep(job)
-    selection = select_budget(job, manifest)
-    assert selection is not None
-    assert read_selection(job.output / "selection.json") == selection
-    chosen = load_retriever(str(job.output / "retriever.yaml"), budget=job.output / "selection.json")
-    assert isinstance(chosen, MaskedRetriever)
-    assert chosen.budget == selection.budget
-    assert "K_q" in sweep_tables(job.output, manifest)
-    again = sweep_budgets(job, "the command", lambda _: None)
-    assert (again.searched, again.found) == (0, 8)
-    with pytest.raises(ValueError, match=r"s3://.*/swept holds another sweep"):
-        sweep_budgets(job.model_copy(update={"top_k": 7}), "the command", lambda _: None)
-    analysis = AnalyseBudgetsJob(
-        sweeps=[f"{bucket}/swept/test"], selection=f"{bucket}/swept/train", output=f"{bucket}/analysis"
-    )
-    assert analyse(analysis, "the command").fixed == selection.budget
-    assert {"report.md", "report.json"} <= {info.base_name for info in files_in(analysis.output)}
-    assert list((tmp_path / "here").iterdir()) == []

@@ -136,16 +136,6 @@ def test_one_budget_more_is_one_search_more(copy: SweepJob) -> None:
     assert runs(local(copy.output)).items() > finished.items()
 
 
-def test_queries_that_may_not_share_a_pass_find_the_same(copy: SweepJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.sweep._QUERIES_AT_ONCE", 7)
-    finished = runs(local(copy.output))
-    for split in TEXTS:
-        shutil.rmtree(local(copy.output) / split / "runs")
-    apart = sweep_budgets(copy, "apart", say)
-    assert apart.passes == 4, "a pass for each K_q on each index"
-    assert runs(local(copy.output)) == finished
-
-
 def test_cells_of_an_index_that_changed_are_searched_again(copy: SweepJob) -> None:
     PassageIndex.open(str(copy.output / "indexes" / "p2")).delete(["p5"])
     again = sweep_budgets(copy, "again", say)

@@ -13,13 +13,11 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import SearchResponse
-from diffretriever.schemas.sweep import SweepJob
 from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search import open_searcher
@@ -31,7 +29,6 @@ from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.explain import explain
 from diffretriever.search.inspection import inspect
 from diffretriever.search.neural import NeuralSearcher
 from diffretriever.serving.api import make_api
@@ -51,9 +48,10 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
 
 
-@pytest.fixture(params=[{}, {"clusters": 4, "mean_share": 0.5}], ids=["tokens", "clusters"])
-def job(request: pytest.FixtureRequest, checkpoint: Path, tmp_path: Path, make_job: JobMaker) -> EncodeJob:
-    retriever = {"method": "tokens", "backbone": {"source": str(checkpoint), "dtype": "float32"}, **request.param}
+@pytest.fixture
+def job(checkpoint: Path, tmp_path: Path, make_job: JobMaker) -> EncodeJob:
+    place = {"source": str(checkpoint), "dtype": "float32"}
+    retriever = {"method": "tokens", "backbone": place, "clusters": 4, "mean_share": 0.5}
     file = tmp_path / "tokens.yaml"
     file.write_text(yaml.safe_dump(retriever))
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(PASSAGES)])
@@ -131,16 +129,6 @@ def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
             assert score == pytest.approx(exact[passage][query], abs=0.1), "4 bits a dimension"
 
 
-def test_an_explanation_has_tokens_for_slots_and_no_words(index: PassageIndex) -> None:
-    searcher = neural(index)
-    asked = searcher.encoder.encode_queries(QUERIES[:1])
-    passage = searcher.encoder.encode_passages(["title"], ["masked corpus"])
-    found = explain(asked, passage, str)
-    assert (len(found.slots), len(found.passage_slots)) == (len(asked.vectors_MH), len(passage.vectors_MH))
-    assert found.terms == []
-    assert not any(match.words for match in found.slots)
-
-
 def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> None:
     expected = by_hand(index, neural(index).encoder)
     with TestClient(make_api(local_service(index.uri), Keys.of("key"), None), headers={"X-API-Key": "key"}) as client:
@@ -155,9 +143,3 @@ def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> No
         matches = [match.product for match in hit.explanation.slots]
         assert hit.score == pytest.approx(np.mean(matches), abs=1e-5)
         assert hit.id == "new" or hit.score == pytest.approx(expected[hit.id][0], abs=1e-5)
-
-
-def test_there_are_no_budgets_to_sweep(job: EncodeJob, tmp_path: Path) -> None:
-    sweep = SweepJob(collection=str(job.collection), retriever=job.retriever, output=tmp_path / "sweep")
-    with pytest.raises(ValueError, match="the tokens method has no slots"):
-        sweep_budgets(sweep, "command", log=print)

@@ -1,16 +1,14 @@
 """Codes and postings of many fragments at once: one Ray task a fragment, on any machine that can reach the index.
 
 A task reads its fragment in batches and writes mapped files, so what is in memory at a time is bounded by the number
-of workers. What comes back is a row of two numbers or an error; files appear whole, so a killed job is run again.
+of workers. Files appear whole, so a killed job is run again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import pyarrow as pa
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
 
 from diffretriever.files import is_local
 from diffretriever.index.derived import folders_in
@@ -68,69 +66,28 @@ def make_files(index: PassageIndex, missing: Sequence[Missing], workers: int | L
 
     Raises:
         ValueError: the files of a fragment could not be made; those of others may be there.
-        RuntimeError: results were lost; run again.
     """
     from diffretriever.search.accelerate import make_missing
 
-    few = sum(each.passages for each in missing) < _FEWEST_ON_RAY
+    total, local = sum(each.passages for each in missing), is_local(index.uri)
     # Any node reaches an object store: the cluster works on as many fragments at a time as it has CPUs for.
-    most = len(os.sched_getaffinity(0)) if is_local(index.uri) else len(missing)
-    automatic = 1 if few else min(most, len(missing))
+    most = len(os.sched_getaffinity(0)) if local else len(missing)
+    automatic = 1 if total < _FEWEST_ON_RAY else min(most, len(missing))
     at_once = automatic if isinstance(workers, str) else workers
     if at_once == 1:
         make_missing(index, missing)
-    else:
-        make_on_ray(index, missing, at_once)
-
-
-def make_on_ray(index: PassageIndex, missing: Sequence[Missing], workers: int) -> None:
-    """Make missing files in the running Ray session, or in one of its own; raises as `make_files`."""
+        return
     from diffretriever.pipelines.cluster import ray_session
+    from diffretriever.pipelines.tasks import in_tasks
 
-    total = sum(each.passages for each in missing)
-    errors: list[str] = []
-    done: set[int] = set()
     with ray_session(RayConfig()), Progress(f"codes and postings → {index.uri}", total) as progress:
-        for row in _results(index, missing, workers):
-            if row["error"]:
-                errors.append(row["error"])
-                continue
-            done.add(row["fragment"])
-            progress.update(row["passages"])
-    if errors:
-        raise ValueError(errors[0])
-    if done != {each.fragment for each in missing}:
-        raise RuntimeError(f"{len(missing)} fragments went in and {len(done)} came out: run the same command again")
+        calls = ((index.uri, index.version, each) for each in missing)
+        for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, on_this_node=local):
+            progress.update(passages)
 
 
-def _results(index: PassageIndex, missing: Sequence[Missing], workers: int) -> Iterator[dict[str, Any]]:
-    import ray
-    from ray.data import TaskPoolStrategy
+def _make(uri: str, version: int, missing: Missing) -> int:
+    from diffretriever.search.accelerate import make_missing
 
-    from diffretriever.pipelines.cluster import cpus_here
-    from diffretriever.pipelines.ray_executor import rows_of_tasks
-
-    # Only this machine may have the folder.
-    here = {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
-    return rows_of_tasks(
-        _make,
-        [each._asdict() for each in missing],
-        {"uri": index.uri, "version": index.version},
-        num_cpus=cpus_here(1),
-        compute=TaskPoolStrategy(size=min(workers, len(missing))),
-        **(here if is_local(index.uri) else {}),
-    )
-
-
-def _make(rows: pa.Table, uri: str, version: int) -> Iterator[pa.Table]:
-    from diffretriever.search.accelerate import Missing, make_missing
-
-    index = PassageIndex.open(uri, version)
-    for row in rows.to_pylist():
-        kinds: tuple[Kind, ...] = tuple(row["kinds"])
-        missing, error = Missing(row["fragment"], kinds, row["passages"], row["beside"]), ""
-        try:
-            make_missing(index, [missing])
-        except ValueError as mistake:
-            error = str(mistake)
-        yield pa.table({"fragment": [missing.fragment], "passages": [missing.passages], "error": [error]})
+    make_missing(PassageIndex.open(uri, version), [missing])
+    return missing.passages

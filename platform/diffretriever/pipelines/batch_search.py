@@ -249,14 +249,7 @@ class SearchParts(Stage):
     workers = "searchers"
 
     def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str) -> None:
-        """Take what to search for.
-
-        Args:
-            job: the settings of the search.
-            version: of the index.
-            queries: encoded.
-            device: to compute on.
-        """
+        """Take the search, the version of the index, encoded queries and the device to compute on."""
         self._job, self._version, self._queries, self._device = job, version, queries, device
 
     def setup(self) -> None:

@@ -170,12 +170,7 @@ class EncodeBlocks(Stage):
     overlaps = True
 
     def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
-        """Take what to work with.
-
-        Args:
-            start: the encoder, or what a worker loads it from.
-            budgets: uri → K_p of each index to write, several only of nested slots.
-        """
+        """`start` is the encoder, or how a worker loads it; `budgets` has uri → K_p of each index."""
         self._start, self._budgets = start, budgets
 
     def setup(self) -> None:

@@ -37,16 +37,12 @@ def count_words(text: str) -> int:
 
 
 def chunked(collection: Collection, tokens: int | None, retriever: RetrieverConfig) -> Collection:
-    """Return a collection in chunks, or as it is.
+    """Return a collection in chunks of `tokens` tokens, titles included, or as it is.
 
-    What stands behind the tokens that a retriever reads is never found. Folders and files of text are therefore in
-    chunks that it reads whole. Other collections have passages that somebody has cut already, and judged by their ids:
-    they are in chunks only where that is asked for.
-
-    Args:
-        collection: of documents; one in chunks already stays as it is.
-        tokens: most tokens of a passage, title included; 0: no chunks; None: as above.
-        retriever: whose tokens are counted; words where it has no tokenizer.
+    A retriever never finds text beyond the tokens that it reads. By default (None), folders and files of text are
+    therefore in chunks that it reads whole. Other collections have passages already, which are judged by their ids:
+    they are in chunks only if the job sets `tokens`. With 0 there are no chunks. Retrievers without tokenizer count
+    words.
     """
     if tokens == 0 or isinstance(collection, ChunkedCollection) or (tokens is None and not collection.holds_documents):
         return collection

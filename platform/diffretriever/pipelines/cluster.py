@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import ray
-from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
@@ -33,15 +32,10 @@ READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
 _SECONDS_TO_ANSWER = 3.0
-_STARTS = 4
-_TOO_LATE = ("timed out during startup", "Timed out waiting for file")
-"""What Ray says then, or where one of them has died."""
-_FOLDER_BYTES = 107 - len("/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store")
-"""What the longest path of a Unix socket leaves for the folder that Ray makes its own in."""
 _TOKENS = "ray._private.authentication.authentication_token_setup"
-"""The logger of what Ray says of tokens."""
+"""Logger of Ray's messages about tokens."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
-"""How the advice begins that Ray Data appends to the message of what a function raised."""
+"""Start of the advice that Ray Data appends to the message of an error."""
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
 _PLACE = Path(__file__).resolve().parents[2]
@@ -72,15 +66,10 @@ def room_for(nodes: Sequence[Share], share: Share, beside: float = 0.0) -> int:
 
 
 def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> float:
-    """Return the GPUs of each actor with a model: one where a node has any.
-
-    Args:
-        nodes: of the cluster.
-        flag: of the command line, that sets the number.
-        autoscale: whether nodes may come.
+    """Return the GPUs of each actor with a model: one if a node has any.
 
     Raises:
-        ValueError: nodes may come, and no node that is alive has a GPU.
+        ValueError: nodes may come, and no node that is alive has a GPU; `flag` then sets the number.
     """
     if any(node.gpus for node in nodes):
         return 1.0
@@ -92,16 +81,9 @@ def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> flo
 
 
 def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float, *, autoscale: bool) -> str | None:
-    """Return why there is no room for `wanted` actors; None if there is, or if nodes may come.
+    """Return why `wanted` actors and `beside` further CPUs have no room; None if they have, or if nodes may come.
 
-    Says on stderr that the job waits where not one actor has room now.
-
-    Args:
-        nodes: of the cluster.
-        share: what each actor takes.
-        wanted: how many there are to be, at least 1.
-        beside: CPUs for other work.
-        autoscale: whether nodes may come.
+    Writes to stderr that the job waits if there is no room for a single actor now.
     """
     room = room_for(nodes, share, beside)
     if autoscale:
@@ -159,58 +141,35 @@ def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]
 
 
 def connect(address: str, **options: Any) -> None:
-    """Connect to the cluster at `address`, or start one on this machine if that is `local`.
-
-    Ray gives its own processes 15 seconds to come up, whatever else the machine does: where they were too late, a local
-    Ray is started anew.
-
-    Args:
-        address: of the cluster; `local` for a new one.
-        options: further ones of `ray.init`.
-
-    Raises:
-        ValueError: RAY_TMPDIR is too long for Ray's sockets. A long TMPDIR is passed over for /tmp.
-    """
+    """Connect to the cluster at `address`, or start a `local` one on this machine; `options` are of `ray.init`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _quieten()
-    if address == "local" and len(os.fsencode(folder := get_default_system_temp_dir())) > _FOLDER_BYTES:
-        if "RAY_TMPDIR" in os.environ:
-            raise ValueError(f"RAY_TMPDIR {folder} is too long: set it to a path of at most {_FOLDER_BYTES} bytes")
-        options = {"_temp_dir": "/tmp/ray", **options}  # noqa: S108 (Ray's own default)
     handler = signal.getsignal(signal.SIGTERM)
-    for attempt in range(_STARTS):
-        try:
-            ray.init(
-                address=address,
-                runtime_env={"env_vars": worker_variables()},
-                # Of a local Ray, nobody is told where it would be, and it takes as long to start as all the rest.
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-                **options,
-            )
-        except Exception as error:
-            if attempt + 1 == _STARTS or not any(text in str(error) for text in _TOO_LATE):
-                raise
-            sys.stderr.write("Ray's own processes came up too late: starting it again\n")
-        else:
-            break
+    ray.init(
+        address=address,
+        runtime_env={"env_vars": worker_variables()},
+        # The dashboard takes as long to start as all the rest, and its address is not shown.
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        **options,
+    )
     # Ray's own prints a stack and ends the process.
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 
 def _quieten() -> None:
-    """Keep from this process's output what nobody needs to do anything about."""
+    """Hide warnings that need no action."""
     # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
-    # A graph of few blocks has work for few encoders: that the others have none is as it should be.
+    # A graph of few blocks has work for few encoders.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
+    # A local cluster makes a token for itself.
     logging.getLogger(_TOKENS).addFilter(_is_news)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether Ray says more than that a local cluster has made itself a token, which nobody has to know."""
     return not record.getMessage().startswith("Token authentication is enabled")
 
 

@@ -1,13 +1,8 @@
-"""Index to compressed index: a codec trained on a sample, codes written on Ray Data, one commit by the driver."""
+"""Index to compressed index: a codec trained on a sample, codes written in Ray tasks, one commit by the driver."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
-from typing import Any
-
-import pyarrow as pa
 
 from diffretriever.codecs.product import Codec, codec_from_bytes
 from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
@@ -15,8 +10,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
 from diffretriever.ledger import Ledger
-from diffretriever.pipelines.cluster import ray_session
-from diffretriever.pipelines.ray_executor import rows_of_tasks
+from diffretriever.pipelines.tasks import call_each
 from diffretriever.progress import Progress
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary
@@ -110,19 +104,17 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
 
 def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
-    assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}
     todo = [part for part in parts if part.key not in receipts]
     rows = sum(part.rows for part in todo)
-    session = nullcontext() if len(todo) <= 1 else ray_session(RayConfig(ray_address=job.ray_address))
-    with session, Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
-        for done in _written(index, manifest, todo):
-            ledger.put(f"{done['key']}.json", done["receipt"].encode())
-            receipts[done["key"]] = done["receipt"]
-            progress.update(done["rows"])
-    if receipts.keys() != {part.key for part in parts}:
-        raise RuntimeError(f"{len(parts)} parts went in and {len(receipts)} came out: run the same command again")
+    calls = [(index.uri, index.version, part, manifest) for part in todo]
+    with Progress(f"{index.uri} → {job.codec}", rows) as progress:
+        written = call_each(write_part, calls, RayConfig(ray_address=job.ray_address))
+        for part, receipt in zip(todo, written, strict=True):
+            ledger.put(f"{part.key}.json", receipt.encode())
+            receipts[part.key] = receipt
+            progress.update(part.rows)
     replace_all(index, manifest, [receipts[part.key] for part in parts])
     return rows
 
@@ -130,22 +122,3 @@ def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger:
 def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None:
     data = ledger.get(f"{part.key}.json")
     return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
-
-
-def _written(index: PassageIndex, manifest: IndexManifest, parts: list[TablePart]) -> Iterator[dict[str, Any]]:
-    arguments: dict[str, Any] = {
-        "uri": index.uri,
-        "version": index.version,
-        "manifest_json": manifest.model_dump_json(),
-    }
-    rows = [part._asdict() for part in parts]
-    if len(rows) > 1:
-        return rows_of_tasks(_write_parts, rows, arguments)
-    return (done for row in rows for done in _write_parts(pa.Table.from_pylist([row]), **arguments).to_pylist())
-
-
-def _write_parts(rows: pa.Table, uri: str, version: int, manifest_json: str) -> pa.Table:
-    manifest = IndexManifest.model_validate_json(manifest_json)
-    parts = [TablePart(**row) for row in rows.to_pylist()]
-    receipts = [write_part(uri, version, part, manifest) for part in parts]
-    return pa.table({"key": [part.key for part in parts], "receipt": receipts, "rows": [part.rows for part in parts]})

@@ -1,16 +1,14 @@
 """The encoder of a worker: what it is loaded from, on any machine the same one.
 
-A user's mistake ends the job; a machine that the hub fails asks again, and then leaves the work to another one.
+A user's mistake ends the job; a machine that cannot fetch the model from the hub leaves the work to another one.
 """
 
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.encoders.preparer import Preparer
     from diffretriever.pipelines.cluster import EncoderPool
-
-T = TypeVar("T")
-
-_PAUSES = (2.0, 10.0, 30.0)
-"""Seconds before a model that could not be fetched is asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,7 @@ class StartedEncoder:
         """Load the encoder, unless it is loaded already.
 
         Raises:
-            FetchError: the hub, which the probe found the model on, did not give it to this machine, time and again.
+            FetchError: the hub, which the probe found the model on, did not give it to this machine.
         """
         self._encoder: Encoder | None = None
         self._mistake = ""
@@ -88,7 +81,7 @@ class StartedEncoder:
             return
         self._threads = start.threads
         try:
-            self._encoder = fetched_at_last(lambda: load_in_actor(start))
+            self._encoder = load_in_actor(start)
         except FetchError:
             raise
         except ValueError as error:
@@ -116,18 +109,7 @@ def preparer_of(retriever_json: str) -> Preparer:
     """Return what prepares texts for a retriever, read once a process."""
     from diffretriever.encoders import load_preparer
 
-    config = retriever_from(retriever_json)
-    return fetched_at_last(lambda: load_preparer(config))
-
-
-def fetched_at_last(load: Callable[[], T]) -> T:
-    """Call `load`, and retry a few times where the hub fails it."""
-    for pause in _PAUSES:
-        try:
-            return load()
-        except FetchError:
-            time.sleep(pause)
-    return load()
+    return load_preparer(retriever_from(retriever_json))
 
 
 def load_in_actor(start: EncoderStart) -> Encoder:

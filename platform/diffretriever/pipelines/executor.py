@@ -125,14 +125,9 @@ class Executor(ABC):
         """Scan each part of a collection, in order; `most_bad` is the number of bad records to keep of each."""
 
     def encode_passages(self, blocks: PassageBlocks, indexes: Sequence[PassageIndex]) -> Iterator[Receipt]:
-        """Encode blocks and write them to the indexes, uncommitted.
+        """Encode blocks and write them to the indexes, uncommitted; yield the receipt of each, in no order.
 
-        Args:
-            blocks: of passages.
-            indexes: the first of the retriever, others of smaller budgets of its nested slots.
-
-        Yields:
-            The receipt of each block when it is written, in no order.
+        The first index is the retriever's, others are of smaller budgets of its nested slots.
 
         Raises:
             ValueError: a worker found other weights.
@@ -191,13 +186,7 @@ class LocalExecutor(Executor):
     parts = 1
 
     def __init__(self, config: RayConfig, encoder: Encoder | None = None, device: str = "auto") -> None:
-        """Load nothing yet.
-
-        Args:
-            config: the job.
-            encoder: the encoder, if it is loaded already.
-            device: to load it onto, unless the environment sets another.
-        """
+        """Load nothing yet. `encoder` is loaded already; `device` is overridden by the environment."""
         super().__init__(config)
         self._device = device
         self.encoder = encoder

@@ -43,25 +43,16 @@ class IndexWriter:
     A block is committed exactly once: a job that is killed leaves valid indexes, and the same job adds the rest.
     """
 
-    left_out: list[str]
-    """Ids of passages that are encoded as NaN or infinity, and not written."""
-    use: DeviceUse
-    """What the encoders used of their devices."""
-
     def __init__(self, job: EncodeJob, collection: Collection, smaller: Mapping[int, str]) -> None:
-        """Open nothing yet.
-
-        Args:
-            job: of the index.
-            collection: that is to be written.
-            smaller: K_p → uri of each index of a smaller budget.
-        """
+        """Open nothing yet; `smaller` has K_p → uri of each index of a smaller budget."""
         self._job, self._collection, self._smaller = job, collection, smaller
         self._uris = (job.index, *smaller.values())
         self._locks = ExitStack()
         self._finished: list[tuple[float, int]] = []
         self.indexes: list[PassageIndex] = []
-        self.left_out, self.use = [], DeviceUse()
+        self.left_out: list[str] = []
+        """Ids of passages that are encoded as NaN or infinity, and not written."""
+        self.use = DeviceUse()
 
     def __enter__(self) -> Self:
         """Lock the indexes, and open those that exist.
@@ -131,30 +122,28 @@ class IndexWriter:
             note_place(index.uri, self._collection)
 
     def write(self, receipts: Iterable[Receipt], total: int, compactions: Sequence[CompactionBeside]) -> None:
-        """Commit written blocks as they come.
+        """Commit blocks of `total` passages as they are written, and step compactions after each commit.
 
-        Args:
-            receipts: of the blocks. A new row replaces the old one of its id in the same commit.
-            total: number of passages in all of them.
-            compactions: of the indexes, which take a step after each commit.
+        A new row replaces the old one of its id in the same commit.
 
         Raises:
-            ValueError: a passage is encoded as NaN or infinity, and the job refuses bad input. What is done by then is
-                committed, and the rest not begun.
-            RuntimeError: blocks were lost.
+            ValueError: a passage is encoded as NaN or infinity, and the job refuses bad input. Blocks so far are
+            committed. RuntimeError: blocks were lost.
         """
-        clock = CommitClock()
+        due = 0.0
         pending = [_Pending(index, held) for index, held in zip(self.indexes, self._present, strict=True)]
         with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
             for receipt in receipts:
                 for each, written in zip(pending, receipt["receipts"], strict=True):
                     each.add(receipt["key"], written, receipt["ids"])
-                if clock.due():
-                    with clock:
-                        for each in pending:
-                            each.commit()
-                        for compaction in compactions:
-                            compaction.step()
+                if time.monotonic() >= due:
+                    began = time.monotonic()
+                    for each in pending:
+                        each.commit()
+                    for compaction in compactions:
+                        compaction.step()
+                    ended = time.monotonic()
+                    due = ended + max(_COMMIT_EVERY_SECONDS, (ended - began) / _COMMIT_SHARE)
                 progress.update(self._count(receipt), receipt["tokens"], receipt["padded_tokens"])
                 if receipt["not_finite"] and self._job.on_bad_input == "error":
                     break
@@ -223,7 +212,7 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
 
 
 class _Pending:
-    """What was written to an index and is not committed yet."""
+    """The blocks that are written to an index and not committed yet."""
 
     def __init__(self, index: PassageIndex, present: KeySet) -> None:
         self._committer, self._present = Committer(index), present
@@ -238,22 +227,3 @@ class _Pending:
     def commit(self) -> None:
         self._committer.commit(self._receipts, self._replaced)
         self._receipts, self._replaced = {}, []
-
-
-class CommitClock:
-    """Times commits, and tells when the next one is due."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-        self._start = 0.0
-
-    def due(self) -> bool:
-        """Return whether it is time to commit."""
-        return time.monotonic() >= self._next
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        end = time.monotonic()
-        self._next = end + max(_COMMIT_EVERY_SECONDS, (end - self._start) / _COMMIT_SHARE)

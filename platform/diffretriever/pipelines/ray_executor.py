@@ -13,7 +13,6 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext, Dataset, Datasource, ReadTask, TaskPoolStrategy
 from ray.data.block import BlockMetadata
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import Collection
 from diffretriever.collections.scanning import PartScan, scan_part
@@ -34,6 +33,7 @@ from diffretriever.pipelines.cluster import (
 )
 from diffretriever.pipelines.encoder_start import EncoderStart, retriever_from, with_commits
 from diffretriever.pipelines.executor import Executor
+from diffretriever.pipelines.tasks import in_tasks
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 from diffretriever.schemas.settings import RayConfig
@@ -108,16 +108,9 @@ class RayExecutor(Executor):
         if len(parts) == 1:
             yield scan_part(collection, parts[0], most_bad)
             return
-        options: dict[str, Any] = {"num_cpus": _SCAN_CPUS}
-        if is_local(collection.place()):
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            options = {"num_cpus": cpus_here(_SCAN_CPUS), "scheduling_strategy": here}
-        task = ray.remote(scan_part).options(**options)
-        left = iter(parts)
-        running = [task.remote(collection, part, most_bad) for part in islice(left, _SCANS_AHEAD)]
-        while running:
-            yield result_of(running.pop(0))
-            running += [task.remote(collection, part, most_bad) for part in islice(left, 1)]
+        calls = ((collection, part, most_bad) for part in parts)
+        local = is_local(collection.place())
+        yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Yield name and table of all that a stage makes of blocks, in no order."""
@@ -195,13 +188,10 @@ class CompactionBeside:
 
 
 def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
-    """Return a dataset of what a stage makes of rows.
+    """Return a dataset of what a stage makes of packed blocks.
 
-    Args:
-        rows: packed blocks.
-        stage: sent to each worker.
-        pool: of encoders, from which the number of all workers follows. Sizes are explicit: on a machine of few CPUs,
-            workers of one stage could otherwise leave none to the next, which would wait for ever.
+    The pool determines the number of all workers. Sizes are explicit: on a machine of few CPUs, workers of one stage
+    could otherwise leave none to the next, which would wait for ever.
     """
     if stage.workers == "encoders":
         options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
@@ -249,12 +239,7 @@ def blocks_at_once(pool: EncoderPool) -> int:
 
 
 def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
-    """Return the options of `map_batches` for a pool of actors.
-
-    Args:
-        pool: of encoders.
-        at_once: blocks that an actor works on at the same time, each in a thread of its own.
-    """
+    """Return the options of `map_batches` for a pool of actors, each working on `at_once` blocks in threads."""
     compute = ActorPoolStrategy(
         size=pool.encoders,
         max_concurrent_calls_per_actor=at_once,
@@ -280,35 +265,11 @@ def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
     return ray.data.from_arrow(list(rows))
 
 
-def rows_of_tasks(
-    function: Callable[..., Any], rows: Iterable[Mapping[str, Any]], arguments: Mapping[str, Any], **options: Any
-) -> Iterator[dict[str, Any]]:
-    """Run a function of Arrow tables in a task for each row; yield the rows that it returns, in no order.
-
-    Args:
-        function: takes a table of one row, and returns or yields tables.
-        rows: one a task.
-        arguments: further arguments of the function.
-        options: of `map_batches`; a task has one CPU without any.
-
-    Raises:
-        ValueError: as `tables_of`.
-    """
-    dataset = dataset_of([pa.Table.from_pylist([dict(row)]) for row in rows])
-    for table in tables_of(
-        dataset.map_batches(function, fn_kwargs=arguments, **{"num_cpus": 1, **AS_ARROW, **options})
-    ):
-        yield from table.to_pylist()
-
-
 def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere: bool = False) -> Dataset:
-    """Return a dataset of what the sources yield, a task each.
+    """Return a dataset of the tables of each source, in order, a task for each source.
 
-    A block that is lost with its machine is read again with its own source and no other.
-
-    Args:
-        sources: what to read, in order.
-        anywhere: whether every machine can; otherwise that of the driver does, where its files are.
+    A block that is lost with its machine is read again with its own source and no other. Tasks run on the driver's
+    machine, where its files are, unless they may run `anywhere`.
     """
     _configure_ray_data()
     place: dict[str, Any] = {"num_cpus": READER_CPUS}

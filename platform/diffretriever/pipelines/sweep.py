@@ -80,16 +80,13 @@ _STATE = "cell.json"
 
 
 def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
-    """Encode and search what the sweep in the job's folder lacks.
+    """Encode and search the missing parts of the sweep in the job's folder.
 
-    Args:
-        job: of the sweep.
-        command: the command line, for the manifest.
-        log: takes a line for each step.
+    `command` is the command line, for the manifest; `log` takes a line for each step.
 
     Raises:
-        ValueError: a retriever without slots, a mode or split that is not there, bad input, a folder that holds another
-            sweep, or a request that the cluster cannot meet; nothing has been encoded then.
+        ValueError: a retriever without slots, an unknown mode or split, bad input, a folder with another sweep, or a
+            request that the cluster cannot meet; nothing has been encoded then.
     """
     started = time.monotonic()
     collection = open_collection(job.collection)

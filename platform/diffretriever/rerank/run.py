@@ -101,11 +101,7 @@ def reordered(candidates: Candidates, scores_N: np.ndarray) -> list[tuple[str, f
 
 
 def read_candidates(job: RerankJob, records: Iterable[Passage | BadRecord]) -> list[Candidates]:
-    """Read the job's run and find its texts; the queries keep the run's order.
-
-    Args:
-        job: the job.
-        records: the passages; read once, as far as the last one that is needed.
+    """Read the job's run and find its texts in `records`; the queries keep the run's order.
 
     Raises:
         ValueError: The run is malformed, or a text is missing; the message names the id and the collection.

@@ -41,14 +41,7 @@ class TrainingData(Protocol):
         """Return the rows, int64, in the order of an epoch."""
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """Return the query of a row with a positive and other passages.
-
-        Args:
-            row: of the set.
-            epoch: counted from 0.
-            negatives: number of passages besides the positive.
-            seed: of the training.
-        """
+        """Return the query of a row with a positive and `negatives` other passages; epochs count from 0."""
 
 
 class Part(NamedTuple):
@@ -75,13 +68,7 @@ class Batches:
     """The batches of a whole training, as one worker sees them."""
 
     def __init__(self, data: TrainingData, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
-        """Lay out the batches.
-
-        Args:
-            data: the training set.
-            preparer: of the retriever, for these batches alone: another thread uses it.
-            recipe: sizes and the seed.
-            workers: this one among all.
+        """Lay out the batches. The preparer is for these batches alone: another thread uses it.
 
         Raises:
             ValueError: The set has fewer queries than one batch, or the workers cannot share a batch evenly.
@@ -156,10 +143,8 @@ def key_tensor(keys: Iterable[int]) -> Tensor:
 def known_answers(answers: Sequence[Tensor], passage_keys: Tensor, workers: Workers) -> Tensor:
     """Return bool [Q, P]: which candidates answer which query, its own positive included; by rank as in `gather`.
 
-    Args:
-        answers: int64 [n] for each of this worker's queries: the keys of all passages known to answer it.
-        passage_keys: int64, the keys of this worker's candidates; the same number on each worker.
-        workers: this one among all.
+    `answers` has int64 [n] for each of this worker's queries, the keys of all passages known to answer it;
+    `passage_keys` has the keys of this worker's candidates, the same number on each worker.
     """
     keys_P = gather_rows(passage_keys, workers)
     own_BP = torch.stack([torch.isin(keys_P, keys.to(keys_P.device)) for keys in answers])

@@ -59,15 +59,7 @@ class Trainer:
     def __init__(
         self, encoder: TrainableEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
     ) -> None:
-        """Prepare for step 0.
-
-        Args:
-            encoder: in training.
-            batches: of this worker.
-            engine: over the encoder's trainable parameters.
-            recipe: of the training.
-            workers: this one among all.
-        """
+        """Prepare for step 0; the engine is over the trainable parameters of the encoder."""
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
         self._matrices = Matrices.of(encoder.backbone)
         self._reached = reached_flops(encoder.backbone.device, encoder.backbone.dtype)

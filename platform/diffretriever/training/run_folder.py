@@ -93,13 +93,10 @@ class RunFolder:
         return retriever.model_copy(update={"backbone": place})
 
     def finish(self, checkpoint: Path) -> TrainingManifest:
-        """Write `retriever.yaml`, and copy the adapter of the last checkpoint, with which that encodes.
-
-        Args:
-            checkpoint: a local folder.
+        """Write `retriever.yaml`, and copy the adapter of the last checkpoint (a local folder), which it names.
 
         Raises:
-            ValueError: It has no trained adapter.
+            ValueError: The checkpoint has no trained adapter.
         """
         trained = checkpoint / ADAPTER
         manifest = self._manifest(trained)
@@ -131,15 +128,7 @@ class Journal:
     def __init__(
         self, place: AnyPlace, label: str, total_steps: int, put_every: int, stream: TextIO | None = None
     ) -> None:
-        """Prepare.
-
-        Args:
-            place: folder of the training.
-            label: name of the training, for people.
-            total_steps: of the whole training.
-            put_every: steps after which the files are put to an object store.
-            stream: for lines of progress; default: standard error.
-        """
+        """`label` names the training for people; files are put to an object store every `put_every` steps."""
         self._place, self._label, self._total, self._put_every = as_place(place), label, total_steps, put_every
         self._stream = stream or sys.stderr
         self._logged = 0.0
