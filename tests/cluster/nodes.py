@@ -219,19 +219,6 @@ class Nodes:
         """Return how many CPUs the cluster's living nodes have, ascending."""
         return sorted(int(info.resources_total.get("CPU", 0)) for info in self._alive().values())
 
-    def where_ran(self, actor: str) -> list[str]:
-        """Return the addresses of the nodes on which actors of a class run or ran, of all jobs so far."""
-        from ray._private.state import GlobalState
-        from ray._raylet import GcsClientOptions  # type: ignore[attr-defined] # its stub lacks it
-
-        state = GlobalState()
-        state._initialize_global_state(
-            GcsClientOptions.create(self.address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
-        )
-        actors = state.actor_table(None, job_id=None, actor_state_name=None).values()
-        state.disconnect()
-        return [each["Address"]["IPAddress"] for each in actors if each["ActorClassName"] == actor]
-
     def kill(self, node: Node) -> None:
         """End a node at once and for good, and wait until the cluster knows."""
         node.kill()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,37 +15,14 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.inspect import Problem
 from diffretriever.search import open_searcher
 from diffretriever.search.inspection import inspect
-from tests.cluster.cases import CHECKPOINT, COMMITS, CORPUS, CPUS, IDS, WRITES, Bench, ids_in, vectors_in
+from tests.cluster.cases import COMMITS, IDS, WRITES, Bench, ids_in, vectors_in
 from tests.cluster.fault_proxy import Fault
-from tests.cluster.nodes import Job, Nodes, may_mount
+from tests.cluster.nodes import Job
 
 pytestmark = pytest.mark.cluster
 
-BLOCKS = 12
-SEED = 17
-VICTIMS = ("an encoder", "a node", "the driver")
 # Whoever encodes a passage again may do it among others, whose padding moves its last bits.
 TOLERANCE = 2e-3
-
-
-def moments(full: bool) -> list[tuple[str, str, int]]:
-    """Return who dies, and at which request of which kind to the table: chosen by hand, or 20 that are drawn."""
-    if not full:
-        return [("a node", WRITES, 4)]
-    draw = random.Random(SEED)
-    drawn = []
-    for number in range(20):
-        victim = VICTIMS[number % len(VICTIMS)]
-        kind = draw.choice((WRITES, COMMITS))
-        # After the last commit there are no encoders.
-        most = BLOCKS - 2 if kind == WRITES else 1 if victim == "an encoder" else 2
-        drawn.append((victim, kind, draw.randrange(most)))
-    return drawn
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "moment" in metafunc.fixturenames:
-        metafunc.parametrize("moment", moments(metafunc.config.getoption("--full")), ids=str)
 
 
 def key_of(index: str) -> str:
@@ -69,21 +44,6 @@ def problems(index: str) -> list[Problem]:
     return report.verification.problems
 
 
-def test_nodes_have_resources_and_disks_of_their_own(nodes: Nodes, tmp_path: Path) -> None:
-    assert [node.name for node in nodes.nodes[:2]] == list(CPUS)[:2]
-    assert len({node.ip for node in nodes.nodes}) == len(nodes.nodes) == len(CPUS)
-    assert nodes.cpus() == sorted(CPUS.values())
-    if not may_mount():
-        pytest.skip("the nodes share the disk: no right to mount")
-    first, second = nodes.nodes[1:]
-    assert not first.inside(tmp_path).exists(), "what a test writes is on no node"
-    (first.inside(nodes.disk) / "touched").touch()
-    assert (first.inside(nodes.disk) / "touched").exists()
-    assert not (second.inside(nodes.disk) / "touched").exists()
-    assert {CORPUS, CHECKPOINT} <= {path.name for path in second.inside(nodes.disk).iterdir()}
-    assert second.inside(Path(__file__)).exists(), "the code is everywhere"
-
-
 def test_the_corpus_is_encoded_searched_and_verified(bench: Bench, reference: str) -> None:
     assert ids_in(reference) == IDS
     assert problems(reference) == []
@@ -92,36 +52,21 @@ def test_the_corpus_is_encoded_searched_and_verified(bench: Bench, reference: st
     assert {hit["id"] for hit in found} <= IDS
 
 
-def test_a_death_costs_no_passage(bench: Bench, reference: str, moment: tuple[str, str, int]) -> None:
-    victim, kind, after = moment
+def test_a_node_that_dies_costs_no_passage(bench: Bench, reference: str) -> None:
     index, dead = bench.index(), threading.Event()
     nodes = bench.nodes
     node = nodes.nodes[2]
 
     def die() -> None:
-        if kind == WRITES or victim == "an encoder":
-            until(lambda: all(each.encoders() for each in nodes.nodes[1:]), job)
+        until(lambda: all(each.encoders() for each in nodes.nodes[1:]), job)
         dead.set()
-        if victim == "an encoder":
-            node.encoders()[0].kill()
-        elif victim == "a node":
-            node.kill()
-        else:
-            job.kill()
+        node.kill()
 
-    # The first version is the empty table.
-    begun = after + (kind == COMMITS)
-    with bench.s3.proxy.during(Fault(method="PUT", path=key_of(index) + kind, after=begun, times=1, call=die)):
+    with bench.s3.proxy.during(Fault(method="PUT", path=key_of(index) + WRITES, after=4, times=1, call=die)):
         job = bench.encode(index)
         until(dead.is_set, job)
-    if victim == "a node":
-        nodes.kill(node)
-        assert node.processes() == []
-        assert nodes.cpus() == [0, 2]
-        nodes.add("another", 2)
-    if victim == "the driver":
-        job.status()
-        job = bench.encode(index)
+    nodes.kill(node)
+    nodes.add("another", 2)
     job.done()
     expected, found = vectors_in(reference), vectors_in(index)
     assert found.keys() == expected.keys()
@@ -156,16 +101,6 @@ def test_a_refused_access_ends_the_job_and_names_the_place(bench: Bench) -> None
     (error,) = [text for text in job.text().splitlines() if text.startswith("error: ")]
     assert index in error
     assert "403" in error
-
-
-def test_an_access_refused_from_the_start_is_called_so(bench: Bench) -> None:
-    index = bench.index()
-    with bench.s3.proxy.during(Fault(status=403, path=key_of(index))):
-        job = bench.encode_bm25(index)
-        assert job.status() == 1
-    (error,) = [text for text in job.text().splitlines() if text.startswith("error: ")]
-    assert index in error
-    assert "already holds an index" not in error
 
 
 def test_two_jobs_at_once_commit_no_passage_twice(bench: Bench) -> None:

@@ -23,7 +23,6 @@ from diffretriever.files import read_text, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import as_place
-from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.search import open_searcher
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
@@ -31,7 +30,6 @@ from tests.cluster.s3 import ROOT
 from tests.pipelines.corpora import line, write_corpus
 from tests.ports import free_port
 from tests.serve.asking import LIMIT_S, MODES, ask, pairs, wait_until
-from tests.training.example_cases import examples, jsonl, prepared, tevatron
 from tests.warm.warm_python import with_warm_workers
 
 pytestmark = pytest.mark.cluster
@@ -228,33 +226,3 @@ def test_a_corpus_that_only_the_head_has_is_read_there(bench: Bench) -> None:
     (record,) = bench.driver.inside(bad).read_text("utf-8").splitlines()
     assert json.loads(record)["line"] == N + 1
     assert not any(node.inside(mine).exists() for node in bench.nodes.nodes[1:])
-
-
-def train(bench: Bench, *flags: object) -> Job:
-    """Start to train on another node than the driver's."""
-    model = ("--retriever", bench.nodes.disk / RETRIEVER, "--backbone", bench.nodes.disk / CHECKPOINT)
-    course = ("--max-steps", 1, "--batch-queries", 2, "--queries-per-device", 2, "--hard-negatives", 1)
-    where = ("--workers", 1, "--cpus-per-worker", 0.5, "--ray-address", bench.nodes.address)
-    return bench.nodes.start(bench.driver, "train.py", *model, *course, *where, *flags)
-
-
-@pytest.mark.usefixtures("separate")
-def test_training_refuses_paths_that_only_the_head_has(bench: Bench, tmp_path: Path, full: bool) -> None:
-    if not full:
-        pytest.skip("takes a minute: --full")
-    (tmp_path / "train.jsonl").write_text(jsonl(map(tevatron, examples(4))), "utf-8")
-    made = tmp_path / "training-set"
-    prepared(PrepareTrainingJob(source=(str(tmp_path / "train.jsonl"),), output=made))
-    mine = bench.nodes.disk / "training-set"
-    shutil.copytree(made, bench.driver.inside(mine))
-    output, away = bench.nodes.disk / "trained", bench.s3.uri("trained")
-    jobs = {
-        f"error: --output {output} is not there on ": train(bench, "--train", bench.upload(made), "--output", output),
-        f"error: --train {mine} is not there on ": train(bench, "--train", mine, "--output", away),
-    }
-    for error, job in jobs.items():
-        assert job.status() == 1, job.text()
-        assert error in job.text()
-        assert "Traceback" not in job.text()
-    # Beside the driver, for any other node may go; what lacks its training set is refused before there is one.
-    assert bench.nodes.where_ran("_Inbox") == [bench.driver.ip]

@@ -26,8 +26,8 @@ def test_the_score_is_the_mean_log_probability_of_all_tokens_at_once(
     np.testing.assert_allclose(reranker.score(QUERY, PASSAGES), [pair.mean_log_p() for pair in pairs], rtol=1e-5)
 
 
-def test_a_score_does_not_depend_on_its_batch(family: str, make_reranker: MakeReranker) -> None:
-    reranker = make_reranker(family)
+def test_a_score_does_not_depend_on_its_batch(make_reranker: MakeReranker) -> None:
+    reranker = make_reranker("llada")
     together = reranker.score(QUERY, PASSAGES)
     alone = [reranker.score(QUERY, [passage])[0] for passage in PASSAGES]
     np.testing.assert_allclose(alone, together, rtol=1e-5)
@@ -50,33 +50,13 @@ def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
     assert (context[: len(left)], context[-len(right) :]) == (left, right)
     assert framed.query_ids.tolist() == pair.query
     assert framed.tail.tolist() == pair.tail
+    with pytest.raises(ValueError, match=r"no room for a passage.*max_query_tokens"):
+        make_reranker("bert", max_query_tokens=600).score("honey " * 600, PASSAGES)
     assert np.isfinite(reranker.score(QUERY, [Passage("long", "", "honey " * 50_000)])).all()
 
 
-def test_texts_are_cut_to_their_limits(family: str, make_reranker: MakeReranker) -> None:
-    reranker = make_reranker(family, max_query_tokens=2, max_passage_tokens=5)
-    whole = make_reranker(family).framed(QUERY, PASSAGES)
-    framed = reranker.framed(QUERY, PASSAGES)
-    assert framed.query_ids.tolist() == whole.query_ids.tolist()[:2]
-    framing = len(framed.contexts[-1]) - 5
-    assert [len(c) - framing for c in framed.contexts] == [min(5, len(c) - framing) for c in whole.contexts]
-    assert len(reranker.score(QUERY, PASSAGES)) == len(PASSAGES)
-
-
-def test_no_room_for_a_passage_is_an_error(make_reranker: MakeReranker) -> None:
-    with pytest.raises(ValueError, match=r"no room for a passage.*max_query_tokens"):
-        make_reranker("bert", max_query_tokens=600).score("honey " * 600, PASSAGES)
-
-
-def test_special_tokens_of_a_text_are_text(family: str, make_reranker: MakeReranker) -> None:
-    reranker = make_reranker(family)
-    framed = reranker.framed("<|mask|> [MASK] <|mdm_mask|>", PASSAGES)
-    mask = reranker.backbone.vocabulary.mask_token_id
-    assert all(mask not in ids.tolist() for ids in [framed.query_ids, *framed.contexts])
-
-
-def test_nothing_to_score(family: str, make_reranker: MakeReranker) -> None:
-    reranker = make_reranker(family)
+def test_nothing_to_score(make_reranker: MakeReranker) -> None:
+    reranker = make_reranker("bert")
     assert reranker.score(QUERY, []).shape == (0,)
     np.testing.assert_array_equal(reranker.score("", PASSAGES), np.zeros(len(PASSAGES)))
 

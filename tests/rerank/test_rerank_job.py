@@ -1,4 +1,4 @@
-"""The job: from a run to a run, and its mistakes."""
+"""The job: from a run to a run, its mistakes, and what happens if it is killed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from diffretriever.collections import Passage, Run, read_run, write_run
-from diffretriever.files import files_in, write_bytes
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
+from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.rerank.run import Candidates, reordered
 from diffretriever.schemas.rerank import RerankJob
 from diffretriever.schemas.retriever import Bm25Retriever
@@ -41,28 +41,11 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
         lowest = min(scores[i] for i in top)
         assert all(scores[i] < lowest for i in rest)
     assert {line.split()[5] for line in local(job.output).read_text().splitlines()} == {"mine.query-likelihood"}
-    assert ranked_ids(RUN["q2"])[1:3] == ["p2", "p4"], "ties of the old run are cut by id"
-
-
-def test_how_a_run_was_made_lies_beside_it(make_job: MakeJob, folder: Path) -> None:
-    job = make_job()
-    rerank(job)
     assert sorted(file.name for file in local(job.output).parent.iterdir()) == ["new.trec", "new.trec.yaml"]
-    record = yaml.safe_load((folder / "out" / "new.trec.yaml").read_text())
-    assert record["reranker"]["read_offset"] == 0
+    record = yaml.safe_load(local(job.output).with_name("new.trec.yaml").read_text())
     assert RerankJob.model_validate(record["job"]) == job
-    assert record["dtype"] == "float32"
-    assert record["weights"]
-
-
-def test_a_run_on_an_object_store_is_reranked_there(make_job: MakeJob, bucket: str) -> None:
-    here = make_job()
-    rerank(here)
-    write_bytes(f"{bucket}/old.trec", local(here.run).read_bytes())
-    there = make_job(run=f"{bucket}/old.trec", output=f"{bucket}/new.trec")
-    rerank(there)
-    assert read_run(there.output) == read_run(here.output)
-    assert [info.base_name for info in files_in(bucket)] == ["new.trec", "new.trec.yaml", "old.trec"]
+    assert (record["reranker"]["read_offset"], record["dtype"]) == (0, "float32")
+    assert ranked_ids(RUN["q2"])[1:3] == ["p2", "p4"], "ties of the old run are cut by id"
 
 
 def test_equal_scores_are_ranked_by_id() -> None:
@@ -105,3 +88,50 @@ def test_the_command_takes_texts_from_an_index(
     for query_id, scores in expected.items():
         assert ranked_ids(found[query_id]) == ranked_ids(scores)
         np.testing.assert_allclose([found[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+def kill_after(queries: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let `queries` queries be scored, then die; returns the list of queries asked for, which grows."""
+    score, asked = QueryLikelihood.score, []
+
+    def counted(self: QueryLikelihood, query: str, passages: list[Passage]) -> np.ndarray:
+        asked.append(query)
+        if len(asked) > queries:
+            raise Killed
+        return score(self, query, passages)
+
+    monkeypatch.setattr(QueryLikelihood, "score", counted)
+    return asked
+
+
+def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make_job(output=folder / "whole.trec")
+    rerank(whole)
+    job, partial = make_job(), folder / "out" / "new.trec.partial"
+    with monkeypatch.context() as patched:
+        kill_after(1, patched)
+        with pytest.raises(Killed):
+            rerank(job)
+    assert not local(job.output).exists()
+    asked = kill_after(3, monkeypatch)
+    summary = rerank(job)
+    assert (summary.queries, summary.resumed, summary.passages) == (3, 1, 4)
+    assert asked == ["honey in winter", "fever"], "each query is scored once"
+    assert local(job.output).read_bytes() == local(whole.output).read_bytes()
+    assert not partial.exists()
+
+
+def test_scores_of_another_reranker_are_not_taken_over(
+    make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        kill_after(2, patched)
+        with pytest.raises(Killed):
+            rerank(make_job())
+    text = (folder / "mine.yaml").read_text()
+    (folder / "mine.yaml").write_text(text + "max_query_tokens: 1\n")
+    assert rerank(make_job()).resumed == 0

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from diffretriever.presets import load_retriever
-from diffretriever.rerank import reranker_config, reranker_names
-from diffretriever.schemas.rerank import RerankerConfig, RerankJob
+from diffretriever.rerank import reranker_config
+from diffretriever.schemas.rerank import RerankJob
 from diffretriever.schemas.retriever import MaskedRetriever
-
-
-@pytest.mark.parametrize("name", reranker_names())
-def test_every_preset_is_complete_and_round_trips(name: str) -> None:
-    config = reranker_config(name)
-    assert RerankerConfig.model_validate_json(config.model_dump_json()) == config
 
 
 @pytest.mark.parametrize("backbone", ["dream", "llada", "minilm"])
@@ -28,13 +22,6 @@ def test_presets_name_the_retrievers_backbones(backbone: str) -> None:
 def test_dream_is_read_one_position_before_a_token() -> None:
     assert reranker_config("diffurank-dream").read_offset == -1
     assert reranker_config("diffurank-llada").read_offset == 0
-
-
-def test_another_backbone_takes_the_place_of_the_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "weights").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert reranker_config("diffurank-dream", "weights").backbone.source == str(tmp_path / "weights")
-    assert reranker_config("diffurank-dream", "org/name").backbone.source == "org/name"
 
 
 def test_mistakes_name_the_file_and_the_fix(tmp_path: Path) -> None:
