@@ -65,7 +65,7 @@ class FaultProxy:
         """Listen on a free port; `port` is the endpoint's."""
         self.port = port
         self.requests: Counter[str] = Counter()
-        """How many there were, by method."""
+        """Number of requests by method."""
         # S3 decides conditional writes one by one; the endpoint looks first and writes then.
         self.one_condition = threading.Lock()
         self._faults: list[Fault] = []

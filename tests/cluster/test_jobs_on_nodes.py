@@ -1,15 +1,14 @@
 """Jobs on three nodes that share nothing but S3: from a corpus to an endpoint, and paths that only one node has.
 
-The way to the endpoint is that of docs/cluster.md: encode, evaluate, search for many queries, serve from two shards,
-add a passage, encode a changed corpus. Jobs are submitted, and the application is deployed, from outside of the nodes;
-all that is read and written lies on S3.
+The way to the endpoint is that of docs/cluster.md. Jobs are submitted, and the application is deployed, from outside of
+the nodes; all that is read and written lies on S3.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ import httpx2
 import pytest
 import yaml
 
-from diffretriever.collections import read_run
-from diffretriever.files import read_text, write_text
+from diffretriever.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import as_place
 from diffretriever.search import open_searcher
 from tests.cluster.cases import CHECKPOINT, MASKED, RETRIEVER, Bench, ids_in
 from tests.cluster.nodes import Job, may_mount
@@ -109,15 +106,6 @@ def searched(index: str, *queries: str, modes: tuple[Mode, ...] | None = None) -
     return {mode: list(hits) for mode, hits in found.items()}
 
 
-def runs_in(folder: str, modes: Iterable[Mode]) -> Ranked:
-    """Return the runs in a folder as a search gives them; equal scores are ranked by id."""
-    runs = {mode: read_run(as_place(f"{folder}/{mode}.trec")) for mode in modes}
-    return {
-        mode: [sorted(run.get(query, {}).items(), key=lambda hit: (-hit[1], hit[0])) for query in QUERIES]
-        for mode, run in runs.items()
-    }
-
-
 def files_on_the_head(bench: Bench) -> set[str]:
     return {path.name for path in bench.driver.inside(bench.nodes.disk).iterdir()} - {"cache"}
 
@@ -149,37 +137,14 @@ def assert_served(client: httpx2.Client, index: str, query: str) -> None:
     assert sum(part["passages"] for part in parts) == len(latest)
 
 
-def assert_measured(desk: Desk, collection: str, indexes: Iterable[str], batch: str) -> None:
-    """Evaluations of indexes, and a batch search of one of them, give the runs that a search in this process does."""
-    asked = ("--collection", collection, "--split", "test")
-    jobs = {each: desk.submit("evaluate.py", *asked, "--index", each, "--output", f"{each}-run") for each in indexes}
-    runs = f"{batch}-batch"
-    desk.submit("batch_search.py", *asked, "--index", batch, "--output", runs, "--encoders", 1).done()
-    for index, job in jobs.items():
-        job.done()
-        here = searched(index, *QUERIES.values())
-        assert runs_in(f"{index}-run", here) == here
-        assert json.loads(read_text(f"{index}-run/metrics.json"))["measures"].keys() == here.keys()
-    modes = PassageIndex.open(batch).manifest.retriever.modes
-    assert runs_in(runs, modes) == runs_in(f"{batch}-run", modes)
-
-
-def test_encode_evaluate_search_serve_add_and_encode_again(desk: Desk, collection: str, full: bool) -> None:
-    """The short form has neither BM25, evaluation nor batch search: test_on_a_store.py and test_pages.py have them."""
+def test_encode_serve_add_and_encode_again(desk: Desk, collection: str) -> None:
     bench = desk.bench
     before = files_on_the_head(bench)
     masked, checkpoint = bench.index(), bench.upload(bench.nodes.files / CHECKPOINT)
     neural = ("--retriever", RETRIEVER, "--backbone", checkpoint, *SMALL)
-    retrievers: dict[str, tuple[object, ...]] = {masked: neural}
-    if full:
-        retrievers[bench.index()] = ("--retriever", "bm25")
     encode = ("encode_beir.py", "--collection", collection, "--rows-per-block", 16, "--no-compact")
-    jobs = [desk.submit(*encode, *retriever, "--index", index) for index, retriever in retrievers.items()]
-    for index, job in zip(retrievers, jobs, strict=True):
-        job.done()
-        assert ids_in(index) == IDS
-    if full:
-        assert_measured(desk, collection, retrievers, masked)
+    desk.submit(*encode, *neural, "--index", masked).done()
+    assert ids_in(masked) == IDS
 
     port = free_port()
     desk.deploy(serve_config(masked, port))

@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from torch import Tensor
 
-from diffretriever import backbones
-from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.loader import family_class
-from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, Recipe, TrainingManifest
+from diffretriever.backbones import load_backbone
+from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, TrainingManifest
 from diffretriever.training.adapters import (
     adapter_tensors,
     attach_lora,
     check_trained,
-    expected_parameters,
-    lora_config,
     trainable_parameters,
 )
 from tests.backbones.adapter_cases import outputs
@@ -29,33 +24,6 @@ from tests.training.trainer_cases import CONTRACT, FolderOf, config_of, quick_re
 
 FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert", "modernbert")
 BATCH = pad(texts(5, 11, 8))
-
-
-class Shell:
-    """As much of a backbone as its parameters are counted on."""
-
-    def __init__(self, family: str, model: nn.Module) -> None:
-        self.lora_targets = family_class(backbones.FAMILIES[family]).lora_targets
-        self.model = model
-
-
-@pytest.mark.parametrize(
-    ("family", "shape", "parameters"),
-    [
-        ("Dream", {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-                   "num_key_value_heads": 4}, 40_370_176),
-        ("llama", {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 8}, 41_943_040),
-        ("llada", {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 32}, 41_943_040),
-    ],
-)  # fmt: skip
-def test_published_counts(family: str, shape: dict[str, int], parameters: int) -> None:
-    """The authors' models train as many, but for the output head on LLaDA."""
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**shape)) if family == "Dream" else LlamaForCausalLM(LlamaConfig(**shape))
-    shell: Backbone = Shell(family, model)  # type: ignore[assignment]
-    assert expected_parameters(shell, lora_config(shell, Recipe())) == parameters
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,7 +82,7 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
     assert read == manifest
     assert read.step == read.total_steps == 10
     tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
-    assert read.trainable == expected_parameters(backbone, session.lora) == sum(t.numel() for t in tensors)
+    assert read.trainable == sum(t.numel() for t in tensors)
     targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets)
 

@@ -63,7 +63,6 @@ def attach_lora(
             module.p = 0.0
     seed_torch("lora", recipe.seed)
     inject_adapter_in_model(config, backbone.model)
-    assert sum(p.numel() for p in trainable_parameters(backbone).values()) == expected_parameters(backbone, config)
     layers = _new_slot_layers(backbone, recipe, readout, word_weights_V)
     if layers.tensors():
         attach_slot_layers(backbone.model, layers)
@@ -117,24 +116,6 @@ def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
         target_modules=list(backbone.lora_targets),
         bias="none",
     )
-
-
-def target_modules(backbone: Backbone, config: LoraConfig) -> dict[str, nn.Linear]:
-    """Return the matrices that the adapter changes, by the model's names; before or after it was attached."""
-    ends = tuple(f".{target}" for target in config.target_modules)
-    found: dict[str, nn.Linear] = {}
-    for name, module in backbone.model.named_modules():
-        if f".{name}".endswith(ends):
-            linear = module.base_layer if hasattr(module, "base_layer") else module
-            assert isinstance(linear, nn.Linear), name
-            found[name] = linear
-    return found
-
-
-def expected_parameters(backbone: Backbone, config: LoraConfig) -> int:
-    """Return r · Σ (inputs + outputs) over the matrices that the adapter changes."""
-    matrices = target_modules(backbone, config).values()
-    return config.r * sum(matrix.in_features + matrix.out_features for matrix in matrices)
 
 
 def trainable_parameters(backbone: Backbone) -> dict[str, nn.Parameter]:
