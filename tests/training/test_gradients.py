@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -31,6 +30,8 @@ from tests.training.trainer_cases import (
 )
 
 Gradients = dict[str, Tensor]
+POOLS = [[0, 1], [2, 3]]
+"""Parts that share their candidates, a part from each of two workers."""
 
 
 def start(session: Session) -> None:
@@ -65,7 +66,7 @@ def gradients_of(session: Session) -> Gradients:
     return found
 
 
-def slow_gradients(session: Session, pools: list[list[int]]) -> Gradients:
+def slow_gradients(session: Session) -> Gradients:
     """Of the mean over pools of the loss of all texts of a pool, encoded at once by one process.
 
     Parts have dropout of their own: they are encoded one by one, but all with gradient.
@@ -74,7 +75,7 @@ def slow_gradients(session: Session, pools: list[list[int]]) -> Gradients:
     trainer = session.trainer
     session.encoder.backbone.model.train()
     parts = trainer.batches.parts(0)
-    for pool in pools:
+    for pool in POOLS:
         queries, passages = [], []
         for number in pool:
             seed_torch("dropout", trainer.recipe.seed, 0, number)
@@ -84,7 +85,7 @@ def slow_gradients(session: Session, pools: list[list[int]]) -> Gradients:
         if trainer.recipe.equal_passages == "keep":
             answers_QP[:] = False
         loss = objective(join(queries), join(passages), trainer.recipe, answers_QP).loss
-        (loss / len(pools)).backward()
+        (loss / len(POOLS)).backward()
     return {n: p.grad.clone() for n, p in trainable_parameters(session.encoder.backbone).items() if p.grad is not None}
 
 
@@ -96,8 +97,6 @@ def assert_equal(found: Gradients, expected: Gradients) -> None:
         torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
 
 
-PARTS = {1: [[0], [1], [2], [3]], WORKERS: [[0, 1], [2, 3]]}
-"""Number of workers → the parts that share their candidates."""
 BARE = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 1}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("masked-dream", {}, {"lora_dropout": 0.3, "query_budgets": (1, 2)}),
@@ -114,12 +113,6 @@ def session(number: int, folder_of: FolderOf, workers: Workers = ALONE) -> Sessi
     return session_of(config_of(case, folder_of, **changes), quick_recipe(**recipe), workers=workers)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_one_worker(number: int, folder_of: FolderOf) -> None:
-    expected = slow_gradients(session(number, folder_of), PARTS[1])
-    assert_equal(gradients_of(session(number, folder_of)), expected)
-
-
 def _worker(rank: int, place: str, folders: dict[str, Path]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=WORKERS)
@@ -133,5 +126,5 @@ def test_two_workers(folder_of: FolderOf, tmp_path: Path) -> None:
     on_workers(_worker, str(tmp_path), folders)
     first, second = (torch.load(tmp_path / f"gradients-{rank}.pt") for rank in range(WORKERS))
     for number in range(len(CASES)):
-        assert_equal(first[number], slow_gradients(session(number, folder_of), PARTS[WORKERS]))
+        assert_equal(first[number], slow_gradients(session(number, folder_of)))
         assert_equal(second[number], first[number])

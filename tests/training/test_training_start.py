@@ -15,9 +15,6 @@ from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import LORA_RANK
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.training.adapters import adapter_tensors
-from diffretriever.training.data.training_set import TrainingSet
-from diffretriever.training.session import describe_training
-from tests.training.made_up_collection import write_training_data
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
 TEXTS = ["the river and the honey", "copper", "winter of winter again"]
@@ -103,9 +100,3 @@ def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Pat
     for slots in (0, 3):
         with pytest.raises(ValueError, match=f"it has layers for 4 slots, the recipe for {slots}"):
             session_of(going_on(bert, tmp_path / "slots"), quick_recipe(slot_layers=slots))
-
-
-def test_too_few_passages_are_refused_before_workers_start(folder_of: FolderOf, tmp_path: Path) -> None:
-    data, recipe = TrainingSet.open(write_training_data(tmp_path, 4)), quick_recipe(hard_negatives=15)
-    with pytest.raises(ValueError, match=r"too few passages for 13 more negatives of query 't0'.*mine_negatives"):
-        describe_training(config_of("masked-dream", folder_of), recipe, data, 1, "cpu")

@@ -34,7 +34,7 @@ from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
 from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
-from diffretriever.training.adapters import ADAPTER, check_trained
+from diffretriever.training.adapters import ADAPTER
 from diffretriever.training.loop import Record
 
 METRICS_FILE = "metrics.jsonl"
@@ -93,14 +93,9 @@ class RunFolder:
         return retriever.model_copy(update={"backbone": place})
 
     def finish(self, checkpoint: Path) -> TrainingManifest:
-        """Write `retriever.yaml`, and copy the adapter of the last checkpoint (a local folder), which it names.
-
-        Raises:
-            ValueError: The checkpoint has no trained adapter.
-        """
+        """Write `retriever.yaml`, and copy the adapter of the last checkpoint (a local folder), which it names."""
         trained = checkpoint / ADAPTER
         manifest = self._manifest(trained)
-        check_trained(trained, manifest.step)
         retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
             "method": manifest.retriever.method
         }

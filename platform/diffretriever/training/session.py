@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _PASSAGES_COUNTED = 20_000
 """Passages whose words are counted for idf weights, in some ten seconds."""
-_ROWS_TRIED = 256
-"""Rows whose negatives are filled up before a training begins: a set with too few passages is hardly larger."""
 
 
 def describe_training(
@@ -57,9 +55,6 @@ def describe_training(
     Raises:
         ValueError: The backbone cannot be found, or the training set is too small.
     """
-    # Too few passages to fill up a query's negatives are an error before workers start, not in each of them.
-    for row in range(min(len(data), _ROWS_TRIED)):
-        data.group(row, epoch=0, negatives=recipe.hard_negatives, seed=recipe.seed)
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
     start = describe_start(retriever.backbone, recipe)
