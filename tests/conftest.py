@@ -112,8 +112,7 @@ RAY_SETTINGS = {
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
     "RAY_enable_metrics_collection": "0",
     # It gives up on processes that a busy machine is slow to start, or to let answer.
-    # Where Ray's own processes are too late, all of it starts again: not after an hour.
-    "RAY_raylet_start_wait_time_s": "60",
+    "RAY_raylet_start_wait_time_s": "600",
     "RAY_gcs_rpc_server_connect_timeout_s": "600",
     # A worker that died before it was known is waited for as long, then replaced: forks are known within seconds.
     "RAY_worker_register_timeout_seconds": "120",

@@ -5,6 +5,7 @@ The number goes to FILE. Encoding commits after every block, so that it can die 
 
 from __future__ import annotations
 
+import math
 import os
 import runpy
 import sys
@@ -26,7 +27,8 @@ def main() -> None:
     if name != "encode_beir":
         runpy.run_path(str(script), run_name="__main__")
         return
-    with mock.patch("diffretriever.pipelines.index_writer.CommitClock.due", return_value=True):
+    writer = "diffretriever.pipelines.index_writer"
+    with mock.patch.multiple(writer, _COMMIT_EVERY_SECONDS=0.0, _COMMIT_SHARE=math.inf):
         runpy.run_path(str(script), run_name="__main__")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 
@@ -34,6 +33,10 @@ RUN = {
     "q4": {"p3": 0.5},
 }
 FolderOf = Callable[[str], Path]
+MakeReranker = Callable[..., QueryLikelihood]
+"""Takes a family and fields of the config."""
+MakeJob = Callable[..., RerankJob]
+"""Takes fields that differ from the job over the small collection and run."""
 
 _SYSTEM = "You are an AI assistant that can understand human language."
 _BEFORE = 'Passage: "'
@@ -58,18 +61,6 @@ SEQUENCES = {
     ),
     "bert": (f"[CLS]{_SYSTEM}\n{_BEFORE}", f"{_AFTER}\n", "[SEP]"),
 }
-
-
-class MakeReranker(Protocol):
-    """Makes a reranker over a family's backbone; the config's other fields are given by name."""
-
-    def __call__(self, family: str, **fields: Any) -> QueryLikelihood: ...
-
-
-class MakeJob(Protocol):
-    """Makes a job over the small collection and run; fields that differ are given by name."""
-
-    def __call__(self, **fields: Any) -> RerankJob: ...
 
 
 def rerank(job: RerankJob) -> RerankSummary:
