@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, get_args
+from typing import Annotated, Any, NoReturn, Self, get_args
 
 import yaml
 from pydantic import (
@@ -165,10 +165,9 @@ class RayConfig(ModelOptions):
     `autoscale`, required for a model while no GPU is alive."""
     threads_per_encoder: PositiveInt = 1
     """CPU threads that compute in an encoder."""
-    tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
-    """Tokens, padding included, that an encoder puts through the model at once; `auto`: 2048 on a CPU; on a GPU as many
-    as two passes over made-up texts find to fit in four fifths of its free memory, 1024 to 16384. An encoder whose
-    device has no memory for as many goes on with half of them."""
+    tokens_per_batch: PositiveInt | None = None
+    """Tokens, padding included, that an encoder puts through the model at once; default: 2048 on a CPU, 16384 on a GPU.
+    If the device has no memory for a batch, the encoder continues with half of its tokens."""
     compiled: bool = False
     """Compile the layers of a masked, pooled or tokens retriever's model (torch.compile): fewer and larger kernels. It
     needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the

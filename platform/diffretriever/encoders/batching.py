@@ -1,4 +1,4 @@
-"""Batches of texts by a budget of tokens, and the largest budget that fits in a GPU's memory.
+"""Batches of texts by a budget of tokens.
 
 Legend: N texts.
 """
@@ -14,10 +14,6 @@ TOKENS_PER_BATCH_GPU = 16_384
 """Keeps a GPU busy, and is a quarter of a block of the encode job with a large model. A batch of a whole block would be
 padded to its longest text, so that sorting by length did nothing."""
 TOKENS_PER_BATCH_CPU = 2048
-LEAST_TOKENS = 1024
-"""Of a batch, however little memory is free: one that does not fit is halved when it comes."""
-_MEMORY_SHARE = 0.8
-"""Of the free memory is for a batch; the rest is lost in pieces between tensors."""
 # Rows times the longest row, of texts that run without pads, in budgets of a batch.
 _MOST_PADDED = 2
 # Texts of a group have at least this share of the longest one's tokens.
@@ -27,21 +23,6 @@ _SIMILAR = 0.8
 def tokens_per_batch(device: torch.device) -> int:
     """Return the default budget of a batch on a device, in tokens with padding."""
     return TOKENS_PER_BATCH_CPU if device.type == "cpu" else TOKENS_PER_BATCH_GPU
-
-
-def fitting_tokens(small: tuple[int, int], large: tuple[int, int], free: int) -> int:
-    """Return the tokens of the largest batch that fits, by a straight line through the memory of two batches.
-
-    Args:
-        small: tokens of a batch, and the most bytes that it took.
-        large: the same of a batch with more tokens.
-        free: bytes of free memory.
-    """
-    per_token = (large[1] - small[1]) / (large[0] - small[0])
-    if per_token <= 0:
-        return TOKENS_PER_BATCH_GPU
-    fixed = small[1] - small[0] * per_token
-    return max(LEAST_TOKENS, min(TOKENS_PER_BATCH_GPU, int((_MEMORY_SHARE * free - fixed) / per_token)))
 
 
 def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
