@@ -15,7 +15,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_files, load_encoder, load_preparer
-from diffretriever.encoders.library_files import LibraryFiles, read_modules
+from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.files import write_bytes
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, late_interaction, published
@@ -28,7 +28,9 @@ def model(tmp_path: Path) -> Path:
 
 
 def digest_of(folder: Path) -> str:
-    return LibraryFiles(folder, read_modules(folder), {}).digest(code=False)
+    vectors = "token" if (folder / "artifact.metadata").exists() else "single"
+    config = LibraryRetriever(backbone=BackboneConfig(source=str(folder)), vectors=vectors)
+    return LibraryFiles.open(config, weights=True).digest(code=False)
 
 
 def test_pooling_is_that_of_modules_json(model: Path) -> None:
@@ -110,6 +112,7 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
     (model / "pytorch_model.bin").write_text("")
     (model / "onnx").mkdir()
     (model / "onnx" / "model.safetensors").write_text("")
+    (model / "onnx" / "config.json").write_text("{}")
     cache = tmp_path / "0123abc"
 
     def fetch(source: str, *, revision: str | None, allow_patterns: list[str], **options: Any) -> str:
