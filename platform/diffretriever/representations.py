@@ -68,10 +68,6 @@ def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
         first = max(first + 1, fitting)
 
 
-_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
-"""Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""
-
-
 @dataclass(frozen=True, slots=True)
 class Representations:
     """The representations of N texts.
@@ -262,6 +258,5 @@ def _all_finite(values_N: np.ndarray) -> bool:
     """Return whether all of float16 or float32 [N, ...] are finite."""
     if values_N.dtype != np.float16:
         return bool(np.isfinite(values_N).all())
-    # numpy widens halves one by one to look at them: the largest of their bits takes a tenth of the time.
-    bits_N = values_N.view(np.uint16)
-    return bool(values_N.view(np.int16).max(initial=0) < _INFINITY and bits_N.max(initial=0) < _NEGATIVE_INFINITY)
+    # All exponent bits are set in NaN and infinity alone; numpy's isfinite is ten times as slow for fp16.
+    return bool((values_N.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)

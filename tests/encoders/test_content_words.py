@@ -68,12 +68,6 @@ def test_the_shipped_list_has_what_it_says() -> None:
     assert all(word == word.lower() for word in stop_words())
 
 
-def test_unknown_words_count_by_known_variants_alone() -> None:
-    tokenizer = WordTokenizer(" 日")
-    assert words("日 月", tokenizer, fold_space_variants=True) == [" 日"]
-    assert words("月", tokenizer, fold_space_variants=True, subwords=True) == []
-
-
 def test_a_word_that_is_a_fragment_too_keeps_its_variant() -> None:
     """Whichever comes first: the order of a set changes from process to process, so many sets are tried."""
     tokenizer = WordTokenizer(" b")

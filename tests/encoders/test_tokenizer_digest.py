@@ -44,9 +44,7 @@ def cut(file: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "merges emptied": lambda folder: (folder / "merges.txt").write_text(""),
     "merges cut": lambda folder: cut(folder / "merges.txt"),
-    "tokenizer_config removed": lambda folder: (folder / "tokenizer_config.json").unlink(),
     "another template": lambda folder: changed_config(
         folder / "tokenizer_config.json", chat_template="{% for m in messages %}{{ m['content'] }} {% endfor %}"
     ),

@@ -130,9 +130,9 @@ def test_a_trained_adapter_gives_in_searches_what_training_sees(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 1}, "trained with steps 2; the retriever's config asks for 1, which is what runs"),
-        ({"schedule": "time-grid"}, "trained with schedule even; the retriever's config asks for time-grid"),
-        ({"confidence": "max-probability"}, "trained with confidence entropy; .* asks for max-probability"),
+        ({"steps": 1}, "trained with steps 2; the retriever runs with 1"),
+        ({"schedule": "time-grid"}, "trained with schedule even; the retriever runs with time-grid"),
+        ({"confidence": "max-probability"}, "trained with confidence entropy; .* runs with max-probability"),
     ],
 )
 def test_other_passes_than_trained_are_a_warning(

@@ -40,17 +40,7 @@ class LibraryPreparer(Preparer):
     """
 
     def __init__(self, config: LibraryRetriever, transformer: Any, prompts: dict[str, str], mask: Any = None) -> None:
-        """Prepare with the library's first module.
-
-        Args:
-            config: of the retriever.
-            transformer: the module.
-            prompts: in the model's own files, by the library's names.
-            mask: the library's `MultiVectorMask` of a late-interaction model.
-
-        Raises:
-            ValueError: The model is made for chats or pictures, or a setting of `config` does not fit it.
-        """
+        """Prepare with the library's first module, the model's own prompts and perhaps its `MultiVectorMask`."""
         if set(transformer.modality_config) != {"text"}:
             made_for = ", ".join(map(str, transformer.modality_config))
             raise ValueError(f"{config.backbone.source} is made for chats or pictures ({made_for}): not supported")
@@ -119,11 +109,7 @@ class LibraryPreparer(Preparer):
         return features
 
     def _model_limit(self, side: Side) -> int:
-        """Return the most tokens of a sequence.
-
-        Raises:
-            ValueError: Prompt and special tokens leave no space for a text.
-        """
+        """Return the most tokens of a sequence."""
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
         limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
@@ -267,12 +253,7 @@ def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
 
 
 def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return the library's model of `files` in evaluation mode.
-
-    Raises:
-        ValueError: The model has no pooling to leave a prompt out of, or a causal mask that `bidirectional` does not
-            lift; or the attention kernel cannot run here.
-    """
+    """Return the library's model of `files` in evaluation mode."""
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 

@@ -303,9 +303,14 @@ class PromptedPreparer(Preparer):
         return Frame(left, right, after, limit)
 
 
+def words_of(text: str) -> set[str]:
+    """Return the lower-cased runs of letters and digits in a text."""
+    return set(_WORD.findall(text.lower()))
+
+
 def content_words(text: str) -> set[str]:
-    """Return the lower-cased runs of letters and digits in a text that are no stop words."""
-    return set(_WORD.findall(text.lower())) - stop_words()
+    """Return the words of a text that are no stop words."""
+    return words_of(text) - stop_words()
 
 
 class ContentWords:

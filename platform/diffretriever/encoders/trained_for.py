@@ -50,12 +50,7 @@ _METHODS = {
 def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Path) -> None:
     """Compare `config` with the files about its training in an adapter's `folder`, if there are any.
 
-    Another number of steps than trained is a `UserWarning`, and so is another budget than the authors'; the config's
-    count.
-
-    Raises:
-        ValueError: The adapter was trained for another method, needs something that is not supported here, or was
-            trained with another mask token, tail, prompt or place of the slots. Names file and field, and the fix.
+    Another budget or number of steps is a `UserWarning`, another method, mask token, tail or prompt a `ValueError`.
     """
     if (folder / MANIFEST_FILE).is_file():
         _check_manifest(config, folder / MANIFEST_FILE)
@@ -111,32 +106,24 @@ def _check_masked(trained: Mapping[str, Any], file: Path, config: MaskedRetrieve
 def _check_same(
     file: Path, fields: Mapping[str, tuple[Any, Any]], decode: Callable[[list[int]], str] | None = None
 ) -> None:
-    """Raise ValueError if trained values differ from the retriever's.
-
-    Args:
-        file: for the message.
-        fields: pairs of trained and own values by name.
-        decode: makes a text of token ids, for the message.
-    """
-    differing = {name: pair for name, pair in fields.items() if pair[0] != pair[1]}
-    if not differing:
-        return
+    """Raise ValueError if trained values differ from the retriever's; `decode` makes a text of token ids."""
     shown = []
-    for name, pair in differing.items():
-        theirs, ours = (decode(value) if decode and isinstance(value, list) else value for value in pair)
-        shown.append(f"{name} {theirs!r} (here {ours!r})")
-    raise ValueError(
-        f"{file}: the adapter was trained with {', '.join(shown)}: set the retriever's prompt, tail_length and other "
-        "fields to the trained ones, use the backbone that it was trained on, or another adapter"
-    )
+    for name, pair in fields.items():
+        if pair[0] != pair[1]:
+            theirs, ours = (decode(value) if decode and isinstance(value, list) else value for value in pair)
+            shown.append(f"{name} {theirs!r} (here {ours!r})")
+    if shown:
+        raise ValueError(
+            f"{file}: the adapter was trained with {', '.join(shown)}: set the retriever's prompt, tail_length and "
+            "other fields to the trained ones, use the backbone that it was trained on, or another adapter"
+        )
 
 
 def _warn(file: Path, fields: Mapping[str, tuple[Any, Any]]) -> None:
     for name, (theirs, ours) in fields.items():
         if theirs not in (None, ours):
             warnings.warn(
-                f"{file}: the adapter was trained with {name} {theirs}; the retriever's config asks for {ours}, which "
-                "is what runs.",
+                f"{file}: the adapter was trained with {name} {theirs}; the retriever runs with {ours}.",
                 UserWarning,
                 stacklevel=5,
             )
