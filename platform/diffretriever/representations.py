@@ -28,15 +28,7 @@ def offsets_of(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def rows_of(offsets: np.ndarray, chosen_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the values of chosen texts are, one text after the other, and the offsets into those.
-
-    Args:
-        offsets: int64 [T + 1].
-        chosen_C: integers [C], texts in any order.
-
-    Returns:
-        int64 [their number of values], and int64 [C + 1].
-    """
+    """Return the rows of the chosen texts' values, text after text, and the offsets into these, int64 [C + 1]."""
     counts_C = np.diff(offsets)[chosen_C]
     own_offsets = offsets_of(counts_C)
     return np.repeat(offsets[:-1][chosen_C] - own_offsets[:-1], counts_C) + np.arange(own_offsets[-1]), own_offsets
@@ -55,12 +47,7 @@ def within(numbers: np.ndarray, end: int) -> bool:
 
 
 def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
-    """Cut texts into runs with at most so many values together, or of one text that has more.
-
-    Args:
-        offsets: int64 [T + 1].
-        most: at least 1.
-    """
+    """Cut texts into runs with at most `most` values together, or of one text that has more."""
     first, count = 0, len(offsets) - 1
     while first < count:
         fitting = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1

@@ -41,19 +41,6 @@ def test_a_pooled_text_keeps_its_special_tokens(family: str, make_pooled: Make[P
             assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
 
 
-def test_what_the_limits_count(make_masked: Make[MaskedEncoder]) -> None:
-    for semantics in ("text", "total"):
-        text = TextConfig(max_query_tokens=90, max_passage_tokens=110, length_semantics=semantics)
-        preparer = make_masked("llada", text=text, budget=Budget(2, 5)).preparer
-        query, passage = preparer.prepare_queries([HUGE])[0], preparer.prepare_passages([""], [HUGE])[0]
-        after_the_prompt = len(preparer.tail)
-        if semantics == "text":
-            assert (query.n_tokens, passage.n_tokens) == (90, 110)
-        else:
-            assert len(query.input_ids) == 90 + 2 + after_the_prompt
-            assert len(passage.input_ids) == 110 + 5 + after_the_prompt
-
-
 def test_the_models_own_length_is_never_exceeded(
     make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]
 ) -> None:
@@ -61,14 +48,6 @@ def test_the_models_own_length_is_never_exceeded(
     for encoder in (make_masked("bert", text=text), make_pooled("bert", text=text)):
         assert len(sequences(encoder, [HUGE])[0]) == encoder.backbone.max_length == 512
         assert len(encoder.encode_queries([HUGE])) == 1
-
-
-def test_no_room_for_a_text(make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]) -> None:
-    short = TextConfig(max_query_tokens=2, length_semantics="total")
-    for encoder in (make_masked("dream", text=short), make_pooled("bert", text=short)):
-        with pytest.raises(ValueError, match="no room for the text"):
-            encoder.encode_queries(["river"])
-    assert make_pooled("dream", text=short).encode_queries(["river"]).n_tokens.tolist() == [1]
 
 
 def test_special_tokens_spelled_in_a_text_stay_text(

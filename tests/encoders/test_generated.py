@@ -137,40 +137,6 @@ def test_cap_then_cut(family: str, piece: str, cuts: bool, make_generated: Make[
     assert_as_described(encoder, found)
 
 
-class Calls(NamedTuple):
-    """What went through the model, [rows, columns] a call, and through the whole head, rows a call."""
-
-    model: list[list[int]]
-    head: list[int]
-
-
-def counted(encoder: GeneratedEncoder) -> Calls:
-    calls = Calls([], [])
-    model = encoder.backbone.model
-    model.base_model.register_forward_pre_hook(
-        lambda _, __, given: calls.model.append(list(given["input_ids"].shape)), with_kwargs=True
-    )
-    model.lm_head.register_forward_pre_hook(lambda _, given: calls.head.append(len(given[0])))
-    return calls
-
-
-@pytest.mark.parametrize("stop", ["quote", "cap-then-cut", "cap"])
-def test_only_texts_still_decoding_are_computed(stop: str, make_generated: Make[GeneratedEncoder]) -> None:
-    encoder = make_generated("qwen2", max_tokens=N, stop=stop)
-    expected = close_some_with(encoder, '"') if stop == "quote" else [N] * len(TEXTS)
-    texts = encoder.preparer.prepare_queries(TEXTS)
-    prefix = texts[0].prefix_tokens
-    longest = max(len(text.input_ids) for text in texts) - prefix
-    calls = counted(encoder)
-    encoder.encode(texts)
-    active = [sum(count > step for count in expected) for step in range(N)]
-    steps = [[rows, 1] for rows in active[1:] if rows]
-    assert calls.model == [[1, prefix], [len(TEXTS), longest], *steps]
-    # The whole vocabulary is read once a text and step, and not at all for a text's last vector at the cap.
-    assert calls.head == [rows for rows in active[:-1] if rows]
-    assert active[0] > active[1] or stop != "quote"
-
-
 def test_a_batch_may_mix_sides(make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated("qwen2", max_tokens=3)
     queries = encoder.preparer.prepare_queries(TEXTS[:3])

@@ -19,8 +19,7 @@ from sentence_transformers import SentenceTransformer
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.encoders.preparer import from_arrow, to_arrow
-from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, PooledRetriever, TextConfig
+from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, TextConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, plain, published
 
 ModelOf = Callable[..., Path]
@@ -99,16 +98,6 @@ def test_a_model_of_plain_files_pools_as_the_library_would(tmp_path: Path) -> No
     assert min(np.abs(poolings[0] - poolings[1]).max(), np.abs(poolings[1] - poolings[2]).max()) > 1e-2
 
 
-def test_the_embedded_model_is_that_of_our_own_backbone() -> None:
-    preset = load_retriever("minilm-pooled")
-    assert isinstance(preset, PooledRetriever)
-    place = BackboneConfig(source="minilm", dtype="float32")
-    ours = load_encoder(preset.model_copy(update={"backbone": place}), "cpu")
-    theirs = load_encoder(LibraryRetriever(backbone=place, text=preset.text), "cpu")
-    found = [encoder.encode_queries(TEXTS).vectors_MH.astype(np.float32) for encoder in (ours, theirs)]
-    np.testing.assert_allclose(found[0], found[1], atol=1e-3, rtol=0)
-
-
 def test_dot_keeps_the_vectors_as_they_are(model_of: ModelOf) -> None:
     folder = model_of("bert", "mean")
     found = encoder_of(folder, similarity="dot").encode_queries(TEXTS)
@@ -162,12 +151,6 @@ def test_truncation_cuts_the_text_only(semantics: Any, length: int, model_of: Mo
     short = TextConfig(max_query_tokens=5, length_semantics="total")
     with pytest.raises(ValueError, match="no room for the text"):
         encoder_of(model_of("bert", "mean"), query_prompt="a b c", text=short).encode_queries(["river"])
-
-
-def test_the_models_own_length_is_kept(model_of: ModelOf) -> None:
-    for folder in (model_of("bert", "mean"), model_of("mistral", "mean")):
-        encoder = encoder_of(folder, text=TextConfig(max_query_tokens=4000))
-        assert len(encoder.preparer.prepare_queries(["river " * 4000])[0].input_ids) == 512
 
 
 def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None:

@@ -216,11 +216,6 @@ def test_a_revision_is_part_of_the_name() -> None:
     check_trusted("some/model", "refs/pr/1")
 
 
-def test_a_path_with_a_comma_would_be_two_sources() -> None:
-    with pytest.raises(ValueError, match="has a comma"):
-        trust_code(["/models/a,b"])
-
-
 def test_nothing_is_fetched_before_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 

@@ -15,9 +15,8 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from sentence_transformers import MultiVectorEncoder
 
-from diffretriever.encoders import load_preparer
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.encoders.preparer import PreparedText, from_arrow, to_arrow
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.retriever import TextConfig
 from tests.encoders.library_cases import TEXTS, encoder_of, late_interaction
 
@@ -95,22 +94,7 @@ def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], fo
     assert query.slots == len(query.input_ids)
 
 
-def test_limits_of_the_config_apply_beside_the_models_own(folders: dict[str, Path]) -> None:
-    text = TextConfig(max_query_tokens=8, max_passage_tokens=9, length_semantics="total")
-    encoder = encoder_of(folders["stanford"], vectors="token", text=text)
-    (query,) = encoder.preparer.prepare_queries([TEXTS[-1]])
-    (passage,) = encoder.preparer.prepare_passages([""], [TEXTS[-1]])
-    assert (query.slots, len(passage.input_ids)) == (8, 9)
-    assert (encoder.config.max_vectors("query"), encoder.config.max_vectors("passage")) == (8, 9)
-
-
 def test_these_models_have_no_single_vectors(folders: dict[str, Path]) -> None:
     for name in ("native", "pylate", "stanford"):
         with pytest.raises(ValueError, match="not a model of one vector a text"):
             encoder_of(folders[name])
-
-
-def test_a_preparer_alone_prepares_the_same(folders: dict[str, Path]) -> None:
-    encoder = encoder_of(folders["stanford"], vectors="token")
-    prepared = from_arrow(to_arrow(load_preparer(encoder.config).prepare_queries(PUNCTUATED)))
-    np.testing.assert_array_equal(encoder.encode(prepared).vectors_MH, encoder.encode_queries(PUNCTUATED).vectors_MH)

@@ -85,14 +85,6 @@ def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[Mask
     )
 
 
-def test_the_last_token_before_the_slots_is_the_opening_quote(family: str, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, budget=Budget(4, 4))
-    (ids,) = sequences(encoder, [""])
-    assert ids == by_hand(encoder, "query", 4, text="")
-    assert [encoder.backbone.vocabulary.tokenizer.decode([ids[at]]) for at in (-8, -3)] == [' "', '"']
-    assert ids[-2:] == [encoder.backbone.vocabulary.turn_end_id, encoder.backbone.vocabulary.eos_token_id]
-
-
 @pytest.mark.parametrize(("tail", "offset"), [(0, 0), (3, -1)])
 def test_what_is_read_where(family: str, tail: int, offset: int, make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, tail_length=tail, read_offset=offset, budget=Budget(4, 4))

@@ -59,17 +59,6 @@ def test_one_encoding_gives_all_smaller_budgets(
     assert [len(cut) for cut in encoder.submit([], budgets).result().parts] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
-def test_budgets_mixed_in_a_batch(readout: dict[str, str], make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("bert", nested_slots=True, budget=Budget(5, 5), **NESTED["bert"], **readout)
-    budgets = [1 + i % 5 for i in range(len(TEXTS))]
-    mixed = encoder.encode_queries(TEXTS, budgets)
-    for row, (text, budget) in enumerate(zip(TEXTS, budgets, strict=True)):
-        alone = encoder.encode_queries([text], [budget])
-        found_KH = mixed.vectors_MH[mixed.offsets[row] : mixed.offsets[row + 1]].astype(np.float32)
-        np.testing.assert_allclose(found_KH, alone.vectors_MH.astype(np.float32), atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

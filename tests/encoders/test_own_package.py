@@ -15,7 +15,6 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder
 from diffretriever.presets import load_retriever, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
@@ -97,16 +96,6 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
     with pytest.raises(ValueError, match="not installed here") as refused:
         dr.Retriever(METHOD)
     assert str(refused.value) == missing
-
-
-@pytest.mark.usefixtures("own_package")
-def test_a_machine_without_the_package_says_so(request: pytest.FixtureRequest) -> None:
-    made = manifest_of(encoder_of())
-    start = EncoderStart(made.retriever.model_dump_json(), made.weights, "cpu", 1)
-    request.getfixturevalue("uninstalled")
-    with pytest.raises(ValueError, match=f"^machine .*: the retriever '{METHOD}' is one of the package") as refused:
-        _ = StartedEncoder(start).encoder
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("uninstalled")

@@ -15,9 +15,8 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
 from diffretriever.index.manifest import check_same, manifest_of
-from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations
-from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, LibraryRetriever, MaskedRetriever
+from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
 from tests.encoders.encoder_cases import TEXTS, WORDS, FolderOf, Make, assert_close
 
 BUDGETS = [1, 5, 2, 4, 3, 1, 5, 2]
@@ -68,27 +67,3 @@ def test_one_recording_serves_every_budget(make_masked: Make[MaskedEncoder]) -> 
     assert_close(Representations.concatenate(alone), expected)
     assert_close(recorded.encode_queries(queries, BUDGETS), expected)
     assert np.diff(expected.offsets).tolist() == BUDGETS
-
-
-def test_who_cannot_be_compiled_or_recorded(folder_of: FolderOf) -> None:
-    place = BackboneConfig(source=str(folder_of("qwen2")), dtype="float32")
-    encoder = load_encoder(GeneratedRetriever(backbone=place), "cpu")
-    with pytest.raises(ValueError, match=r"generated .*: only passes over whole texts .* can be compiled"):
-        encoder.compile_layers()
-    with pytest.raises(ValueError, match=r"generated .*: only passes over whole texts .* can be recorded"):
-        encoder.record_passes()
-    assert not encoder.can_record
-
-
-def test_8_bits_are_for_our_backbones(folder_of: FolderOf) -> None:
-    pytest.importorskip("sentence_transformers")
-    place = BackboneConfig(source=str(folder_of("bert")), dtype="float8")
-    with pytest.raises(ValueError, match="dtype 'float8' is for encoding by the methods masked"):
-        load_encoder(LibraryRetriever(backbone=place), "cpu")
-
-
-def test_an_adapter_of_slots_alone_is_not_merged_into_8_bits() -> None:
-    config = load_retriever("diffretriever-minilm")
-    place = config.backbone.model_copy(update={"dtype": "float8"})  # type: ignore[union-attr] # it has a backbone
-    with pytest.raises(ValueError, match="dtype 'float8' does not go with adapter_on: slots"):
-        load_encoder(config.model_copy(update={"backbone": place}), "cpu")  # type: ignore[arg-type]

@@ -14,12 +14,11 @@ import torch
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.pooled import PooledEncoder
-from diffretriever.encoders.preparer import from_arrow, to_arrow
 from diffretriever.encoders.readout import unit
 from diffretriever.encoders.tokens import TokensEncoder, clustered
 from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.retriever import BackboneConfig, TextConfig, TokensRetriever
-from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, Make
+from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
 
 LONG = TEXTS[-1]
 
@@ -95,13 +94,6 @@ def test_passages_are_clustered_and_queries_are_not(make: Make[TokensEncoder]) -
     assert_near(own_CH, unit(clustered(tokens_NH, 4)))
 
 
-def test_sides_may_share_a_batch(make: Make[TokensEncoder]) -> None:
-    encoder = make("bert", clusters=2)
-    texts = [*encoder.preparer.prepare_queries([LONG]), *encoder.preparer.prepare_passages([""], [LONG])]
-    found = encoder.encode(from_arrow(to_arrow(texts)))
-    assert np.diff(found.offsets).tolist() == [len(texts[0].input_ids), 2]
-
-
 @pytest.mark.parametrize("most", [1, 2, 5, 11])
 def test_clusters_are_wards(most: int) -> None:
     tokens_NH = unit(torch.randn(12, 6, generator=torch.Generator().manual_seed(most)))
@@ -138,13 +130,3 @@ def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> 
     found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
     assert np.diff(found.offsets).tolist() == [2, 1]
     assert not_finite(found).tolist() == [1]
-
-
-@pytest.mark.parametrize("family", ["dream", "bert"])
-def test_limits_count_what_has_a_vector(family: str, make: Make[TokensEncoder]) -> None:
-    text = TextConfig(max_query_tokens=7, max_passage_tokens=9, length_semantics="total")
-    encoder = make(family, text=text, query_prefix="river ")
-    query, passage = encoder.encode_queries([HUGE]), passages(encoder, HUGE)
-    assert len(query.vectors_MH) == encoder.config.max_vectors("query") == 7
-    assert len(passage.vectors_MH) == encoder.config.max_vectors("passage") == 9
-    assert (query.n_tokens.tolist(), passage.n_tokens.tolist()) == ([7], [9])

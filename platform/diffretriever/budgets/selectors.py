@@ -51,14 +51,7 @@ class Selector(ABC):
 
     @abstractmethod
     def choose(self, features: Mapping[str, float]) -> int:
-        """Return K_q, one of `budgets`.
-
-        Args:
-            features: of the query, at least those named by `self.features`; what `features_of` returns.
-
-        Raises:
-            ValueError: a feature is missing.
-        """
+        """Return K_q, one of `budgets`; a feature of `self.features` that is missing is a `ValueError`."""
 
 
 class FixedSelector(Selector):
@@ -103,24 +96,29 @@ class LearnedSelector(Selector):
     """Chooses the budget whose predicted value, less what its slots cost, is highest: a fitted selector."""
 
     def __init__(self, artefact: LearnedSelectorArtefact) -> None:
-        self._artefact = artefact
         self.name, self.budgets = f"learned λ={artefact.cost:g}", artefact.budgets
         self.features = tuple(feature.name for feature in artefact.features)
+        ends = [(f.centre, f.scale, f.low, f.high) for f in artefact.features]
+        centre_F, scale_F, low_F, high_F = np.array(ends, np.float64).reshape(-1, 4).T
+        self._model = LinearModel(
+            budgets=artefact.budgets,
+            intercepts_A=np.array(artefact.intercepts),
+            coefficients_AF=np.array(artefact.coefficients),
+            centre_F=centre_F,
+            scale_F=scale_F,
+            low_F=low_F,
+            high_F=high_F,
+            cost=artefact.cost,
+            penalty=artefact.penalty,
+        )
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the K_q of the highest predicted value less λ·K_q; of equals the smallest.
 
         Features beyond those of training count as its nearest end: a line predicts nothing for longer queries.
         """
-        artefact = self._artefact
-        standard = [
-            (min(max(_feature_value(features, f.name), f.low), f.high) - f.centre) / f.scale for f in artefact.features
-        ]
-        scores = {
-            budget: intercept + sum(c * x for c, x in zip(row, standard, strict=True)) - artefact.cost * budget
-            for budget, intercept, row in zip(artefact.budgets, artefact.intercepts, artefact.coefficients, strict=True)
-        }
-        return max(scores, key=lambda budget: (scores[budget], -budget))
+        row_F = np.array([_feature_value(features, name) for name in self.features])
+        return self.budgets[int(self._model.choose(row_F[None])[0])]
 
 
 def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAULT_BUDGETS) -> Selector:
@@ -151,11 +149,7 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
 
 
 def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
-    """Read the JSON of a fitted selector.
-
-    Raises:
-        ValueError: it is malformed, or names a feature that does not exist; the message names the file.
-    """
+    """Read the JSON of a fitted selector; a malformed file or an unknown feature is a `ValueError` with its name."""
     artefact = read_model(path, LearnedSelectorArtefact, "give a selector that jobs/fit_selector.py has fitted")
     try:
         check_names(feature.name for feature in artefact.features)
@@ -266,11 +260,7 @@ def _fit(
 
 
 def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (training, test) as int64 positions, five times; every query is in one test part.
-
-    The parts are drawn with a fixed seed, so equal sets of queries are always divided alike. A single query is its own
-    training part: there is nothing to divide.
-    """
+    """Yield (training, test) as int64 positions, five times; every query is in one test part. The seed is fixed."""
     if n_queries == 1:
         yield np.zeros(1, np.int64), np.zeros(1, np.int64)
         return

@@ -120,10 +120,9 @@ class Submitted:
 
 
 class Encoder(ABC):
-    """Texts to representations. A text's result does not depend on its batch.
+    """Texts to representations. A text's result does not depend on its batch, and several threads may encode at once.
 
-    Several threads may encode at once: a lock gives the device one batch at a time. An encoder has two halves:
-    `encode_batch` for the device, and `represent`, which may do without it.
+    An encoder has two halves: `encode_batch` for the device, and `represent`, which may do without it.
     """
 
     is_packed = False
@@ -194,17 +193,15 @@ class Encoder(ABC):
         budgets: Sequence[int] = (),
         on_progress: Callable[[int], object] | None = None,
     ) -> Submitted:
-        """Give the device the batches of prepared texts. Most results are made by then; the last ones wait.
+        """Give the device the batches of prepared texts; `result` of the returned object waits for the last ones.
 
-        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on.
+        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on; no
+        memory for a single text is a `ValueError`.
 
         Args:
             texts: prepared, with the largest of `budgets`.
             budgets: of nested slots: numbers of slots to encode each text with; none: as it is prepared.
             on_progress: called with the number of texts of each batch.
-
-        Raises:
-            ValueError: the device has no memory for a single text.
         """
         lengths_N = np.array([len(text.input_ids) for text in texts], np.int64)
         launched: Launched[Any] | None
@@ -261,19 +258,11 @@ class Encoder(ABC):
         return False
 
     def compile_layers(self) -> None:
-        """Compile the model's layers; see `Backbone.compile_layers`.
-
-        Raises:
-            ValueError: this encoder's cannot be compiled.
-        """
+        """Compile the model's layers; see `Backbone.compile_layers`. Raises ValueError if it cannot."""
         self._whole_text_backbone("compiled").compile_layers()
 
     def record_passes(self) -> None:
-        """Record passes over few tokens for replay, such as those of single queries; see `Backbone.record_passes`.
-
-        Raises:
-            ValueError: this encoder's cannot be recorded.
-        """
+        """Record passes over few tokens for replay; see `Backbone.record_passes`. Raises ValueError if it cannot."""
         self._whole_text_backbone("recorded").record_passes()
 
     def _whole_text_backbone(self, what: str) -> Backbone:

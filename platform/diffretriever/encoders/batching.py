@@ -26,14 +26,9 @@ def tokens_per_batch(device: torch.device) -> int:
 
 
 def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding.
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding, or a single text.
 
-    A single text longer than the budget makes a batch of its own. Longest first, so that a batch that does not fit
-    in memory fails at once rather than at the end.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        max_tokens: budget, rows times the longest row.
+    Longest first, so that a batch that does not fit in memory fails at once rather than at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -44,15 +39,10 @@ def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.nd
 
 
 def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens`, of texts that run without pads.
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` without padding, or a single text.
 
-    A single text longer than the budget makes a batch of its own. Tensors around the pass are padded even so (ids,
-    states to be pooled, the cache of decoding): short texts that a long one would pad to more than twice the budget
-    wait for the next batch.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        max_tokens: budget of a batch.
+    Tensors around the pass are padded even so (ids, states to be pooled, the cache of decoding): short texts that a
+    long one would pad to more than twice the budget wait for the next batch.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
@@ -68,11 +58,7 @@ def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]
 def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
     """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
 
-    Shorter texts fill up a group that has fewer than `least_tokens`, because a small pass takes as long as a larger.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        least_tokens: rows times the longest row; only the last group may have fewer.
+    Shorter texts fill up a group of fewer than `least_tokens`, padded, because a small pass takes as long as a larger.
     """
     order = np.argsort(-lengths, kind="stable")
     descending = -lengths[order]

@@ -176,17 +176,33 @@ class GeneratedEncoder(BackboneEncoder):
 
     @cached_property
     def _closing(self) -> torch.Tensor:
-        """The tokens that end a text when they are predicted, bool [V] on the CPU."""
+        """The tokens that close an answer when they are predicted, bool [V] on the CPU.
+
+        These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
+        (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
+        """
         if self.config.stop != "quote":
-            return torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
-        return closing_tokens(self.backbone.vocabulary, self.backbone.vocab_size)
+            return self._table([])
+        vocabulary = self.backbone.vocabulary
+        texts = vocabulary.tokenizer.batch_decode([[token] for token in range(len(vocabulary.tokenizer))])
+        quotes = [token for token, text in enumerate(texts) if '"' in text]
+        return self._table([*quotes, vocabulary.eos_token_id, vocabulary.turn_end_id])
 
     @cached_property
     def _cut(self) -> torch.Tensor:
-        """The tokens from which on vectors are left out in the end, bool [V] on the CPU."""
+        """The tokens from which on the authors' zero-shot code leaves vectors out in the end, bool [V] on the CPU.
+
+        These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
+        """
         if self.config.stop != "cap-then-cut":
-            return torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
-        return cut_tokens(self.backbone.vocabulary, self.backbone.vocab_size)
+            return self._table([])
+        vocabulary = self.backbone.vocabulary
+        return self._table([*vocabulary.tokenizer.all_special_ids, vocabulary.quote_id])
+
+    def _table(self, tokens: list[int | None]) -> torch.Tensor:
+        table_V = torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
+        table_V[[token for token in tokens if token is not None]] = True
+        return table_V
 
 
 def _prefix_of(text: PreparedText) -> np.ndarray:
@@ -207,31 +223,3 @@ def _placed(states: Sequence[torch.Tensor], fed_BN: torch.Tensor) -> torch.Tenso
     for step in range(1, len(states)):
         hidden_BNH[(fed_BN[:, step] >= 0).to(hidden_BNH.device), step] = states[step]
     return hidden_BNH
-
-
-def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens that close an answer, before they are fed.
-
-    These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
-    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
-    """
-    tokenizer = vocabulary.tokenizer
-    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    quotes = [token for token, text in enumerate(texts) if '"' in text]
-    ends = [token for token in (vocabulary.eos_token_id, vocabulary.turn_end_id) if token is not None]
-    return _table([*quotes, *ends], vocab_size)
-
-
-def cut_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens from which on the authors' zero-shot code leaves vectors out, after all are fed.
-
-    These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
-    """
-    quote = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
-    return _table([*vocabulary.tokenizer.all_special_ids, *quote], vocab_size)
-
-
-def _table(tokens: list[int], vocab_size: int) -> torch.Tensor:
-    table_V = torch.zeros(vocab_size, dtype=torch.bool)
-    table_V[tokens] = True
-    return table_V
