@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.encoders import load_encoder, load_preparer
+from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.schemas.retriever import ContentWordsConfig
 from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.trainable import TrainableEncoder
 from tests.encoders.test_multi_step import confidence_of, count_of
@@ -125,23 +124,3 @@ def test_a_trained_adapter_gives_in_searches_what_training_sees(
     at_once = TrainableEncoder(type(loaded)(one_pass, loaded.backbone, loaded.preparer))
     with torch.no_grad():
         assert not torch.allclose(at_once.encode_batch(texts).vectors_BKH, seen.vectors_BKH, atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": 1}, "trained with steps 2; the retriever runs with 1"),
-        ({"schedule": "time-grid"}, "trained with schedule even; the retriever runs with time-grid"),
-        ({"confidence": "max-probability"}, "trained with confidence entropy; .* runs with max-probability"),
-    ],
-)
-def test_other_passes_than_trained_are_a_warning(
-    changes: dict[str, object], message: str, folder_of: FolderOf, tmp_path: Path
-) -> None:
-    retriever = config_of("masked-llada-2step", folder_of)
-    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
-    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
-    fitting = retriever.model_copy(update={"backbone": place})
-    load_preparer(fitting.model_copy(update={"content_words": ContentWordsConfig(subwords=True)}))
-    with pytest.warns(UserWarning, match=message):
-        load_preparer(fitting.model_copy(update=changes))
