@@ -28,6 +28,7 @@ from diffretriever.serving.opening import open_encoder, open_index, open_prepare
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
 MARKER = "it-ran"
+_LOAD = "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
 
 
 @pytest.fixture(autouse=True)
@@ -41,20 +42,16 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A model's folder with a projection and a module that leaves a marker, which Python would find by name, too."""
     folder = published("bert", tmp_path, "mean", dense=True)
     code = f"from pathlib import Path\nPath({str(tmp_path / MARKER)!r}).touch()\n"
-    code += (
-        "import torch\n\nclass Same(torch.nn.Module):\n    def forward(self, features):\n        return features\n\n"
-    )
-    code += "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
-    (folder / "hostile.py").write_text(code)
+    (folder / "hostile.py").write_text(f"{code}from torch.nn import Identity\n\nclass Same(Identity):\n{_LOAD}")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(folder)
     yield folder
     sys.modules.pop("hostile", None)
 
 
-def add_module(folder: Path, path: str = "", type_: str = "hostile.Same") -> None:
+def add_module(folder: Path) -> None:
     modules = json.loads((folder / "modules.json").read_text())
-    modules.append({"idx": len(modules), "name": "added", "path": path, "type": type_})
+    modules.append({"idx": len(modules), "name": "added", "path": "", "type": "hostile.Same"})
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -78,10 +75,6 @@ def activation(folder: Path) -> None:
     change_json(folder / "2_Dense" / "config.json", activation_function="hostile.Same")
 
 
-def kernel_in_config(folder: Path) -> None:
-    change_json(folder / "config.json", attn_implementation="somebody/kernel")
-
-
 def kernel_in_settings(folder: Path) -> None:
     change_json(folder / "sentence_bert_config.json", model_args={"attn_implementation": {"text": "a/kernel"}})
 
@@ -93,13 +86,19 @@ def adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
+def module_outside(folder: Path) -> None:
+    shutil.move(folder / "2_Dense", folder.parent / "2_Dense")
+    file = folder / "modules.json"
+    file.write_text(file.read_text().replace("2_Dense", "../2_Dense"))
+
+
 CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "class in auto_map": (map_class, "Python code of its own repository"),
     "tokenizer in auto_map": (map_tokenizer, None),
     "trust in the library's settings": (trust_in_settings, "Python code of its own repository"),
     "module in modules.json": (add_module, r"Python code of its own repository \(hostile\.Same\)"),
+    "module outside": (module_outside, "lies outside of the model's folder"),
     "activation": (activation, None),
-    "kernel in the config": (kernel_in_config, "attn_implementation: somebody/kernel"),
     "kernel in the settings": (kernel_in_settings, "a/kernel"),
     "base of an adapter": (adapter, "contains an adapter"),
 }

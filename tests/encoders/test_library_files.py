@@ -27,8 +27,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def digest_of(folder: Path) -> str:
-    vectors = "token" if (folder / "artifact.metadata").exists() else "single"
-    config = LibraryRetriever(backbone=BackboneConfig(source=str(folder)), vectors=vectors)
+    config = LibraryRetriever(backbone=BackboneConfig(source=str(folder)))
     return LibraryFiles.open(config, weights=True).digest(code=False)
 
 

@@ -180,32 +180,15 @@ class LibraryEncoder(Encoder):
             config = config.model_copy(update={"similarity": "cosine" if normalises else named})
         return cls(config, model, preparer, files.digest(code=config.remote_code))
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """Encode one batch by one forward pass through the library's modules.
-
-        Returns:
-            Vectors, float16 [M, H]; their largest component before rounding; counts of vectors [B].
-        """
+    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
+        """Encode one batch by one pass through the library's modules: vectors, float16 [M, H], and their counts [B]."""
         vectors_MH, counts_B = self.vectors(texts)
-        if self.config.similarity == "cosine":
-            return to_host(unit_float16(vectors_MH)), torch.zeros(()), counts_B
-        largest = to_host(vectors_MH.abs().max()) if len(vectors_MH) else torch.zeros(())
-        return to_host(vectors_MH.to(torch.float16)), largest, counts_B
+        rounded_MH = unit_float16(vectors_MH) if self.config.similarity == "cosine" else vectors_MH.to(torch.float16)
+        return to_host(rounded_MH), counts_B
 
-    def represent(
-        self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, np.ndarray]
-    ) -> Representations:
-        """See the base class.
-
-        Raises:
-            ValueError: a component does not fit into float16.
-        """
-        vectors_MH, largest, counts_B = computed
-        if not float(largest) <= torch.finfo(torch.float16).max:
-            raise ValueError(
-                f"a vector has the component {float(largest):g}, which float16, the form at rest, cannot hold: "
-                "use similarity: cosine"
-            )
+    def represent(self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, np.ndarray]) -> Representations:
+        """See the base class."""
+        vectors_MH, counts_B = computed
         return Representations.of_vectors(vectors_MH.numpy(), counts_B, [text.n_tokens for text in texts])
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
@@ -149,7 +149,11 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
     if not file.is_file():
         return ()
     with understood(file, "fetch the model again"):
-        return tuple(Module(str(each["type"]), folder / each["path"]) for each in json.loads(file.read_text("utf-8")))
+        entries = json.loads(file.read_text("utf-8"))
+        for path in (PurePosixPath(entry["path"]) for entry in entries):
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
+        return tuple(Module(str(entry["type"]), folder / entry["path"]) for entry in entries)
 
 
 def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
