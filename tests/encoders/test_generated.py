@@ -7,33 +7,19 @@ of some of the texts becomes a closing one there. Legend: M vectors of a text, H
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders import load_encoder
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.representations import Representations
-from diffretriever.schemas.retriever import BackboneConfig, ContentWordsConfig, GeneratedRetriever
-from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, impacts
+from diffretriever.schemas.retriever import ContentWordsConfig
+from tests.encoders.encoder_cases import TEXTS, Make, assert_close, impacts
 
 N = 6
 ENDS = {"qwen2": "<|im_end|>", "llama3": "<|eot_id|>"}
-
-
-@pytest.fixture(scope="session")
-def make_generated(folder_of: FolderOf) -> Make[GeneratedEncoder]:
-    """An encoder of its own, so that its weights may be changed."""
-
-    def make(backbone: str, **fields: Any) -> GeneratedEncoder:
-        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
-        found = load_encoder(GeneratedRetriever(backbone=place, **fields), "cpu")
-        assert isinstance(found, GeneratedEncoder)
-        return found
-
-    return make
 
 
 class Plain(NamedTuple):

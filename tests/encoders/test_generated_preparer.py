@@ -100,12 +100,6 @@ def test_the_bare_variant(family: str, folder_of: FolderOf) -> None:
     assert_close(both.take(np.array([1])), encoder.encode([nothing]))
 
 
-def test_bidirectional_backbones_are_refused(folder_of: FolderOf) -> None:
-    for name, said in (("dream", "Dream"), ("llada", "llada"), ("bert", "bert")):
-        with pytest.raises(ValueError, match=f"family '{said}' is not causal"):
-            load_encoder(config_of(folder_of(name)), "cpu")
-
-
 def copied(folder: Path, where: Path, **changes: object) -> Path:
     copy = Path(shutil.copytree(folder, where / "copy"))
     config = json.loads((copy / "config.json").read_text()) | changes

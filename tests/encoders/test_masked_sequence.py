@@ -5,8 +5,6 @@ Legend: L length, K slots, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
@@ -25,57 +23,26 @@ ASKS = {
 STARTS = {1: 'The word is "', 4: 'The words are "'}
 
 
-class Template(NamedTuple):
-    """A family's chat form as its model card prints it, and its tokens after the slots."""
-
-    system: str
-    user: str
-    turn_end: str
-    assistant: str
-    mask: str
-    end: str
+BEFORE = (
+    f"<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n{SYSTEM}<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n"
+)
+AFTER = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+"""LLaDA's chat form around the user's message, as its model card prints it."""
+TAILS = {0: "", 1: "<|endoftext|>", 3: '"<|eot_id|><|endoftext|>'}
 
 
-TEMPLATES = {
-    "dream": Template(
-        "<|im_start|>system\n",
-        "\n<|im_start|>user\n",
-        "<|im_end|>",
-        "\n<|im_start|>assistant\n",
-        "<|mask|>",
-        "<|endoftext|>",
-    ),
-    "llada": Template(
-        "<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n",
-        "<|start_header_id|>user<|end_header_id|>\n\n",
-        "<|eot_id|>",
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        "<|mdm_mask|>",
-        "<|endoftext|>",
-    ),
-}
-
-
-def by_hand(encoder: MaskedEncoder, side: str, slots: int, tail: int = 3, text: str = TEXT) -> list[int]:
-    form = TEMPLATES["llada" if encoder.backbone.family == "llada" else "dream"]
-    ask, start = ASKS[slots].format(side=side), STARTS[slots]
-    left = f'{form.system}{SYSTEM}{form.turn_end}{form.user}{side.capitalize()}: "'
-    right = f'". {ask}{form.turn_end}{form.assistant}{start}'
-    ends = {0: "", 1: form.end, 3: f'"{form.turn_end}{form.end}'}[tail]
-    parts = (left, text, right, form.mask * slots, ends)
+def by_hand(encoder: MaskedEncoder, side: str, slots: int, tail: int = 3) -> list[int]:
+    left = f'{BEFORE}{side.capitalize()}: "'
+    right = f'". {ASKS[slots].format(side=side)}{AFTER}{STARTS[slots]}'
+    parts = (left, TEXT, right, "<|mdm_mask|>" * slots, TAILS[tail])
     tokenizer = encoder.backbone.vocabulary.tokenizer
     return [i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
 
 
-@pytest.fixture(params=TEMPLATES)
-def family(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.mark.parametrize(("slots", "tail"), [(1, 0), (4, 1), (4, 3)])
-def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, tail_length=tail, budget=Budget(slots, 5 - slots))
+def test_the_sequence(slots: int, tail: int, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("llada", tail_length=tail, budget=Budget(slots, 5 - slots))
     assert sequences(encoder, [TEXT]) == [by_hand(encoder, "query", slots, tail)]
     passage = encoder.preparer.prepare_passages([""], [TEXT])[0]
     assert passage.input_ids.tolist() == by_hand(encoder, "passage", 5 - slots, tail)
@@ -86,8 +53,8 @@ def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[Mask
 
 
 @pytest.mark.parametrize(("tail", "offset"), [(0, 0), (3, -1)])
-def test_what_is_read_where(family: str, tail: int, offset: int, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, tail_length=tail, read_offset=offset, budget=Budget(4, 4))
+def test_what_is_read_where(tail: int, offset: int, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("llada", tail_length=tail, read_offset=offset, budget=Budget(4, 4))
     ids = torch.tensor([by_hand(encoder, "query", 4, tail)])
     first = ids.shape[1] - tail - 4
     with torch.inference_mode():

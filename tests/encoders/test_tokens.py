@@ -12,28 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders import load_encoder
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.readout import unit
 from diffretriever.encoders.tokens import TokensEncoder, clustered
 from diffretriever.representations import Representations, not_finite
-from diffretriever.schemas.retriever import BackboneConfig, TextConfig, TokensRetriever
-from tests.encoders.encoder_cases import TEXTS, FolderOf, Make
+from diffretriever.schemas.retriever import TextConfig
+from tests.encoders.encoder_cases import TEXTS, Make
 
 LONG = TEXTS[-1]
-
-
-@pytest.fixture
-def make(folder_of: FolderOf) -> Make[TokensEncoder]:
-    """An encoder with a config of its own."""
-
-    def made(backbone: str, **fields: Any) -> TokensEncoder:
-        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
-        found = load_encoder(TokensRetriever(backbone=place, **fields), "cpu")
-        assert isinstance(found, TokensEncoder)
-        return found
-
-    return made
 
 
 def passages(encoder: TokensEncoder | PooledEncoder, *texts: str) -> Representations:
@@ -53,8 +39,8 @@ def assert_near(found: np.ndarray, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen2"])
-def test_a_vector_for_each_token(family: str, make: Make[TokensEncoder]) -> None:
-    encoder = make(family)
+def test_a_vector_for_each_token(family: str, make_tokens: Make[TokensEncoder]) -> None:
+    encoder = make_tokens(family)
     for text in TEXTS:
         states_LH = states_of(encoder, text)
         assert_near(passages(encoder, text).vectors_MH, unit(states_LH))
@@ -65,10 +51,10 @@ def test_a_vector_for_each_token(family: str, make: Make[TokensEncoder]) -> None
 
 @pytest.mark.parametrize("clusters", [None, 3])
 def test_the_share_of_the_mean(
-    clusters: int | None, make: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
+    clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
 ) -> None:
     text = TextConfig(length_semantics="total")
-    plain, mixed = (make("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
+    plain, mixed = (make_tokens("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
     mean_MH = passages(make_pooled("bert", text=text), *TEXTS).vectors_MH.astype(np.float32)
     before, after = passages(plain, *TEXTS), passages(mixed, *TEXTS)
     np.testing.assert_array_equal(after.offsets, before.offsets)
@@ -79,8 +65,8 @@ def test_the_share_of_the_mean(
     assert np.abs(query - plain.encode_queries(["honey"]).vectors_MH).max() > 1e-2, "queries have it too"
 
 
-def test_passages_are_clustered_and_queries_are_not(make: Make[TokensEncoder]) -> None:
-    plain, few = make("bert"), make("bert", clusters=4)
+def test_passages_are_clustered_and_queries_are_not(make_tokens: Make[TokensEncoder]) -> None:
+    plain, few = make_tokens("bert"), make_tokens("bert", clusters=4)
     whole, stored = passages(plain, *TEXTS), passages(few, *TEXTS)
     lengths = np.diff(whole.offsets)
     assert lengths.max() > 4
@@ -117,8 +103,8 @@ def by_hand(tokens_NH: np.ndarray, most: int) -> list[list[int]]:
     return groups
 
 
-def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> None:
-    encoder = make("bert", clusters=2)
+def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncoder]) -> None:
+    encoder = make_tokens("bert", clusters=2)
     read = encoder._read
 
     def damaged(texts: Any) -> Any:

@@ -24,5 +24,5 @@ def test_a_few_steps(case: str, folder_of: FolderOf) -> None:
     assert session.manifest.trainable == sum(p.numel() for p in trainable_parameters(backbone).values())
     first, last = (sum(m.loss for m in part) / 3 for part in (metrics[:3], metrics[-3:]))
     assert last < 0.9 * first, [m.loss for m in metrics]
-    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.modes)
+    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.config.modes)
     assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 and m.utilisation > 0 for m in metrics)

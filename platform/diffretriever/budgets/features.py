@@ -81,15 +81,15 @@ class Feature:
     needs_frequencies: bool = False
     needs_slots: int = 0
 
-    def can_be_computed(self, query: QueryText) -> bool:
-        """Return whether the query has all that the feature needs."""
-        has_frequencies = query.frequencies is not None
-        return (has_frequencies or not self.needs_frequencies) and query.encoded_slots >= self.needs_slots
-
 
 def features_of(query: QueryText) -> dict[str, float]:
     """Return every feature that can be computed of `query`, by name in the order of `FEATURES`."""
-    return {name: feature.compute(query) for name, feature in FEATURES.items() if feature.can_be_computed(query)}
+    has_frequencies = query.frequencies is not None
+    return {
+        name: feature.compute(query)
+        for name, feature in FEATURES.items()
+        if feature.needs_slots <= query.encoded_slots and (has_frequencies or not feature.needs_frequencies)
+    }
 
 
 def count_documents(texts: Iterable[str]) -> DocumentFrequencies:

@@ -73,9 +73,8 @@ class RuleSelector(Selector):
     """A slot for every four subwords, from 2 for the shortest queries to 8 for the longest.
 
     The paper gives the two ends: the best K_q rises "from approximately 2 for the shortest queries to approximately 8
-    for the longest". That four subwords make a slot in between is our reading: 8 subwords, a typical web query, get 2,
-    16 get 4, and from 32 on it is 8. The allowed budget nearest on a scale of ratios is taken, of two the smaller, so
-    the choice never falls with length.
+    for the longest". The slope in between is ours. The allowed budget nearest on a scale of ratios is taken, of two the
+    smaller.
     """
 
     name, features = "rule", ("length",)
@@ -194,9 +193,9 @@ class LinearModel:
 def fit(features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], cost: float) -> LinearModel:
     """Fit a selector that is the best fixed budget unless the features surely improve on it.
 
-    Each penalty is tried by cross-validation: what the fitted selector gains, value less λ·K_q, over the budget that is
-    best on the same training queries. The penalty that gains most is taken if its gain is above 0 by two standard
-    errors; otherwise all coefficients are 0, and the choice is the budget with the best mean.
+    Cross-validation measures the gain of each penalty, in value less λ·K_q, over the budget that is best on the same
+    training queries. The best penalty is taken if its gain is above 0 by two standard errors. Otherwise all
+    coefficients are 0.
 
     Args:
         features_QF: float64 [Q, F], finite.

@@ -23,7 +23,6 @@ from diffretriever.encoders.batching import packed_batches, token_budget_batches
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.progress import Progress
 from diffretriever.representations import Representations, refuse_queries
-from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
 
@@ -162,11 +161,6 @@ class Encoder(ABC):
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Any]:
         """Encode one batch as `encode_batch` does, once for each of several numbers of nested slots."""
         raise AssertionError("only nested slots have several budgets")
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this encoder's representations support."""
-        return self.config.modes
 
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
         """Represent queries, each with its own K_q where `budgets` is given.

@@ -52,12 +52,7 @@ class TokensEncoder(BackboneEncoder):
         return TokensPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Encode one batch by one forward pass.
-
-        Returns:
-            Vectors [M, H], float16 before they are clustered; counts of tokens [B]; of texts to be clustered, means
-            [B, H].
-        """
+        """Return vectors, float16 [M, H], counts of tokens [B], and of texts to be clustered, means [B, H]."""
         with torch.inference_mode():
             hidden_BLH, own_BL = self._read(texts)
             means_BH = None
