@@ -126,9 +126,9 @@ class RayConfig(EncoderActors):
     gpus_per_encoder: NonNegativeFloat | None = None
     """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any, else 0. With
     `autoscale`, required for a model while no GPU is alive."""
-    tokens_per_batch: PositiveInt | Literal["auto"] = "auto"
-    """Tokens, padding included, of one batch; `auto`: 2048 on a CPU; on a GPU as many as fit in four fifths of its free
-    memory, by two passes over synthetic texts, 1024 to 16384. If memory runs out, an encoder continues with half."""
+    tokens_per_batch: PositiveInt | None = None
+    """Tokens, padding included, of one batch; default: 2048 on a CPU, 16384 on a GPU. If memory runs out, an encoder
+    continues with half."""
     compiled: bool = False
     """Compile the layers of a masked, pooled or tokens retriever's model (torch.compile): fewer and larger kernels. It
     needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the

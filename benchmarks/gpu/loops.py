@@ -148,7 +148,6 @@ def bare(folder: str, device: str, passages: int, words: int, slots: int) -> Fig
     from diffretriever.encoders import load_encoder
 
     encoder = load_encoder(retriever_of("masked", Path(folder), budget=f"q{slots}p{slots}"), device)
-    encoder.fit_batches("auto")
     texts = encoder.preparer.prepare_passages([""] * passages, written_texts(passages, words))
     encoder.encode(texts[: max(1, passages // 4)])
     start = time.perf_counter()

@@ -28,15 +28,7 @@ def offsets_of(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def rows_of(offsets: np.ndarray, chosen_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the values of chosen texts are, one text after the other, and the offsets into those.
-
-    Args:
-        offsets: int64 [T + 1].
-        chosen_C: integers [C], texts in any order.
-
-    Returns:
-        int64 [their number of values], and int64 [C + 1].
-    """
+    """Return the rows of the chosen texts' values, text after text, and the offsets into these, int64 [C + 1]."""
     counts_C = np.diff(offsets)[chosen_C]
     own_offsets = offsets_of(counts_C)
     return np.repeat(offsets[:-1][chosen_C] - own_offsets[:-1], counts_C) + np.arange(own_offsets[-1]), own_offsets
@@ -55,21 +47,12 @@ def within(numbers: np.ndarray, end: int) -> bool:
 
 
 def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
-    """Cut texts into runs with at most so many values together, or of one text that has more.
-
-    Args:
-        offsets: int64 [T + 1].
-        most: at least 1.
-    """
+    """Cut texts into runs with at most `most` values together, or of one text that has more."""
     first, count = 0, len(offsets) - 1
     while first < count:
         fitting = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
         yield slice(first, max(first + 1, fitting))
         first = max(first + 1, fitting)
-
-
-_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
-"""Bits of the two infinities of fp16; those of NaN are above them, those of all other numbers of a sign below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +245,5 @@ def _all_finite(values_N: np.ndarray) -> bool:
     """Return whether all of float16 or float32 [N, ...] are finite."""
     if values_N.dtype != np.float16:
         return bool(np.isfinite(values_N).all())
-    # numpy widens halves one by one to look at them: the largest of their bits takes a tenth of the time.
-    bits_N = values_N.view(np.uint16)
-    return bool(values_N.view(np.int16).max(initial=0) < _INFINITY and bits_N.max(initial=0) < _NEGATIVE_INFINITY)
+    # All exponent bits are set in NaN and infinity alone; numpy's isfinite is ten times as slow for fp16.
+    return bool((values_N.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)

@@ -22,13 +22,6 @@ def test_known_values() -> None:
     assert found == {"length": 4.0, "entropy": 1.5, "content_words": 3.0}
 
 
-def test_queries_of_the_same_counts_tie_exactly() -> None:
-    entropies = {
-        features_of(QueryText("", ids))["entropy"] for ids in ((1, 1, 1, 2, 3), (9, 8, 7, 7, 7), (4, 5, 4, 6, 4))
-    }
-    assert len(entropies) == 1
-
-
 def test_idf_by_hand() -> None:
     frequencies = DocumentFrequencies(7, {"heat": 0, "slab": 1, "the": 7})
     query = QueryText("Heat, the SLAB! slab unseen", (1,), frequencies, FirstSlots(0.75, 0.5, 0.25))

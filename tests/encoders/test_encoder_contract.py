@@ -14,7 +14,6 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.representations import Representations
 from tests.encoders.encoder_cases import (
-    CASES,
     PACKED,
     TEXTS,
     FolderOf,
@@ -39,12 +38,6 @@ def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], E
     assert_close(encoded(packed), encoded(padded))
     budgets = [1] * (len(TEXTS) - 3) + [2, 1, 2] if "masked" in case else None
     assert_close(packed.encode_queries(TEXTS, budgets), padded.encode_queries(TEXTS, budgets))
-
-
-def test_results_come_in_the_order_of_the_texts(encoder: Encoder) -> None:
-    order = np.random.default_rng(0).permutation(len(TEXTS))
-    shuffled = encoder.encode_queries([TEXTS[i] for i in order])
-    assert_close(shuffled, encoded(encoder).take(order))
 
 
 def test_a_second_call_gives_the_same_bits(encoder: Encoder) -> None:
@@ -90,7 +83,7 @@ def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder) -> None
         assert (np.diff(ids) > 0).all()
         assert (weights > 0).all()
         assert set(ids.tolist()) <= set(text.content_ids.tolist())
-    assert (len(found.impact_ids) > 0) == ("sparse" in encoder.modes)
+    assert (len(found.impact_ids) > 0) == ("sparse" in encoder.config.modes)
 
 
 def test_slot_tokens_are_content_words_of_the_text(masked: MaskedEncoder) -> None:
@@ -121,12 +114,9 @@ def test_texts_without_words_have_vectors_and_no_impacts(encoder: Encoder) -> No
     assert (found.slot_tokens == -1).all()
 
 
-def test_titles_and_texts_are_pairs(encoder: Encoder) -> None:
-    with pytest.raises(ValueError, match="longer"):
-        encoder.encode_passages(["one"], ["a", "b"])
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if "-compiled" not in case])
+@pytest.mark.parametrize(
+    "case", ["masked-dream", "masked-bert-pooling", "pooled-llada", "tokens-qwen2", "installed-bert"]
+)
 @pytest.mark.usefixtures("own_package")
 def test_recorded_passes_change_nothing(case: str, encoder_of: Callable[[str], Encoder], folder_of: FolderOf) -> None:
     recorded = load_case(case, folder_of)

@@ -87,14 +87,6 @@ def assert_within_one_ulp(found: np.ndarray, expected: np.ndarray) -> None:
     assert (distance <= np.maximum(step, 1e-6)).all()
 
 
-def test_the_golden_files_are_small_and_say_something() -> None:
-    assert sorted(file.stem for file in GOLDEN.iterdir()) == sorted(NAMES)
-    assert sum(file.stat().st_size for file in GOLDEN.iterdir()) < 50_000
-    for name in NAMES:
-        with np.load(GOLDEN / f"{name}.npz") as golden:
-            assert (len(golden["passage.impact_ids"]) > 4) == name.startswith("masked")
-
-
 def regenerate() -> None:
     """Write the files anew."""
     torch.set_num_threads(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,10 +14,10 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from diffretriever.consent import VARIABLE
 from diffretriever.encoders import library_files, load_encoder, load_preparer
-from diffretriever.encoders.library_files import LibraryFiles, read_modules
+from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.files import write_bytes
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
-from tests.encoders.library_cases import TEXTS, change_json, encoder_of, late_interaction, published
+from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
 
 @pytest.fixture
@@ -28,7 +27,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def digest_of(folder: Path) -> str:
-    return LibraryFiles(folder, read_modules(folder), {}).digest(code=False)
+    config = LibraryRetriever(backbone=BackboneConfig(source=str(folder)))
+    return LibraryFiles.open(config, weights=True).digest(code=False)
 
 
 def test_pooling_is_that_of_modules_json(model: Path) -> None:
@@ -50,15 +50,6 @@ def test_models_for_chats_are_refused(model: Path) -> None:
         encoder_of(model)
 
 
-def test_case_and_length_are_those_of_the_librarys_file(model: Path) -> None:
-    settings = {"max_seq_length": 7, "do_lower_case": True}
-    (model / "sentence_bert_config.json").write_text(json.dumps(settings))
-    encoder = encoder_of(model)
-    upper, lower = encoder.preparer.prepare_queries(["RIVER " * 20, "river " * 20])
-    assert upper.input_ids.tolist() == lower.input_ids.tolist()
-    assert len(upper.input_ids) == 7
-
-
 def test_the_digest_is_that_of_what_the_model_uses(model: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(model, tmp_path / "copy"))
     assert digest_of(copy) == digest_of(model) == encoder_of(model).facts.weights
@@ -72,13 +63,6 @@ def test_the_digest_is_that_of_what_the_model_uses(model: Path, tmp_path: Path) 
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     digests.add(digest_of(copy))
     assert len(digests) == 6
-
-
-def test_markers_of_a_late_interaction_model_count_in_its_digest(tmp_path: Path) -> None:
-    folder = late_interaction("stanford", tmp_path)
-    before = digest_of(folder)
-    change_json(folder / "artifact.metadata", doc_maxlen=13)
-    assert digest_of(folder) != before
 
 
 def test_a_model_on_an_object_store_is_the_same_one(
@@ -110,6 +94,7 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
     (model / "pytorch_model.bin").write_text("")
     (model / "onnx").mkdir()
     (model / "onnx" / "model.safetensors").write_text("")
+    (model / "onnx" / "config.json").write_text("{}")
     cache = tmp_path / "0123abc"
 
     def fetch(source: str, *, revision: str | None, allow_patterns: list[str], **options: Any) -> str:

@@ -73,24 +73,6 @@ def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeyp
         load_retriever("sentence-transformer/x")
 
 
-def test_prompts_and_length_are_the_models(model: Path) -> None:
-    ours, theirs = retriever(model), library(model)
-    for texts in (TEXTS, [LONG]):
-        for found, expected in (
-            (ours.encode_queries(texts), theirs.encode_query(texts)),
-            (ours.encode_passages(texts), theirs.encode_document(texts)),
-        ):
-            unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-            np.testing.assert_allclose(found.vectors_MH.astype(np.float32), unit, atol=1e-3, rtol=0)
-
-
-def test_a_model_may_read_more_than_other_retrievers(tmp_path: Path) -> None:
-    model = published("mistral", tmp_path, "mean")
-    change_json(model / "config.json", max_position_embeddings=2048)
-    change_json(model / "sentence_bert_config.json", max_seq_length=900)
-    assert retriever(model).encode_queries([LONG]).n_tokens.tolist() == [900]
-
-
 @pytest.mark.parametrize(
     ("named", "normalised", "expected"),
     [(None, False, "cosine"), ("cosine", False, "cosine"), ("dot", False, "dot"), ("dot", True, "cosine")],

@@ -75,18 +75,3 @@ def test_a_preset_encodes_with_another_folder_in_its_place(
         assert np.isfinite(found.vectors_MH).all()
     lengths = np.linalg.norm(queries.vectors_MH.astype(np.float32), axis=1)
     assert np.allclose(lengths, 1, atol=1e-3) == (config.similarity == "cosine")
-
-
-@pytest.mark.parametrize("name", ["qwen3-embedding-0.6b", "nv-embed-v2", "gritlm-7b", "e5-mistral-7b", "gte-qwen2-7b"])
-def test_an_instruction_stands_before_queries_only(name: str, folders: dict[tuple[str, str | None], Path]) -> None:
-    config = load_retriever(name, backbone=str(folders[KIND_OF[name]]))
-    assert isinstance(config, LibraryRetriever)
-    encoder = load_encoder(config, "cpu")
-    assert isinstance(encoder, LibraryEncoder)
-    tokenizer = encoder.preparer.vocabulary.tokenizer
-    (query,) = encoder.preparer.prepare_queries(["river"])
-    (passage,) = encoder.preparer.prepare_passages([""], ["river"])
-    end = tokenizer.eos_token if config.append_eos else ""
-    assert tokenizer.decode(query.input_ids) == f"{config.query_prompt}river{end}"
-    assert tokenizer.decode(passage.input_ids) == f"{config.passage_prompt}river{end}"
-    assert "retrieve" in str(config.query_prompt)

@@ -5,8 +5,6 @@ Legend: L length, K slots, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 import pytest
 import torch
@@ -25,58 +23,26 @@ ASKS = {
 STARTS = {1: 'The word is "', 4: 'The words are "'}
 
 
-class Template(NamedTuple):
-    """A family's chat form as its model card prints it, and its tokens after the slots."""
-
-    system: str
-    user: str
-    turn_end: str
-    assistant: str
-    mask: str
-    end: str
+BEFORE = (
+    f"<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n{SYSTEM}<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n"
+)
+AFTER = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+"""LLaDA's chat form around the user's message, as its model card prints it."""
+TAILS = {0: "", 1: "<|endoftext|>", 3: '"<|eot_id|><|endoftext|>'}
 
 
-TEMPLATES = {
-    "dream": Template(
-        "<|im_start|>system\n",
-        "\n<|im_start|>user\n",
-        "<|im_end|>",
-        "\n<|im_start|>assistant\n",
-        "<|mask|>",
-        "<|endoftext|>",
-    ),
-    "llada": Template(
-        "<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n",
-        "<|start_header_id|>user<|end_header_id|>\n\n",
-        "<|eot_id|>",
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        "<|mdm_mask|>",
-        "<|endoftext|>",
-    ),
-}
-
-
-def by_hand(encoder: MaskedEncoder, side: str, slots: int, tail: int = 3, text: str = TEXT) -> list[int]:
-    form = TEMPLATES["llada" if encoder.backbone.family == "llada" else "dream"]
-    ask, start = ASKS[slots].format(side=side), STARTS[slots]
-    left = f'{form.system}{SYSTEM}{form.turn_end}{form.user}{side.capitalize()}: "'
-    right = f'". {ask}{form.turn_end}{form.assistant}{start}'
-    ends = {0: "", 1: form.end, 3: f'"{form.turn_end}{form.end}'}[tail]
-    parts = (left, text, right, form.mask * slots, ends)
+def by_hand(encoder: MaskedEncoder, side: str, slots: int, tail: int = 3) -> list[int]:
+    left = f'{BEFORE}{side.capitalize()}: "'
+    right = f'". {ASKS[slots].format(side=side)}{AFTER}{STARTS[slots]}'
+    parts = (left, TEXT, right, "<|mdm_mask|>" * slots, TAILS[tail])
     tokenizer = encoder.backbone.vocabulary.tokenizer
     return [i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
 
 
-@pytest.fixture(params=TEMPLATES)
-def family(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize("tail", [0, 1, 3])
-def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, tail_length=tail, budget=Budget(slots, 5 - slots))
+@pytest.mark.parametrize(("slots", "tail"), [(1, 0), (4, 1), (4, 3)])
+def test_the_sequence(slots: int, tail: int, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("llada", tail_length=tail, budget=Budget(slots, 5 - slots))
     assert sequences(encoder, [TEXT]) == [by_hand(encoder, "query", slots, tail)]
     passage = encoder.preparer.prepare_passages([""], [TEXT])[0]
     assert passage.input_ids.tolist() == by_hand(encoder, "passage", 5 - slots, tail)
@@ -86,18 +52,9 @@ def test_the_sequence(family: str, slots: int, tail: int, make_masked: Make[Mask
     )
 
 
-def test_the_last_token_before_the_slots_is_the_opening_quote(family: str, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, budget=Budget(4, 4))
-    (ids,) = sequences(encoder, [""])
-    assert ids == by_hand(encoder, "query", 4, text="")
-    assert [encoder.backbone.vocabulary.tokenizer.decode([ids[at]]) for at in (-8, -3)] == [' "', '"']
-    assert ids[-2:] == [encoder.backbone.vocabulary.turn_end_id, encoder.backbone.vocabulary.eos_token_id]
-
-
-@pytest.mark.parametrize("offset", [0, -1])
-@pytest.mark.parametrize("tail", [0, 1, 3])
-def test_what_is_read_where(family: str, tail: int, offset: int, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, tail_length=tail, read_offset=offset, budget=Budget(4, 4))
+@pytest.mark.parametrize(("tail", "offset"), [(0, 0), (3, -1)])
+def test_what_is_read_where(tail: int, offset: int, make_masked: Make[MaskedEncoder]) -> None:
+    encoder = make_masked("llada", tail_length=tail, read_offset=offset, budget=Budget(4, 4))
     ids = torch.tensor([by_hand(encoder, "query", 4, tail)])
     first = ids.shape[1] - tail - 4
     with torch.inference_mode():
@@ -114,26 +71,6 @@ def test_what_is_read_where(family: str, tail: int, offset: int, make_masked: Ma
     np.testing.assert_allclose(found.impact_weights, weights_V[expected], atol=1e-5)
     best_K = states.logits[0][:, sorted(words)].argmax(-1)
     assert found.slot_tokens.tolist() == [sorted(words)[i] for i in best_K]
-
-
-@pytest.mark.parametrize(
-    ("slots", "prompt", "said"),
-    [
-        (1, {}, 'Use one word to represent the query|The word is "'),
-        (2, {}, 'Use a few words to represent the query|The words are "'),
-        (1, {"variant": "few"}, 'Use a few words to represent the query|The words are "'),
-        (3, {"variant": "three", "colon": True}, 'lowercase and split them by space.|The words are: "'),
-        (4, {"variant": "one", "rewrite_numbers": True}, 'Use four words to represent the query|The words are "'),
-    ],
-)
-def test_prompt_variants_reach_the_sequence(
-    family: str, slots: int, prompt: dict[str, Any], said: str, make_masked: Make[MaskedEncoder]
-) -> None:
-    encoder = make_masked(family, prompt=PromptConfig(**prompt), budget=Budget(slots, 1))
-    text = encoder.backbone.vocabulary.tokenizer.decode(sequences(encoder, [TEXT])[0])
-    ask, start = said.split("|")
-    assert text.count(ask) == 1
-    assert start + TEMPLATES[family].mask * slots + '"' in text
 
 
 def test_the_bare_variant_has_no_words(make_masked: Make[MaskedEncoder]) -> None:

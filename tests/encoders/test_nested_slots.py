@@ -19,9 +19,7 @@ from tests.encoders.encoder_cases import PARTS, TEXTS, FolderOf, Make
 
 NESTED: dict[str, dict[str, Any]] = {
     "dream": {"prompt": {"variant": "few"}, "tail_length": 0},
-    "llada": {"prompt": {"variant": "one"}, "tail_length": 0},
     "bert": {"prompt": {"variant": "bare"}, "slot_positions": "spread"},
-    "modernbert": {"prompt": {"variant": "few"}, "slot_positions": "spread"},
 }
 
 
@@ -61,17 +59,6 @@ def test_one_encoding_gives_all_smaller_budgets(
     assert [len(cut) for cut in encoder.submit([], budgets).result().parts] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
-def test_budgets_mixed_in_a_batch(readout: dict[str, str], make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked("bert", nested_slots=True, budget=Budget(5, 5), **NESTED["bert"], **readout)
-    budgets = [1 + i % 5 for i in range(len(TEXTS))]
-    mixed = encoder.encode_queries(TEXTS, budgets)
-    for row, (text, budget) in enumerate(zip(TEXTS, budgets, strict=True)):
-        alone = encoder.encode_queries([text], [budget])
-        found_KH = mixed.vectors_MH[mixed.offsets[row] : mixed.offsets[row + 1]].astype(np.float32)
-        np.testing.assert_allclose(found_KH, alone.vectors_MH.astype(np.float32), atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -100,13 +87,3 @@ def test_an_adapter_with_fewer_slots(folder_of: FolderOf, tmp_path_factory: pyte
     assert len(encoder.encode_passages([""], ["river"]).vectors_MH) == 4
     with pytest.raises(ValueError, match="a query's budget must be at most 4, for which the adapter was trained"):
         encoder.encode_queries(["river"], [5])
-
-
-def test_parts_without_an_adapter_differ_around_the_mean(make_masked: Make[MaskedEncoder]) -> None:
-    """The only part of a text with one slot is the text, whose states slots do not reach."""
-    encoder = make_masked("bert", nested_slots=True, budget=Budget(3, 3), **NESTED["bert"], **PARTS)
-    text = "a river runs to the sea"
-    one_H = encoder.encode_queries([text], [1]).vectors_MH[0].astype(np.float32)
-    found_KH = encoder.encode_queries([text], [3]).vectors_MH.astype(np.float32)
-    assert np.abs(found_KH[0] - found_KH[1]).max() > 1e-3
-    assert (found_KH @ one_H).min() > 0.7

@@ -52,9 +52,10 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
 
 
-def test_smaller_budgets_of_nested_slots_too(masked: MaskedEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not masked.config.nested_slots:
-        pytest.skip("has none")
+def test_smaller_budgets_of_nested_slots_too(
+    encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = encoder_of("masked-bert-pooling")
     prepared = masked.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
     expected = masked.submit(prepared, [1, 2]).result().parts
     limit_memory(monkeypatch, masked, longest(masked))
@@ -71,12 +72,9 @@ def test_a_single_text_that_does_not_fit_is_named_by_its_length(
         encoder.encode_passages([""] * len(TEXTS), TEXTS)
 
 
-@pytest.mark.parametrize("case", ["masked-llada", "pooled-bert", "installed-bert"])
-def test_several_threads_at_once(
-    case: str, encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
     """As the blocks of an encoder actor are: none of them loses a text, and all learn what there is room for."""
-    encoder = encoder_of(case)
+    encoder = encoder_of("masked-dream")
     blocks = [encoder.preparer.prepare_passages([title] * len(TEXTS), TEXTS) for title in ("", "river", "honey water")]
     expected = [encoder.encode(block) for block in blocks]
     tokens = 2 * max(len(text.input_ids) for block in blocks for text in block)

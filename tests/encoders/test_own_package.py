@@ -15,11 +15,10 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder, with_commits
 from diffretriever.presets import load_retriever, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER
 from tests.encoders.example_package import METHOD, install
 
 TEXTS = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]
@@ -85,13 +84,6 @@ def test_settings_and_what_the_encoder_says_of_its_weights_are_the_fingerprint(i
     assert system_name(made) == "diffretriever-random-indexing-static-minilm"
 
 
-@pytest.mark.usefixtures("own_package")
-def test_a_package_may_bring_its_weights() -> None:
-    config = encoder_of().config.model_copy(update={"backbone": BackboneConfig(source="")})
-    assert with_commits(config) == config
-    assert config.title == METHOD
-
-
 def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("uninstalled")
     missing = (
@@ -104,16 +96,6 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
     with pytest.raises(ValueError, match="not installed here") as refused:
         dr.Retriever(METHOD)
     assert str(refused.value) == missing
-
-
-@pytest.mark.usefixtures("own_package")
-def test_a_machine_without_the_package_says_so(request: pytest.FixtureRequest) -> None:
-    made = manifest_of(encoder_of())
-    start = EncoderStart(made.retriever.model_dump_json(), made.weights, "cpu", 1)
-    request.getfixturevalue("uninstalled")
-    with pytest.raises(ValueError, match=f"^machine .*: the retriever '{METHOD}' is one of the package") as refused:
-        _ = StartedEncoder(start).encoder
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("uninstalled")
@@ -130,15 +112,7 @@ def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "hostile:Hostile",
-        "hostile:static",
-        "./hostile:Hostile",
-        "hostile.py:Hostile",
-        "../hostile:x",
-        "os:system",
-        "json:",
-    ],
+    ["hostile:Hostile", "./hostile:Hostile", "hostile.py:Hostile", "json:"],
 )
 def test_what_an_index_names_is_never_imported_by_its_name(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,18 +13,19 @@ from diffretriever.schemas.retriever import TextConfig
 from tests.encoders.encoder_cases import PARTS, Make
 
 LONG = "Honey bees store water, (in) the winter: a river of copper & sand! " * 3
-SHAPES: dict[str, dict[str, Any]] = {
-    "dream": {},
-    "llada": {"tail_length": 0},
-    "bert": {"prompt": {"variant": "bare"}},
-    "modernbert": {"text": TextConfig(max_passage_tokens=11)},
+SHAPES: dict[str, tuple[int, dict[str, Any]]] = {
+    "dream": (1, {}),
+    "llada": (16, {"tail_length": 0}),
+    "bert": (2, {"prompt": {"variant": "bare"}}),
+    "modernbert": (5, {"text": TextConfig(max_passage_tokens=11)}),
 }
+"""Family → slots and fields."""
 
 
-@pytest.mark.parametrize("slots", [1, 2, 5, 16])
 @pytest.mark.parametrize("family", SHAPES)
-def test_parts_are_what_slots_read(family: str, slots: int, make_masked: Make[MaskedEncoder]) -> None:
-    encoder = make_masked(family, budget=f"q3p{slots}", **PARTS, **SHAPES[family])
+def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]) -> None:
+    slots, fields = SHAPES[family]
+    encoder = make_masked(family, budget=f"q3p{slots}", **PARTS, **fields)
     tokenizer = encoder.preparer.vocabulary.tokenizer
     for text in (LONG, "river", ""):
         (prepared,) = encoder.preparer.prepare_passages([""], [text])

@@ -1,7 +1,8 @@
-"""Encoders over adapters in the authors' format compute what they should, and are told apart."""
+"""Adapters in the authors' format: the retriever must fit their training, and they compute the sum of weights."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,146 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffretriever.encoders import load_encoder
+from diffretriever.backbones import load_vocabulary, source
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.preparer import SYSTEM
 from diffretriever.index.manifest import manifest_of
-from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.retriever import (
+    RETRIEVER_ADAPTER,
+    BackboneConfig,
+    MaskedRetriever,
+    NeuralRetriever,
+    PooledRetriever,
+    PromptConfig,
+)
 from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.adapter_cases import merge_by_hand
-from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical, impacts
-from tests.encoders.released_cases import TEMPLATES, release
+from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical
+
+BEFORE = (
+    f"<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n{SYSTEM}<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n"
+)
+AFTER = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
-@pytest.fixture(params=list(TEMPLATES))
-def config(request: pytest.FixtureRequest, folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
-    """The retriever that fits a released adapter of each family in turn."""
-    return release(request.param, folder_of(request.param), tmp_path / "adapter")
+def released_config(folder: Path) -> dict[str, Any]:
+    """The file as the authors' training writes it for K = (2, 3), its prompts spelled out."""
+    vocabulary = load_vocabulary(folder)
+    prompts = {}
+    for side, name in (("query", "Query"), ("passage", "Passage")):
+        request = (
+            f'". Use a few words to represent the {side} in a retrieval task. Make sure your words are in lowercase.'
+        )
+        for part, text in (("prefix", f'{BEFORE}{name}: "'), ("suffix", f'{request}{AFTER}The words are: "')):
+            prompts[f"{side}_{part}_ids"] = vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
+    return {
+        "model_type": "llada",
+        "mask_token_id": vocabulary.mask_token_id,
+        "hidden_size": 32,
+        "max_length": 156,
+        "n_gen_tokens": 3,
+        "n_gen_q_tokens": 2,
+        "n_gen_p_tokens": 3,
+        "temperature": 0.01,
+        "num_denoise_steps": 1,
+        "normalize": True,
+        "n_tail": 3,
+        "use_k_adapter": False,
+        "use_k_pre_encoder": False,
+        **prompts,
+    }
+
+
+@pytest.fixture
+def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
+    """The retriever that fits a random adapter in the authors' format."""
+    backbone, adapter = folder_of("llada"), tmp_path / "adapter"
+    write_random_adapter(backbone, adapter)
+    (adapter / "retriever_config.json").write_text(json.dumps(released_config(backbone)))
+    place = BackboneConfig(source=str(backbone), dtype="float32", adapter=str(adapter))
+    return MaskedRetriever(backbone=place, budget=Budget(2, 3), prompt=PromptConfig(colon=True))
+
+
+def edit(config: NeuralRetriever, name: str = "retriever_config.json", **changes: Any) -> None:
+    """Change what the adapter's folder says of its training; a value of `...` removes the field."""
+    assert config.backbone.adapter is not None
+    file = Path(config.backbone.adapter) / "retriever_config.json"
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    file.rename(file.with_name(name))
+
+
+def refused(config: NeuralRetriever, message: str) -> None:
+    for load in (load_preparer, lambda config: load_encoder(config, "cpu")):
+        with pytest.raises(ValueError, match=message):
+            load(config)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [
+        (PromptConfig(), r"query_suffix_ids .*\(here .*are .*passage_suffix_ids"),
+        (PromptConfig(variant="three"), r"query_suffix_ids .*a few words.*\(here .*three words"),
+        (PromptConfig(variant="bare"), "query_prefix_ids .*Query.*query_suffix_ids"),
+    ],
+)
+def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: MaskedRetriever) -> None:
+    message = rf"retriever_config\.json: the adapter was trained with {part}.*set the retriever's prompt"
+    refused(config.model_copy(update={"prompt": prompt}), message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_token_id": 7}, "the adapter was trained with mask_token_id 7"),
+        ({"n_tail": 1}, r"the adapter was trained with n_tail 1 \(here 3\): set .* tail_length"),
+        ({"passage_prefix_ids": [1, 2, 3]}, r"the adapter was trained with passage_prefix_ids '[^']*' \(here '"),
+        ({"normalize": False}, "normalize is false"),
+        ({"use_k_adapter": True}, "use_k_adapter is true: .* not supported"),
+    ],
+)
+def test_what_an_adapter_may_not_need(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
+    edit(config, **changes)
+    refused(config, f"retriever_config.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "fields"),
+    [
+        ("retriever_config.json", "masked", {"method": "pooled"}),
+        ("diffembed_config.json", "pooled", {"method": "masked", "budget": "q2p3"}),
+        ("ar_retriever_config.json", "generated", {"method": "pooled"}),
+    ],
+)
+def test_an_adapter_for_another_method(
+    name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever
+) -> None:
+    edit(config, name)
+    other = RETRIEVER_ADAPTER.validate_python({**fields, "backbone": config.backbone})
+    refused(other, rf"{name}: .*trained for method '{trained}', the retriever's is '{fields['method']}'")  # type: ignore[arg-type]
+    (Path(str(config.backbone.adapter)) / name).unlink()
+    load_preparer(PooledRetriever(backbone=config.backbone))
+
+
+def test_preparing_fetches_no_weights(config: MaskedRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def fetch(hub_id: str, **options: Any) -> str:
+        asked.update(options, hub_id=hub_id)
+        return str(config.backbone.adapter)
+
+    monkeypatch.setattr(source, "snapshot_download", fetch)
+    place = config.backbone.model_copy(update={"adapter": "someone/adapter", "adapter_revision": "abc"})
+    hub = config.model_copy(update={"backbone": place})
+    load_preparer(hub)
+    assert (asked["hub_id"], asked["revision"]) == ("someone/adapter", "abc")
+    assert not any("safetensors" in pattern for pattern in asked["allow_patterns"])
+    encoder = load_encoder(hub, "cpu")
+    assert encoder.facts.weights == load_encoder(config, "cpu").facts.weights
+    assert "adapter_model.safetensors" in asked["allow_patterns"]
 
 
 def with_place(config: MaskedRetriever, **changes: Any) -> MaskedRetriever:
@@ -46,14 +173,6 @@ def test_it_encodes_as_the_sum_of_weights_does(config: MaskedRetriever, tmp_path
     assert_identical(merged, expected)
     assert_close(beside, expected)
     assert np.abs(plain.vectors_MH - expected.vectors_MH).max() > 0.05
-
-
-def test_the_head_touches_sparse_scores_only(config: MaskedRetriever) -> None:
-    whole, dropped = masked(config), masked(with_place(config, adapter_head="drop"))
-    ours, theirs = whole.encode_queries(TEXTS), dropped.encode_queries(TEXTS)
-    assert ours.vectors_MH.tobytes() == theirs.vectors_MH.tobytes()
-    same = np.array_equal(impacts(ours, 0).weights, impacts(theirs, 0).weights)
-    assert same == (whole.backbone.family == "Dream")
 
 
 def test_the_fingerprint_covers_the_adapter(config: MaskedRetriever, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,6 +16,12 @@ from diffretriever.schemas.index import representation_fields
 from tests.encoders.encoder_cases import TEXTS, assert_identical, encoded
 
 N = len(TEXTS)
+
+
+@pytest.fixture(params=["masked-dream", "tokens-modernbert-clusters"])
+def encoder(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]) -> Encoder:
+    """One with impacts and slots, and one without."""
+    return encoder_of(request.param)
 
 
 @pytest.fixture
@@ -64,11 +72,6 @@ def test_take_and_concatenate(found: Representations) -> None:
     assert_identical(found.take(order).take(np.arange(5)[::-1]), found.take(order[::-1]))
 
 
-def test_what_comes_from_arrow_can_be_taken_and_joined(found: Representations) -> None:
-    read = Representations.from_arrow(found.to_arrow().slice(1, 4))
-    assert_identical(Representations.concatenate([read, read]).take(np.array([4, 1])), found.take(np.array([1, 2])))
-
-
 def fields(text: PreparedText) -> list[int | list[int]]:
     arrays = (text.input_ids, text.content_ids, text.variant_ids, text.vector_positions)
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
@@ -84,9 +87,3 @@ def test_prepared_texts_in_arrow(encoder: Encoder) -> None:
     chunks = pa.concat_tables([table.slice(3, 2), table.slice(0, 2).slice(1)])
     assert [fields(text) for text in prepared.from_arrow(chunks)] == [*expected[3:5], expected[1]]
     assert prepared.from_arrow(table.slice(0, 0)) == prepared.from_arrow(prepared.to_arrow([])) == []
-
-
-def test_prepared_texts_from_arrow_are_encoded_alike(encoder: Encoder) -> None:
-    texts = encoder.preparer.prepare_queries(TEXTS)
-    read = prepared.from_arrow(prepared.to_arrow(texts))
-    assert_identical(encoder.encode(read), encoder.encode(texts))

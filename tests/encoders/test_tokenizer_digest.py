@@ -38,15 +38,8 @@ def changed_config(file: Path, **values: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def cut(file: Path) -> None:
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[: len(lines) // 2]))
-
-
 CHANGES: dict[str, Callable[[Path], object]] = {
     "merges emptied": lambda folder: (folder / "merges.txt").write_text(""),
-    "merges cut": lambda folder: cut(folder / "merges.txt"),
-    "tokenizer_config removed": lambda folder: (folder / "tokenizer_config.json").unlink(),
     "another template": lambda folder: changed_config(
         folder / "tokenizer_config.json", chat_template="{% for m in messages %}{{ m['content'] }} {% endfor %}"
     ),

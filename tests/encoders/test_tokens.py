@@ -12,31 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders import load_encoder
 from diffretriever.encoders.pooled import PooledEncoder
-from diffretriever.encoders.preparer import from_arrow, to_arrow
 from diffretriever.encoders.readout import unit
 from diffretriever.encoders.tokens import TokensEncoder, clustered
-from diffretriever.encoders.trained_for import trained_fields
-from diffretriever.presets import load_retriever
 from diffretriever.representations import Representations, not_finite
-from diffretriever.schemas.retriever import BackboneConfig, TextConfig, TokensRetriever
-from tests.encoders.encoder_cases import HUGE, TEXTS, FolderOf, Make
+from diffretriever.schemas.retriever import TextConfig
+from tests.encoders.encoder_cases import TEXTS, Make
 
 LONG = TEXTS[-1]
-
-
-@pytest.fixture
-def make(folder_of: FolderOf) -> Make[TokensEncoder]:
-    """An encoder with a config of its own."""
-
-    def made(backbone: str, **fields: Any) -> TokensEncoder:
-        place = BackboneConfig(source=str(folder_of(backbone)), dtype="float32")
-        found = load_encoder(TokensRetriever(backbone=place, **fields), "cpu")
-        assert isinstance(found, TokensEncoder)
-        return found
-
-    return made
 
 
 def passages(encoder: TokensEncoder | PooledEncoder, *texts: str) -> Representations:
@@ -56,8 +39,8 @@ def assert_near(found: np.ndarray, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen2"])
-def test_a_vector_for_each_token(family: str, make: Make[TokensEncoder]) -> None:
-    encoder = make(family)
+def test_a_vector_for_each_token(family: str, make_tokens: Make[TokensEncoder]) -> None:
+    encoder = make_tokens(family)
     for text in TEXTS:
         states_LH = states_of(encoder, text)
         assert_near(passages(encoder, text).vectors_MH, unit(states_LH))
@@ -68,10 +51,10 @@ def test_a_vector_for_each_token(family: str, make: Make[TokensEncoder]) -> None
 
 @pytest.mark.parametrize("clusters", [None, 3])
 def test_the_share_of_the_mean(
-    clusters: int | None, make: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
+    clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
 ) -> None:
     text = TextConfig(length_semantics="total")
-    plain, mixed = (make("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
+    plain, mixed = (make_tokens("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
     mean_MH = passages(make_pooled("bert", text=text), *TEXTS).vectors_MH.astype(np.float32)
     before, after = passages(plain, *TEXTS), passages(mixed, *TEXTS)
     np.testing.assert_array_equal(after.offsets, before.offsets)
@@ -82,8 +65,8 @@ def test_the_share_of_the_mean(
     assert np.abs(query - plain.encode_queries(["honey"]).vectors_MH).max() > 1e-2, "queries have it too"
 
 
-def test_passages_are_clustered_and_queries_are_not(make: Make[TokensEncoder]) -> None:
-    plain, few = make("bert"), make("bert", clusters=4)
+def test_passages_are_clustered_and_queries_are_not(make_tokens: Make[TokensEncoder]) -> None:
+    plain, few = make_tokens("bert"), make_tokens("bert", clusters=4)
     whole, stored = passages(plain, *TEXTS), passages(few, *TEXTS)
     lengths = np.diff(whole.offsets)
     assert lengths.max() > 4
@@ -97,17 +80,9 @@ def test_passages_are_clustered_and_queries_are_not(make: Make[TokensEncoder]) -
     assert_near(own_CH, unit(clustered(tokens_NH, 4)))
 
 
-def test_sides_may_share_a_batch(make: Make[TokensEncoder]) -> None:
-    encoder = make("bert", clusters=2)
-    texts = [*encoder.preparer.prepare_queries([LONG]), *encoder.preparer.prepare_passages([""], [LONG])]
-    found = encoder.encode(from_arrow(to_arrow(texts)))
-    assert np.diff(found.offsets).tolist() == [len(texts[0].input_ids), 2]
-
-
 @pytest.mark.parametrize("most", [1, 2, 5, 11])
-@pytest.mark.parametrize("seed", range(3))
-def test_clusters_are_wards(seed: int, most: int) -> None:
-    tokens_NH = unit(torch.randn(12, 6, generator=torch.Generator().manual_seed(seed)))
+def test_clusters_are_wards(most: int) -> None:
+    tokens_NH = unit(torch.randn(12, 6, generator=torch.Generator().manual_seed(most)))
     groups = by_hand(tokens_NH.double().numpy(), most)
     expected_CH = torch.stack([tokens_NH[group].sum(0) for group in sorted(groups)])
     torch.testing.assert_close(clustered(tokens_NH, most), expected_CH)
@@ -128,8 +103,8 @@ def by_hand(tokens_NH: np.ndarray, most: int) -> list[list[int]]:
     return groups
 
 
-def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> None:
-    encoder = make("bert", clusters=2)
+def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncoder]) -> None:
+    encoder = make_tokens("bert", clusters=2)
     read = encoder._read
 
     def damaged(texts: Any) -> Any:
@@ -141,45 +116,3 @@ def test_what_is_not_finite_is_left_to_be_refused(make: Make[TokensEncoder]) -> 
     found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
     assert np.diff(found.offsets).tolist() == [2, 1]
     assert not_finite(found).tolist() == [1]
-
-
-@pytest.mark.parametrize("family", ["dream", "bert"])
-def test_limits_count_what_has_a_vector(family: str, make: Make[TokensEncoder]) -> None:
-    text = TextConfig(max_query_tokens=7, max_passage_tokens=9, length_semantics="total")
-    encoder = make(family, text=text, query_prefix="river ")
-    query, passage = encoder.encode_queries([HUGE]), passages(encoder, HUGE)
-    assert len(query.vectors_MH) == encoder.config.max_vectors("query") == 7
-    assert len(passage.vectors_MH) == encoder.config.max_vectors("passage") == 9
-    assert (query.n_tokens.tolist(), passage.n_tokens.tolist()) == ([7], [9])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"text": {"max_passage_tokens": 80}}, "set text.length_semantics to total"),
-        ({"mean_share": 1.0}, "less than 1"),
-        ({"clusters": 0}, "greater than 0"),
-    ],
-)
-def test_configs_that_cannot_be(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TokensRetriever.model_validate({"backbone": {"source": "minilm"}, **fields})
-
-
-def test_names_for_people() -> None:
-    tokens, few = load_retriever("minilm-tokens"), load_retriever("minilm-clustered")
-    assert (tokens.title, few.title) == ("tokens minilm", "clustered-16 minilm")
-    assert few.model_copy(update={"mean_share": 0.5}).title == "clustered-16 minilm mean 0.5"
-    assert few.max_vectors("passage") == 16
-    assert not tokens.has_query_budget
-    assert tokens.has_token_vectors
-    assert few.has_token_vectors
-
-
-def test_an_adapter_is_for_any_clusters_and_share() -> None:
-    assert set(trained_fields(load_retriever("minilm-clustered"))) == {  # type: ignore[arg-type] # it is trainable
-        "method",
-        "query_prefix",
-        "passage_prefix",
-        "append_eos",
-    }

@@ -68,7 +68,7 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
         assert torch.equal(parameter, before[name]) == (".lora_" not in name), name
     first, last = (sum(m.loss for m in part) / 3 for part in (metrics[:3], metrics[-3:]))
     assert last < 0.9 * first, [m.loss for m in metrics]
-    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.modes)
+    assert (metrics[0].sparse_loss > 0) == ("sparse" in session.encoder.config.modes)
     assert all(m.tokens_per_second > 0 and m.gradient_norm > 0 and m.utilisation > 0 for m in metrics)
 
     manifest = session.save_adapter(tmp_path / "adapter")

@@ -5,22 +5,19 @@ Legend: K slots, H hidden size.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.encoders import load_preparer
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.schemas.retriever import ContentWordsConfig
 from diffretriever.training.adapters import trainable_parameters
 from diffretriever.training.trainable import TrainableEncoder
 from tests.encoders.test_multi_step import confidence_of, count_of
 from tests.training.test_trainable import TEXTS, changed, load
-from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, session_of
+from tests.training.trainer_cases import FolderOf
 
 PASSES: tuple[tuple[str, dict[str, object]], ...] = (
     ("masked-dream", {"steps": 2, "read_offset": -1}),
@@ -86,23 +83,3 @@ def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     theirs = gradients(encoder, expected.sum())
     for name, gradient in gradients(encoder, (found.vectors_BKH * weights_BKH).sum()).items():
         torch.testing.assert_close(gradient, theirs[name], atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": 1}, "trained with steps 2; the retriever's config asks for 1, which is what runs"),
-        ({"schedule": "time-grid"}, "trained with schedule even; the retriever's config asks for time-grid"),
-        ({"confidence": "max-probability"}, "trained with confidence entropy; .* asks for max-probability"),
-    ],
-)
-def test_other_passes_than_trained_are_a_warning(
-    changes: dict[str, object], message: str, folder_of: FolderOf, tmp_path: Path
-) -> None:
-    retriever = config_of("masked-llada-2step", folder_of)
-    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
-    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
-    fitting = retriever.model_copy(update={"backbone": place})
-    load_preparer(fitting.model_copy(update={"content_words": ContentWordsConfig(subwords=True)}))
-    with pytest.warns(UserWarning, match=message):
-        load_preparer(fitting.model_copy(update=changes))

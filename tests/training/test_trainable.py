@@ -63,7 +63,7 @@ def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) ->
     encoder = changed(load(case, folder_of))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
         found = assert_same(encoder, texts)
-        if "sparse" in encoder.modes:
+        if "sparse" in encoder.config.modes:
             assert found.weights_BT.max() > 0, "the texts have impacts"
 
 

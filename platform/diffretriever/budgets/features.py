@@ -7,15 +7,12 @@ encoded; what needs a pass of the encoder is there to be analysed.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diffretriever.encoders.preparer import stop_words
+from diffretriever.encoders.preparer import content_words, words_of
 from diffretriever.schemas.base import suggest
-
-_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +81,15 @@ class Feature:
     needs_frequencies: bool = False
     needs_slots: int = 0
 
-    def can_be_computed(self, query: QueryText) -> bool:
-        """Return whether the query has all that the feature needs."""
-        has_frequencies = query.frequencies is not None
-        return (has_frequencies or not self.needs_frequencies) and query.encoded_slots >= self.needs_slots
-
 
 def features_of(query: QueryText) -> dict[str, float]:
     """Return every feature that can be computed of `query`, by name in the order of `FEATURES`."""
-    return {name: feature.compute(query) for name, feature in FEATURES.items() if feature.can_be_computed(query)}
+    has_frequencies = query.frequencies is not None
+    return {
+        name: feature.compute(query)
+        for name, feature in FEATURES.items()
+        if feature.needs_slots <= query.encoded_slots and (has_frequencies or not feature.needs_frequencies)
+    }
 
 
 def count_documents(texts: Iterable[str]) -> DocumentFrequencies:
@@ -100,7 +97,7 @@ def count_documents(texts: Iterable[str]) -> DocumentFrequencies:
     counts: Counter[str] = Counter()
     passages = 0
     for text in texts:
-        counts.update(_words(text))
+        counts.update(words_of(text))
         passages += 1
     return DocumentFrequencies(passages, counts)
 
@@ -124,19 +121,15 @@ def _entropy(query: QueryText) -> float:
     return abs(math.fsum(share * math.log2(share) for share in shares))
 
 
-def _words(text: str) -> set[str]:
-    return set(_WORD.findall(text.lower()))
-
-
 def _content_words(query: QueryText) -> float:
-    return float(len(_words(query.text) - stop_words()))
+    return float(len(content_words(query.text)))
 
 
 def _idfs(query: QueryText) -> list[float]:
     """Inverse document frequency of each distinct word, in bits: log2((N + 1) / (n + 1)), never negative."""
     assert query.frequencies is not None, "the feature needs frequencies"
     passages, of_word = query.frequencies.passages, query.frequencies.of_word
-    return [math.log2((passages + 1) / (of_word.get(word, 0) + 1)) for word in sorted(_words(query.text))]
+    return [math.log2((passages + 1) / (of_word.get(word, 0) + 1)) for word in sorted(words_of(query.text))]
 
 
 def _mean_idf(query: QueryText) -> float:

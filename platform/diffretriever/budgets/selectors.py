@@ -51,14 +51,7 @@ class Selector(ABC):
 
     @abstractmethod
     def choose(self, features: Mapping[str, float]) -> int:
-        """Return K_q, one of `budgets`.
-
-        Args:
-            features: of the query, at least those named by `self.features`; what `features_of` returns.
-
-        Raises:
-            ValueError: a feature is missing.
-        """
+        """Return K_q, one of `budgets`; a feature of `self.features` that is missing is a `ValueError`."""
 
 
 class FixedSelector(Selector):
@@ -80,9 +73,8 @@ class RuleSelector(Selector):
     """A slot for every four subwords, from 2 for the shortest queries to 8 for the longest.
 
     The paper gives the two ends: the best K_q rises "from approximately 2 for the shortest queries to approximately 8
-    for the longest". That four subwords make a slot in between is our reading: 8 subwords, a typical web query, get 2,
-    16 get 4, and from 32 on it is 8. The allowed budget nearest on a scale of ratios is taken, of two the smaller, so
-    the choice never falls with length.
+    for the longest". The slope in between is ours. The allowed budget nearest on a scale of ratios is taken, of two the
+    smaller.
     """
 
     name, features = "rule", ("length",)
@@ -103,24 +95,29 @@ class LearnedSelector(Selector):
     """Chooses the budget whose predicted value, less what its slots cost, is highest: a fitted selector."""
 
     def __init__(self, artefact: LearnedSelectorArtefact) -> None:
-        self._artefact = artefact
         self.name, self.budgets = f"learned λ={artefact.cost:g}", artefact.budgets
         self.features = tuple(feature.name for feature in artefact.features)
+        ends = [(f.centre, f.scale, f.low, f.high) for f in artefact.features]
+        centre_F, scale_F, low_F, high_F = np.array(ends, np.float64).reshape(-1, 4).T
+        self._model = LinearModel(
+            budgets=artefact.budgets,
+            intercepts_A=np.array(artefact.intercepts),
+            coefficients_AF=np.array(artefact.coefficients),
+            centre_F=centre_F,
+            scale_F=scale_F,
+            low_F=low_F,
+            high_F=high_F,
+            cost=artefact.cost,
+            penalty=artefact.penalty,
+        )
 
     def choose(self, features: Mapping[str, float]) -> int:
         """Return the K_q of the highest predicted value less λ·K_q; of equals the smallest.
 
         Features beyond those of training count as its nearest end: a line predicts nothing for longer queries.
         """
-        artefact = self._artefact
-        standard = [
-            (min(max(_feature_value(features, f.name), f.low), f.high) - f.centre) / f.scale for f in artefact.features
-        ]
-        scores = {
-            budget: intercept + sum(c * x for c, x in zip(row, standard, strict=True)) - artefact.cost * budget
-            for budget, intercept, row in zip(artefact.budgets, artefact.intercepts, artefact.coefficients, strict=True)
-        }
-        return max(scores, key=lambda budget: (scores[budget], -budget))
+        row_F = np.array([_feature_value(features, name) for name in self.features])
+        return self.budgets[int(self._model.choose(row_F[None])[0])]
 
 
 def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAULT_BUDGETS) -> Selector:
@@ -151,11 +148,7 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
 
 
 def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
-    """Read the JSON of a fitted selector.
-
-    Raises:
-        ValueError: it is malformed, or names a feature that does not exist; the message names the file.
-    """
+    """Read the JSON of a fitted selector; a malformed file or an unknown feature is a `ValueError` with its name."""
     artefact = read_model(path, LearnedSelectorArtefact, "give a selector that jobs/fit_selector.py has fitted")
     try:
         check_names(feature.name for feature in artefact.features)
@@ -200,9 +193,9 @@ class LinearModel:
 def fit(features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], cost: float) -> LinearModel:
     """Fit a selector that is the best fixed budget unless the features surely improve on it.
 
-    Each penalty is tried by cross-validation: what the fitted selector gains, value less λ·K_q, over the budget that is
-    best on the same training queries. The penalty that gains most is taken if its gain is above 0 by two standard
-    errors; otherwise all coefficients are 0, and the choice is the budget with the best mean.
+    Cross-validation measures the gain of each penalty, in value less λ·K_q, over the budget that is best on the same
+    training queries. The best penalty is taken if its gain is above 0 by two standard errors. Otherwise all
+    coefficients are 0.
 
     Args:
         features_QF: float64 [Q, F], finite.
@@ -266,11 +259,7 @@ def _fit(
 
 
 def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (training, test) as int64 positions, five times; every query is in one test part.
-
-    The parts are drawn with a fixed seed, so equal sets of queries are always divided alike. A single query is its own
-    training part: there is nothing to divide.
-    """
+    """Yield (training, test) as int64 positions, five times; every query is in one test part. The seed is fixed."""
     if n_queries == 1:
         yield np.zeros(1, np.int64), np.zeros(1, np.int64)
         return

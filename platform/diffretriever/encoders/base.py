@@ -12,24 +12,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from diffretriever.backbones.cpu_tuning import is_small_pass
 from diffretriever.backbones.device import DeviceQueue, Launched
-from diffretriever.encoders.batching import (
-    LEAST_TOKENS,
-    fitting_tokens,
-    packed_batches,
-    token_budget_batches,
-    tokens_per_batch,
-)
+from diffretriever.encoders.batching import packed_batches, token_budget_batches, tokens_per_batch
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.progress import Progress
 from diffretriever.representations import Representations, refuse_queries
-from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
 
@@ -42,8 +35,6 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 128
 # Batches that wait on a device while the results of an earlier one are made: the device's queue is never empty.
 _IN_FLIGHT = 2
-# The passes whose memory is measured: tokens of the smaller one, how many times larger the other is, words of a text.
-_PROBE_TOKENS, _PROBE_FACTOR, _PROBE_WORDS = 1024, 4, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +87,9 @@ class Submitted:
         self._seconds = 0.0
 
     def add(
-        self,
-        rows_B: np.ndarray,
-        texts: list[PreparedText],
-        launched: Launched[Any],
-        tokens: int,
-        padded_tokens: int,
+        self, rows_B: np.ndarray, texts: list[PreparedText], launched: Launched[Any], tokens: int, padded_tokens: int
     ) -> None:
-        """Take a batch that the device was given, and make the results of the oldest one if several are in flight.
-
-        Args:
-            rows_B: its rows among all texts.
-            texts: its texts.
-            launched: the batch on the device.
-            tokens: of its texts.
-            padded_tokens: the same with padding.
-        """
+        """Take a batch that the device was given, and make the results of the oldest one if several are in flight."""
         self._rows.append(rows_B)
         self._launched.append((texts, launched))
         self._tokens += tokens
@@ -141,10 +119,9 @@ class Submitted:
 
 
 class Encoder(ABC):
-    """Texts to representations. A text's result does not depend on its batch.
+    """Texts to representations. A text's result does not depend on its batch, and several threads may encode at once.
 
-    Several threads may encode at once: a lock gives the device one batch at a time. An encoder has two halves:
-    `encode_batch` for the device, and `represent`, which may do without it.
+    An encoder has two halves: `encode_batch` for the device, and `represent`, which may do without it.
     """
 
     is_packed = False
@@ -185,11 +162,6 @@ class Encoder(ABC):
         """Encode one batch as `encode_batch` does, once for each of several numbers of nested slots."""
         raise AssertionError("only nested slots have several budgets")
 
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The scores this encoder's representations support."""
-        return self.config.modes
-
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
         """Represent queries, each with its own K_q where `budgets` is given.
 
@@ -215,17 +187,15 @@ class Encoder(ABC):
         budgets: Sequence[int] = (),
         on_progress: Callable[[int], object] | None = None,
     ) -> Submitted:
-        """Give the device the batches of prepared texts. Most results are made by then; the last ones wait.
+        """Give the device the batches of prepared texts; `result` of the returned object waits for the last ones.
 
-        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on.
+        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on; no
+        memory for a single text is a `ValueError`.
 
         Args:
             texts: prepared, with the largest of `budgets`.
             budgets: of nested slots: numbers of slots to encode each text with; none: as it is prepared.
             on_progress: called with the number of texts of each batch.
-
-        Raises:
-            ValueError: the device has no memory for a single text.
         """
         lengths_N = np.array([len(text.input_ids) for text in texts], np.int64)
         launched: Launched[Any] | None
@@ -273,59 +243,24 @@ class Encoder(ABC):
         # Another thread may have found less memory.
         self.tokens_per_batch = min(self.tokens_per_batch, padded // 2)
 
-    def fit_batches(self, wanted: int | Literal["auto"]) -> None:
-        """Set the tokens of a batch: `wanted`, or with `auto` the most that the memory of a GPU has room for."""
-        if wanted != "auto":
-            self.tokens_per_batch = wanted
-        elif self.facts.device.type == "cuda":
-            self.tokens_per_batch = self._probed_tokens()
-
-    def _probed_tokens(self) -> int:
-        """Return the tokens of the largest batch that fits, by the memory of two batches of long texts."""
-        tokenizer = self.preparer.vocabulary.tokenizer
-        tokens = range(0, len(tokenizer), max(1, len(tokenizer) // _PROBE_WORDS))
-        words = tokenizer.batch_decode([[token] for token in tokens], skip_special_tokens=True)
-        (text,) = self.preparer.prepare_passages([""], [" ".join(words)])
-        length, device = len(text.input_ids), self.facts.device
-        rows = max(1, _PROBE_TOKENS // length)
-        peaks = []
-        try:
-            # The first batch also sets up memory that stays.
-            for texts in ([text], [text] * rows, [text] * rows * _PROBE_FACTOR):
-                before = torch.cuda.memory_allocated(device)
-                torch.cuda.reset_peak_memory_stats(device)
-                self._queue.launch(self.encode_batch, texts).wait()
-                peaks.append((len(texts) * length, torch.cuda.max_memory_allocated(device) - before))
-        except torch.OutOfMemoryError:
-            return LEAST_TOKENS
-        torch.cuda.empty_cache()
-        return fitting_tokens(peaks[1], peaks[2], torch.cuda.mem_get_info(device)[0])
-
     def freeze(self) -> None:  # noqa: B027 (some have nothing to do)
         """Get ready for passes without gradients."""
-
-    def compile_layers(self) -> None:
-        """Compile the model's layers; see `Backbone.compile_layers`.
-
-        Raises:
-            ValueError: this encoder's cannot be compiled.
-        """
-        raise ValueError(
-            f"{self.config.title}: only methods that read whole texts by a backbone of ours can be compiled"
-        )
 
     @property
     def can_record(self) -> bool:
         """Whether `record_passes` is for this encoder."""
         return False
 
-    def record_passes(self) -> None:
-        """Record passes over few tokens for replay, such as those of single queries; see `Backbone.record_passes`.
+    def compile_layers(self) -> None:
+        """Compile the model's layers; see `Backbone.compile_layers`. Raises ValueError if it cannot."""
+        self._whole_text_backbone("compiled").compile_layers()
 
-        Raises:
-            ValueError: this encoder's cannot be recorded.
-        """
-        raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be recorded")
+    def record_passes(self) -> None:
+        """Record passes over few tokens for replay; see `Backbone.record_passes`. Raises ValueError if it cannot."""
+        self._whole_text_backbone("recorded").record_passes()
+
+    def _whole_text_backbone(self, what: str) -> Backbone:
+        raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be {what}")
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """Return the words of the whole vocabulary that stored vectors predict; see `encoders.reading`.
@@ -370,22 +305,13 @@ class BackboneEncoder(Encoder):
         """See the base class."""
         self.backbone.freeze()
 
-    def compile_layers(self) -> None:
-        """See the base class."""
-        if not self.reads_whole_texts:
-            super().compile_layers()
-        self.backbone.compile_layers()
-
     @property
     def can_record(self) -> bool:
         """See the base class."""
         return self.reads_whole_texts and not self.backbone.adapts_slots_only
 
-    def record_passes(self) -> None:
-        """See the base class."""
-        if not self.reads_whole_texts:
-            super().record_passes()
-        self.backbone.record_passes()
+    def _whole_text_backbone(self, what: str) -> Backbone:
+        return self.backbone if self.reads_whole_texts else super()._whole_text_backbone(what)
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """See the base class."""

@@ -1,4 +1,4 @@
-"""Batches of texts by a budget of tokens, and the largest budget that fits in a GPU's memory.
+"""Batches of texts by a budget of tokens.
 
 Legend: N texts.
 """
@@ -14,10 +14,6 @@ TOKENS_PER_BATCH_GPU = 16_384
 """Keeps a GPU busy, and is a quarter of a block of the encode job with a large model. A batch of a whole block would be
 padded to its longest text, so that sorting by length did nothing."""
 TOKENS_PER_BATCH_CPU = 2048
-LEAST_TOKENS = 1024
-"""Of a batch, however little memory is free: one that does not fit is halved when it comes."""
-_MEMORY_SHARE = 0.8
-"""Of the free memory is for a batch; the rest is lost in pieces between tensors."""
 # Rows times the longest row, of texts that run without pads, in budgets of a batch.
 _MOST_PADDED = 2
 # Texts of a group have at least this share of the longest one's tokens.
@@ -29,30 +25,10 @@ def tokens_per_batch(device: torch.device) -> int:
     return TOKENS_PER_BATCH_CPU if device.type == "cpu" else TOKENS_PER_BATCH_GPU
 
 
-def fitting_tokens(small: tuple[int, int], large: tuple[int, int], free: int) -> int:
-    """Return the tokens of the largest batch that fits, by a straight line through the memory of two batches.
-
-    Args:
-        small: tokens of a batch, and the most bytes that it took.
-        large: the same of a batch with more tokens.
-        free: bytes of free memory.
-    """
-    per_token = (large[1] - small[1]) / (large[0] - small[0])
-    if per_token <= 0:
-        return TOKENS_PER_BATCH_GPU
-    fixed = small[1] - small[0] * per_token
-    return max(LEAST_TOKENS, min(TOKENS_PER_BATCH_GPU, int((_MEMORY_SHARE * free - fixed) / per_token)))
-
-
 def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding.
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding, or a single text.
 
-    A single text longer than the budget makes a batch of its own. Longest first, so that a batch that does not fit
-    in memory fails at once rather than at the end.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        max_tokens: budget, rows times the longest row.
+    Longest first, so that a batch that does not fit in memory fails at once rather than at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -63,15 +39,10 @@ def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.nd
 
 
 def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens`, of texts that run without pads.
+    """Yield index arrays, longest texts first, each batch at most `max_tokens` without padding, or a single text.
 
-    A single text longer than the budget makes a batch of its own. Tensors around the pass are padded even so (ids,
-    states to be pooled, the cache of decoding): short texts that a long one would pad to more than twice the budget
-    wait for the next batch.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        max_tokens: budget of a batch.
+    Tensors around the pass are padded even so (ids, states to be pooled, the cache of decoding): short texts that a
+    long one would pad to more than twice the budget wait for the next batch.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
@@ -87,11 +58,7 @@ def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]
 def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
     """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
 
-    Shorter texts fill up a group that has fewer than `least_tokens`, because a small pass takes as long as a larger.
-
-    Args:
-        lengths: int array [N], tokens of each text.
-        least_tokens: rows times the longest row; only the last group may have fewer.
+    Shorter texts fill up a group of fewer than `least_tokens`, padded, because a small pass takes as long as a larger.
     """
     order = np.argsort(-lengths, kind="stable")
     descending = -lengths[order]

@@ -74,10 +74,7 @@ class GeneratedEncoder(BackboneEncoder):
     def encode_batch(self, texts: Sequence[PreparedText]) -> list[tuple[list[int], SlotReadout]]:
         """Encode one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding.
 
-        Each step waits for the tokens of the one before.
-
-        Returns:
-            For each prompt, the rows of its texts and their vectors.
+        Returns the rows of the texts of each prompt, and their vectors.
         """
         groups: dict[bytes, list[int]] = {}
         for row, text in enumerate(texts):
@@ -112,8 +109,7 @@ class GeneratedEncoder(BackboneEncoder):
 
     def _read_group(self, texts: Sequence[PreparedText]) -> SlotReadout:
         """Decode texts of one prefix, and read their vectors."""
-        states, fed_BN = self._decode(texts)
-        hidden_BNH = _placed(states, fed_BN)
+        hidden_BNH, fed_BN = self._decode(texts)
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         logits_BNG = chosen_logits(
             self.backbone.output_projection,
@@ -137,17 +133,18 @@ class GeneratedEncoder(BackboneEncoder):
         answers = [fed_N[valid_N][1:].numpy() for fed_N, valid_N in zip(fed_BN, valid_BN, strict=True)]
         return answers, valid_BN[:, : int(valid_BN.sum(1).max())]
 
-    def _decode(self, texts: Sequence[PreparedText]) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the states [A, H] of each step on the device, and the tokens that led there, int64 [B, N] on the CPU.
+    def _decode(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the states [B, N, H] on the device, and the tokens that led there, int64 [B, N] on the CPU.
 
         Column i is the token that is fed for state i: -1 in column 0, whose state is that of the prompt's last token,
-        and where a text has ended. Texts share their prefix, which is kept.
+        and where a text has ended, with a state of zeros. Texts share their prefix, which is kept.
         """
         decoding = self._decoder.start(self._prefix(_prefix_of(texts[0])), *_pad_left(texts))
         cap_B = torch.tensor([text.slots for text in texts])
-        states = [decoding.hidden_BH]
         fed_BN = torch.full((len(texts), int(cap_B.max())), -1)
-        active_A = torch.arange(len(texts))
+        hidden_BNH = decoding.hidden_BH.new_zeros(*fed_BN.shape, decoding.hidden_BH.shape[1])
+        hidden_BNH[:, 0] = decoding.hidden_BH
+        active_A, steps = torch.arange(len(texts)), 1
         for step in range(1, fed_BN.shape[1]):
             tokens_A = decoding.next_tokens().cpu()
             goes_on_A = (cap_B[active_A] > step) & ~self._closing[tokens_A]
@@ -158,8 +155,9 @@ class GeneratedEncoder(BackboneEncoder):
                 decoding.keep(kept_A)
                 active_A, tokens_A = active_A[kept_A], tokens_A[kept_A]
             fed_BN[active_A, step] = tokens_A
-            states.append(decoding.feed(tokens_A))
-        return states, fed_BN[:, : len(states)]
+            hidden_BNH[moved(active_A, hidden_BNH.device), step] = decoding.feed(tokens_A)
+            steps = step + 1
+        return hidden_BNH[:, :steps], fed_BN[:, :steps]
 
     def _valid(self, fed_BN: torch.Tensor) -> torch.Tensor:
         """Return which states are vectors, bool [B, N]."""
@@ -176,17 +174,33 @@ class GeneratedEncoder(BackboneEncoder):
 
     @cached_property
     def _closing(self) -> torch.Tensor:
-        """The tokens that end a text when they are predicted, bool [V] on the CPU."""
+        """The tokens that close an answer when they are predicted, bool [V] on the CPU.
+
+        These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
+        (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
+        """
         if self.config.stop != "quote":
-            return torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
-        return closing_tokens(self.backbone.vocabulary, self.backbone.vocab_size)
+            return self._table([])
+        vocabulary = self.backbone.vocabulary
+        texts = vocabulary.tokenizer.batch_decode([[token] for token in range(len(vocabulary.tokenizer))])
+        quotes = [token for token, text in enumerate(texts) if '"' in text]
+        return self._table([*quotes, vocabulary.eos_token_id, vocabulary.turn_end_id])
 
     @cached_property
     def _cut(self) -> torch.Tensor:
-        """The tokens from which on vectors are left out in the end, bool [V] on the CPU."""
+        """The tokens from which on the authors' zero-shot code leaves vectors out in the end, bool [V] on the CPU.
+
+        These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
+        """
         if self.config.stop != "cap-then-cut":
-            return torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
-        return cut_tokens(self.backbone.vocabulary, self.backbone.vocab_size)
+            return self._table([])
+        vocabulary = self.backbone.vocabulary
+        return self._table([*vocabulary.tokenizer.all_special_ids, vocabulary.quote_id])
+
+    def _table(self, tokens: list[int | None]) -> torch.Tensor:
+        table_V = torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
+        table_V[[token for token in tokens if token is not None]] = True
+        return table_V
 
 
 def _prefix_of(text: PreparedText) -> np.ndarray:
@@ -198,40 +212,3 @@ def _pad_left(texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor
     reversed_ids = [text.input_ids[text.prefix_tokens :][::-1] for text in texts]
     ids_BL, mask_BL = pad_right(reversed_ids, 0)
     return ids_BL.flip(1), mask_BL.flip(1)
-
-
-def _placed(states: Sequence[torch.Tensor], fed_BN: torch.Tensor) -> torch.Tensor:
-    """Put the states [A, H] of each step into [B, N, H], zeros where a text had left."""
-    hidden_BNH = states[0].new_zeros(len(fed_BN), len(states), states[0].shape[1])
-    hidden_BNH[:, 0] = states[0]
-    for step in range(1, len(states)):
-        hidden_BNH[(fed_BN[:, step] >= 0).to(hidden_BNH.device), step] = states[step]
-    return hidden_BNH
-
-
-def closing_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens that close an answer, before they are fed.
-
-    These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
-    (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
-    """
-    tokenizer = vocabulary.tokenizer
-    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    quotes = [token for token, text in enumerate(texts) if '"' in text]
-    ends = [token for token in (vocabulary.eos_token_id, vocabulary.turn_end_id) if token is not None]
-    return _table([*quotes, *ends], vocab_size)
-
-
-def cut_tokens(vocabulary: Vocabulary, vocab_size: int) -> torch.Tensor:
-    """Return bool [V]: the tokens from which on the authors' zero-shot code leaves vectors out, after all are fed.
-
-    These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
-    """
-    quote = [] if vocabulary.quote_id is None else [vocabulary.quote_id]
-    return _table([*vocabulary.tokenizer.all_special_ids, *quote], vocab_size)
-
-
-def _table(tokens: list[int], vocab_size: int) -> torch.Tensor:
-    table_V = torch.zeros(vocab_size, dtype=torch.bool)
-    table_V[tokens] = True
-    return table_V

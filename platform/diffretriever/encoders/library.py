@@ -40,17 +40,7 @@ class LibraryPreparer(Preparer):
     """
 
     def __init__(self, config: LibraryRetriever, transformer: Any, prompts: dict[str, str], mask: Any = None) -> None:
-        """Prepare with the library's first module.
-
-        Args:
-            config: of the retriever.
-            transformer: the module.
-            prompts: in the model's own files, by the library's names.
-            mask: the library's `MultiVectorMask` of a late-interaction model.
-
-        Raises:
-            ValueError: The model is made for chats or pictures, or a setting of `config` does not fit it.
-        """
+        """Prepare with the library's first module, the model's own prompts and perhaps its `MultiVectorMask`."""
         if set(transformer.modality_config) != {"text"}:
             made_for = ", ".join(map(str, transformer.modality_config))
             raise ValueError(f"{config.backbone.source} is made for chats or pictures ({made_for}): not supported")
@@ -119,11 +109,7 @@ class LibraryPreparer(Preparer):
         return features
 
     def _model_limit(self, side: Side) -> int:
-        """Return the most tokens of a sequence.
-
-        Raises:
-            ValueError: Prompt and special tokens leave no space for a text.
-        """
+        """Return the most tokens of a sequence."""
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
         limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
@@ -194,32 +180,15 @@ class LibraryEncoder(Encoder):
             config = config.model_copy(update={"similarity": "cosine" if normalises else named})
         return cls(config, model, preparer, files.digest(code=config.remote_code))
 
-    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """Encode one batch by one forward pass through the library's modules.
-
-        Returns:
-            Vectors, float16 [M, H]; their largest component before rounding; counts of vectors [B].
-        """
+    def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
+        """Encode one batch by one pass through the library's modules: vectors, float16 [M, H], and their counts [B]."""
         vectors_MH, counts_B = self.vectors(texts)
-        if self.config.similarity == "cosine":
-            return to_host(unit_float16(vectors_MH)), torch.zeros(()), counts_B
-        largest = to_host(vectors_MH.abs().max()) if len(vectors_MH) else torch.zeros(())
-        return to_host(vectors_MH.to(torch.float16)), largest, counts_B
+        rounded_MH = unit_float16(vectors_MH) if self.config.similarity == "cosine" else vectors_MH.to(torch.float16)
+        return to_host(rounded_MH), counts_B
 
-    def represent(
-        self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, np.ndarray]
-    ) -> Representations:
-        """See the base class.
-
-        Raises:
-            ValueError: a component does not fit into float16.
-        """
-        vectors_MH, largest, counts_B = computed
-        if not float(largest) <= torch.finfo(torch.float16).max:
-            raise ValueError(
-                f"a vector has the component {float(largest):g}, which float16, the form at rest, cannot hold: "
-                "use similarity: cosine"
-            )
+    def represent(self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, np.ndarray]) -> Representations:
+        """See the base class."""
+        vectors_MH, counts_B = computed
         return Representations.of_vectors(vectors_MH.numpy(), counts_B, [text.n_tokens for text in texts])
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
@@ -267,12 +236,7 @@ def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
 
 
 def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return the library's model of `files` in evaluation mode.
-
-    Raises:
-        ValueError: The model has no pooling to leave a prompt out of, or a causal mask that `bidirectional` does not
-            lift; or the attention kernel cannot run here.
-    """
+    """Return the library's model of `files` in evaluation mode."""
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 

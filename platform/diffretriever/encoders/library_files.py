@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,12 +29,11 @@ from diffretriever.schemas.retriever import LibraryRetriever
 _SINGLE = "SentenceTransformer"
 _LATE_INTERACTION = ("ColBERT", "MultiVectorEncoder")
 """Types of models with a vector a token: of PyLate and Stanford, and of sentence-transformers."""
-_ROOT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]
-_MODULE_FILES = ["*.json", "*.txt", "*.model"]
+_TEXT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]
 _CODE_FILES = ["*.py"]
 _WEIGHT_FILES = ["*.safetensors"]
-_LIBRARY_TYPES = re.compile(r"sentence_transformers(\.\w+)*\.[A-Z]\w*|pylate\.models\.Dense\.Dense")
-"""Modules of the library; it replaces the second with its own."""
+_MODULE_FOLDERS = "[0-9]*_*"
+_OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _KERNEL_OPTIONS = {"allow_all_kernels", "kernel_config", "use_kernels"}
 """Options of transformers that fetch and import kernels."""
 
@@ -54,8 +52,6 @@ class LibraryFiles:
     folder: Path
     modules: tuple[Module, ...]
     """In order; empty for a plain checkpoint."""
-    config: dict[str, Any]
-    """The transformer's `config.json`."""
 
     @classmethod
     def open(cls, config: LibraryRetriever, *, weights: bool) -> LibraryFiles:
@@ -73,9 +69,8 @@ class LibraryFiles:
         if config.remote_code:
             check_trusted(config.backbone.source, config.backbone.revision)
         folder = _find_folder(config, weights=weights)
-        modules = read_modules(folder)
-        files = cls(folder, modules, read_json((modules[0].folder if modules else folder) / "config.json"))
-        files._check(config)
+        files = cls(folder, _read_modules(folder))
+        files._check(config, read_json(files.transformer / "config.json"))
         if weights:
             files._check_weights()
         return files
@@ -93,21 +88,20 @@ class LibraryFiles:
         """Return a sha256 over the files that the model uses; a model's card and other formats do not count."""
         checkpoint = Checkpoint.open(self.transformer)
         digest = hashlib.sha256(checkpoint.digest().encode())
-        patterns = _ROOT_FILES + (_CODE_FILES if code else [])
+        patterns = _TEXT_FILES + (_CODE_FILES if code else [])
         used = {file for pattern in patterns for file in self.folder.glob(pattern)}
-        for pattern in _MODULE_FILES + _WEIGHT_FILES:
+        for pattern in _TEXT_FILES + _WEIGHT_FILES:
             used.update(file for module in self.modules for file in module.folder.glob(pattern))
         for file in sorted(used - set(checkpoint.files)):
             digest.update(f"\n{file.relative_to(self.folder).as_posix()} {file.stat().st_size}\n".encode())
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
-    def _check(self, config: LibraryRetriever) -> None:
-        for folder in (self.folder, self.transformer):
-            # transformers would load the base model that the adapter's config names, from anywhere.
-            if (folder / ADAPTER_CONFIG).exists():
-                raise ValueError(f"{folder} contains an adapter ({ADAPTER_CONFIG}): merge it into the weights")
-        foreign = self._foreign_code(config)
+    def _check(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> None:
+        # transformers would load the base model that the adapter's config names, from anywhere.
+        if (self.transformer / ADAPTER_CONFIG).exists():
+            raise ValueError(f"{self.transformer} contains an adapter ({ADAPTER_CONFIG}): merge it into the weights")
+        foreign = self._foreign_code(config, transformer_config)
         if foreign and not config.remote_code:
             raise ValueError(
                 f"'{config.backbone.source}' needs Python code of its own repository ({', '.join(foreign)}), which can "
@@ -119,7 +113,7 @@ class LibraryFiles:
             raise ValueError(f"{self.folder} merges tokens or has other modules for queries: not supported")
         if config.pooling != "auto" and self.modules:
             raise ValueError(f"{self.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
-        is_stanford = "HF_ColBERT" in (self.config.get("architectures") or [])
+        is_stanford = "HF_ColBERT" in (transformer_config.get("architectures") or [])
         kind = "ColBERT" if is_stanford else self.optional("config_sentence_transformers.json").get("model_type")
         if config.vectors == "token" and kind not in _LATE_INTERACTION:
             raise ValueError(f"{self.folder} is no late-interaction model: use vectors: single")
@@ -136,24 +130,27 @@ class LibraryFiles:
                     "request as the backbone's revision (`revision: refs/pr/1`), or save the model again"
                 )
 
-    def _foreign_code(self, config: LibraryRetriever) -> list[str]:
-        """Return what the files name of code that is not the library's or transformers'."""
-        foreign = [module.type for module in self.modules if not _LIBRARY_TYPES.fullmatch(module.type)]
-        for values in (self.config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
+    def _foreign_code(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> list[str]:
+        """Return what the files name of code that is not the libraries'.
+
+        sentence-transformers refuses foreign modules, too. With `auto_map`, transformers could run its own class of the
+        same name, which makes other vectors, and it fetches kernels that a config names.
+        """
+        known = ("sentence_transformers.", "pylate.")
+        foreign = [module.type for module in self.modules if not module.type.startswith(known)]
+        for values in (transformer_config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
             foreign += _kernels(values)
-        mapped = {} if config.bidirectional else self.config.get("auto_map") or {}
+        mapped = {} if config.bidirectional else transformer_config.get("auto_map") or {}
         return foreign or sorted(set(map(str, mapped.values())))
 
 
-def read_modules(folder: Path) -> tuple[Module, ...]:
-    """Return the modules in order, empty for a plain checkpoint; raises `ValueError` for one outside of `folder`."""
+def _read_modules(folder: Path) -> tuple[Module, ...]:
     file = folder / "modules.json"
     if not file.is_file():
         return ()
     with understood(file, "fetch the model again"):
         entries = json.loads(file.read_text("utf-8"))
-        for entry in entries:
-            path = PurePosixPath(entry["path"])
+        for path in (PurePosixPath(entry["path"]) for entry in entries):
             if path.is_absolute() or ".." in path.parts:
                 raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
         return tuple(Module(str(entry["type"]), folder / entry["path"]) for entry in entries)
@@ -164,20 +161,14 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     folder = resolve_source(source, config.backbone.revision, weights=False)
     if source == "minilm" or Path(plain_place(source)).is_dir():
         return folder
-    # Only the folders in modules.json: others have the same weights in other formats.
-    below = [module.folder.relative_to(folder) for module in read_modules(folder)]
-    weight_files = _WEIGHT_FILES if weights else []
-    inside = [f"{path.as_posix()}/{name}" for path in below if path.parts for name in _MODULE_FILES + weight_files]
-    at_root = _ROOT_FILES + weight_files + (_CODE_FILES if config.remote_code else [])
+    wanted = _TEXT_FILES + (_WEIGHT_FILES if weights else []) + (_CODE_FILES if config.remote_code else [])
     if not is_local(source):
-        return fetched_folder(StorePath(source), at_root + inside)
+        return fetched_folder(StorePath(source), [*wanted, *(f"{_MODULE_FOLDERS}/{name}" for name in wanted)])
     try:
-        # The folder is named after the commit. `*` also matches deeper files, so the root needs its own call.
-        for allowed, ignored in ((at_root, ["*/*"]), (inside, None)):
-            if allowed:
-                snapshot_download(
-                    source, revision=folder.name, allow_patterns=allowed, ignore_patterns=ignored, etag_timeout=10
-                )
+        # The folder is named after the commit.
+        snapshot_download(
+            source, revision=folder.name, allow_patterns=wanted, ignore_patterns=_OTHER_FORMATS, etag_timeout=10
+        )
     except (HfHubHTTPError, OSError) as error:
         raise FetchError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
     return folder

@@ -3,8 +3,8 @@
 Several passes fill the slots: each reads those that are masks, keeps the ones it is surest of, and writes their tokens
 for the next (paper App. A). Training and encoding read slots by the same code.
 
-Legend: B texts of a batch, L padded length, K most slots of the batch, P columns read, G content ids whose logits are
-read, H hidden size.
+Legend: B texts of a batch, L padded length, K most slots of the batch, P columns read, or passes, G content ids whose
+logits are read, H hidden size, M slots of all texts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
 
 import torch
 
@@ -29,7 +29,6 @@ from diffretriever.encoders.readout import (
     read_slots,
     represent_slots,
 )
-from diffretriever.encoders.unmasking import before_stop, choose, confidences, predict, reveal_counts
 from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Side
 
@@ -41,6 +40,14 @@ if TYPE_CHECKING:
 _SPREAD_STEP = 16
 _SPREAD_MARGIN = 12
 _SHOWN_CHARACTERS = 300
+_LAST_TIME = 0.001
+# The authors' addend in the logarithm of the entropy, so that a probability of zero counts nothing.
+_TINY = 1e-10
+# Slots whose probabilities are in memory in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
+_SLOTS_AT_ONCE = 1024
+
+Schedule: TypeAlias = Literal["time-grid", "even"]
+Confidence: TypeAlias = Literal["entropy", "max-probability"]
 
 
 class MaskedPreparer(PromptedPreparer):
@@ -147,12 +154,7 @@ class MaskedEncoder(BackboneEncoder):
 
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """Load as every encoder over a backbone.
-
-        Raises:
-            ValueError: the adapter has vectors for fewer slots than the budget, was trained with another readout, or
-                would have to be added into weights of 8 bits.
-        """
+        """Load as every encoder over a backbone; an adapter of another readout or fewer slots is a `ValueError`."""
         place, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
             if place.dtype == FLOAT8:
@@ -268,11 +270,7 @@ class MaskedEncoder(BackboneEncoder):
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG, slots.tokens)
 
     def _read(self, batch: MaskedBatch, gathered_BG: torch.Tensor | None) -> _Slots:
-        """Run the model once. Gradients flow unless the caller forbids them.
-
-        `gathered_BG` None: logits of the whole vocabulary. The states of the text's tokens come along if they are
-        needed.
-        """
+        """Run the model once; `gathered_BG` None: logits of the whole vocabulary."""
         columns_BP = (batch.columns_BK + self.config.read_offset).clamp(min=0)
         slots, reads_text = columns_BP.shape[1], self.keeps_tokens or self.config.readout != "states"
         if reads_text:
@@ -337,9 +335,61 @@ class MaskedEncoder(BackboneEncoder):
 def _revealed(
     read_BKX: torch.Tensor, earlier_BKX: torch.Tensor | None, learns_BK1: torch.Tensor, takes_BK1: torch.Tensor
 ) -> torch.Tensor:
-    """Return the values of a pass in the slots that it fills, and the earlier ones elsewhere.
-
-    Gradients reach only values whose `learns_BK1` is true.
-    """
+    """Return the values of a pass in the slots that it fills, with gradients if they learn; elsewhere earlier ones."""
     read_BKX = torch.where(learns_BK1, read_BKX, read_BKX.detach())
     return read_BKX if earlier_BKX is None else torch.where(takes_BK1, read_BKX, earlier_BKX)
+
+
+def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
+    """Return how many slots each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
+
+    `time-grid` goes by the times t = 1 … 0.001: of n masks, floor(n (1 - t_next / t)) are filled. `even` fills
+    floor(K / S) in each pass. A pass fills at least one slot, so a text of K < S slots is done after K passes, and P is
+    the smaller of S and the largest K. The last pass fills the rest.
+    """
+    # With fewer slots than passes both schedules fill one slot a pass, whatever S.
+    steps = min(steps, int(slots_B.max()))
+    times = torch.linspace(1, _LAST_TIME, steps + 1, dtype=torch.float64)
+    counts = []
+    left_B = slots_B
+    for step in range(steps - 1):
+        planned_B = slots_B // steps if schedule == "even" else (left_B * (1 - times[step + 1] / times[step])).long()
+        counts.append(planned_B.clamp(min=1).minimum(left_B))
+        left_B = left_B - counts[-1]
+    return torch.stack([*counts, left_B], dim=1)
+
+
+def predict(logits_BKV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each slot's token, int64 [B, K], of equal logits the smallest, and whether its logits are finite, bool."""
+    low_BK, high_BK = logits_BKV.aminmax(dim=-1)
+    return logits_BKV.argmax(-1), low_BK.isfinite() & high_BK.isfinite()
+
+
+def confidences(logits_BKV: torch.Tensor, kind: Confidence) -> torch.Tensor:
+    """Return how sure the model is of each slot, float32 [B, K]: negative entropy in nats, or largest probability."""
+    found = []
+    for part_MV in logits_BKV.flatten(0, 1).split(_SLOTS_AT_ONCE):
+        probabilities_MV = part_MV.softmax(-1, dtype=torch.float32)
+        if kind == "max-probability":
+            found.append(probabilities_MV.amax(-1))
+        else:
+            found.append((probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1))
+    return torch.cat(found).view(logits_BKV.shape[:2])
+
+
+def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch.Tensor) -> torch.Tensor:
+    """Return the `count_B` most confident of each text's masked slots, bool [B, K]; ties go to the earlier slot."""
+    open_BK = confidences_BK.masked_fill(~masked_BK, -torch.inf)
+    order_BK = open_BK.argsort(dim=1, descending=True, stable=True)
+    first_BK = torch.arange(masked_BK.shape[1]) < count_B[:, None]
+    return torch.zeros_like(masked_BK).scatter(1, order_BK, first_BK)
+
+
+def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch.Tensor) -> torch.Tensor:
+    """Return the valid slots before a text's first stop token, bool [B, K].
+
+    A text whose first slot stops keeps all its slots, because a text has at least one vector.
+    """
+    stops_BK = torch.isin(tokens_BK, stop_ids)
+    before_BK = stops_BK.cumsum(1) == 0
+    return valid_BK & (before_BK | stops_BK[:, :1])

@@ -136,13 +136,7 @@ class Preparer(ABC):
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
     def parts(self, text: str, side: Side, slots: int) -> list[str]:
-        """Return the part of a text that each of its K slots reads; nothing where slots read the whole text.
-
-        Args:
-            text: of a passage, title and text joined by `join_title`.
-            side: query or passage.
-            slots: K.
-        """
+        """Return the part of a text (with its title) that each of its K slots reads; [] if they read the whole text."""
         return []
 
     def query_tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -248,11 +242,7 @@ class PromptedPreparer(Preparer):
         self._frames: dict[tuple[Side, int], Frame] = {}
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Prepare `texts`; only the text is ever truncated.
-
-        Raises:
-            ValueError: prompt, and the tokens after it, leave no room for a text.
-        """
+        """Prepare `texts`; only the text is ever truncated."""
         frames = [self.frame(side, k) for k in slots]
         rows = self.vocabulary.tokenise(texts, [frame.limit for frame in frames])
         prepared = []
@@ -274,11 +264,7 @@ class PromptedPreparer(Preparer):
         return 0
 
     def frame(self, side: Side, slots: int) -> Frame:
-        """Return the frame of texts of one side and one number of slots.
-
-        Raises:
-            ValueError: it leaves no room for a text.
-        """
+        """Return the frame of texts of one side and one number of slots; no room for a text is a `ValueError`."""
         if (side, slots) not in self._frames:
             self._frames[side, slots] = self._build_frame(side, slots)
         return self._frames[side, slots]
@@ -303,9 +289,14 @@ class PromptedPreparer(Preparer):
         return Frame(left, right, after, limit)
 
 
+def words_of(text: str) -> set[str]:
+    """Return the lower-cased runs of letters and digits in a text."""
+    return set(_WORD.findall(text.lower()))
+
+
 def content_words(text: str) -> set[str]:
-    """Return the lower-cased runs of letters and digits in a text that are no stop words."""
-    return set(_WORD.findall(text.lower())) - stop_words()
+    """Return the words of a text that are no stop words."""
+    return words_of(text) - stop_words()
 
 
 class ContentWords:

@@ -42,12 +42,7 @@ class VectorReader:
         self._most_forms = max(Counter(map(str.casefold, self._texts)).values(), default=0)
 
     def compute(self, vectors_mH: np.ndarray, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the logits [m, C] and numbers of the strongest entries; the device's half of `readings`.
-
-        Args:
-            vectors_mH: floating, few enough that their logits fit in memory.
-            words: of a reading, at most.
-        """
+        """Compute the logits [m, C] and numbers of the strongest entries; the device's half of `readings`."""
         # This number of entries contains that number of words, even where each is there in all its forms.
         count = min(words * self._most_forms + _MAYBE_EQUAL, len(self._texts))
         with torch.inference_mode():
@@ -73,10 +68,6 @@ def readable_entries(texts: Sequence[str], special: set[int]) -> list[int]:
     tokens or `##` pieces. Where a vocabulary writes the space before a word as part of the entry (` dog`), an entry of
     ASCII letters without one counts only if there is one with it: others are pieces of words. Forms of a word that
     differ by that space or by capitals count as one in a reading, by the strongest of them. Stop words are words.
-
-    Args:
-        texts: the decoded entries.
-        special: entries that are special tokens.
     """
     wordlike = {
         entry: text.strip() for entry, text in enumerate(texts) if entry not in special and _is_word(text.strip())

@@ -86,17 +86,12 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
-    """L2-normalise and round to float16 [M, H], the form at rest, on the device."""
+    """L2-normalise and round to float16, the form at rest."""
     return unit(vectors_MH).to(torch.float16)
 
 
 def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
-    """Return the unit vectors, float16 [M, H] on the device, of the valid states, text after text.
-
-    Args:
-        states_BKH: floating, on the device.
-        valid_BK: bool on the CPU.
-    """
+    """Return the unit vectors, float16 [M, H] on the device, of the valid states, text after text."""
     # By numbers: to count a mask's entries the host would wait for a GPU.
     rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
     return unit_float16(states_BKH.flatten(0, 1)[rows_M])
@@ -115,25 +110,14 @@ def content_ids(
 
 
 def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
-    """Return [B, T]: log(1 + max(0, logit)) max-pooled over valid slots (Eq. 3 of the paper, arXiv 2605.07210).
-
-    Args:
-        logits_BKT: floating.
-        valid_BK: bool; a text without valid slots gets zeros.
-        weights_BT: factors of the impacts, `ContentIds.weights_BT`.
-    """
+    """Return [B, T]: log(1 + max(0, logit)) max-pooled over valid slots (Eq. 3 of the paper, arXiv 2605.07210)."""
     weights_BKT = torch.log1p(torch.relu(logits_BKT))
     pooled_BT = weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
     return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
 
 
 def read_slots(states: TextStates, valid_BK: torch.Tensor) -> SlotReadout:
-    """Normalise, round and fold on the device, and begin to copy the rest to the CPU; see `device.to_host`.
-
-    Args:
-        states: of a batch, with logits.
-        valid_BK: bool on the CPU, the slots whose vectors and impacts count.
-    """
+    """Normalise and fold the slots in `valid_BK` on the device, and begin to copy them to the CPU."""
     assert states.content is not None, "slots have sparse scores"
     assert states.logits_BKG is not None, "slots have sparse scores"
     vectors_MH = to_host(stored_vectors(states.hidden_BKH, valid_BK))
@@ -187,11 +171,6 @@ def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndar
     """Return the k heaviest impacts of one text, still sorted by id; of equal weights the smaller id stays.
 
     NaN counts as heaviest, so that it is not cut and overlooked.
-
-    Args:
-        ids_T: integers [T], ascending.
-        weights_T: floating [T].
-        k: at least 1; a text with fewer impacts is returned unchanged.
     """
     if len(ids_T) <= k:
         return ids_T, weights_T

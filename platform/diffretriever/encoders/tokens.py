@@ -52,12 +52,7 @@ class TokensEncoder(BackboneEncoder):
         return TokensPreparer(vocabulary, config)
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Encode one batch by one forward pass.
-
-        Returns:
-            Vectors [M, H], float16 before they are clustered; counts of tokens [B]; of texts to be clustered, means
-            [B, H].
-        """
+        """Return vectors, float16 [M, H], counts of tokens [B], and of texts to be clustered, means [B, H]."""
         with torch.inference_mode():
             hidden_BLH, own_BL = self._read(texts)
             means_BH = None
@@ -100,13 +95,7 @@ class TokensEncoder(BackboneEncoder):
 
 
 def with_mean(vectors_MH: torch.Tensor, means_MH: torch.Tensor, share: float) -> torch.Tensor:
-    """Return float32 [..., H]: share · mean + (1 - share) · vector, of length 1 before, not normalised again.
-
-    Args:
-        vectors_MH: floating [..., H], of any length.
-        means_MH: floating, what broadcasts to the same shape, of any length.
-        share: from 0 on, less than 1.
-    """
+    """Return float32 [..., H]: share · mean + (1 - share) · vector, of length 1 before, not normalised again."""
     return share * unit(means_MH) + (1 - share) * unit(vectors_MH)
 
 
@@ -116,10 +105,6 @@ def clustered(tokens_NH: torch.Tensor, most: int) -> torch.Tensor:
     Clusters are Ward's (1963): from single tokens on, those two are merged that add least to the squared distances
     from the clusters' means. They stand in the order of their first tokens. A text of no more than `most` tokens keeps
     them all. Where distances are equal up to rounding, rounding decides, and there may be fewer clusters.
-
-    Args:
-        tokens_NH: float32 on the CPU, unit vectors, in the order of the text.
-        most: at least 1.
     """
     if len(tokens_NH) <= most:
         return tokens_NH

@@ -105,6 +105,7 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
 
 def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
     """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
+    assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}
     todo = [part for part in parts if part.key not in receipts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -35,7 +35,7 @@ class EncoderStart:
     """Where they go."""
     threads: int
     """Of torch."""
-    tokens_per_batch: int | Literal["auto"] = "auto"
+    tokens_per_batch: int | None = None
     tokenizer: str | None = None
     """Digest of the tokenizer that an actor must find."""
     compiled: bool = False
@@ -137,7 +137,8 @@ def load_in_actor(start: EncoderStart) -> Encoder:
             )
     if start.compiled:
         encoder.compile_layers()
-    encoder.fit_batches(start.tokens_per_batch)
+    if start.tokens_per_batch is not None:
+        encoder.tokens_per_batch = start.tokens_per_batch
     return encoder
 
 

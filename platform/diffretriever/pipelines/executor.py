@@ -201,15 +201,13 @@ class LocalExecutor(Executor):
         from diffretriever.encoders import load_encoder
         from diffretriever.index.manifest import manifest_of
 
-        wanted = self.config.tokens_per_batch
         if self.encoder is None:
             with self._threads():
                 self.encoder = load_encoder(with_commits(retriever), self.device)
                 if self.config.compiled:
                     self.encoder.compile_layers()
-                self.encoder.fit_batches(wanted)
-        elif wanted != "auto":
-            self.encoder.tokens_per_batch = wanted
+        if self.config.tokens_per_batch is not None:
+            self.encoder.tokens_per_batch = self.config.tokens_per_batch
         return manifest_of(self.encoder)
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:

@@ -52,7 +52,7 @@ class Validator:
                 split=self._split,
                 output=Path(folder),
                 measures=(MEASURE,),
-                modes=fresh.modes,
+                modes=fresh.config.modes,
                 top_k=_TOP_K,
             )
             index = PassageIndex.create(job.index, manifest_of(fresh))
