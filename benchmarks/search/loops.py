@@ -27,12 +27,12 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 T = TypeVar("T")
 K = 100
@@ -75,7 +75,7 @@ def candidates(folder: str, vectors: dict[str, Any], budgets: list[int], queries
     runs: list[Timed] = []
     for budget in [chosen, *budgets]:
         limited = CandidateSearch(opened, [], stream_of(index, made.slots), budget)
-        search: DenseSearch = limited if budget < made.passages else scan
+        search: EncodedSearch = limited if budget < made.passages else scan
         singles = [asked.take(np.array([i])) for i in range(queries)]
         # The first time what a query reads may lie on the disk, however often others have been asked.
         passes: list[list[float]] = [[], []]
@@ -249,7 +249,7 @@ def vectors_of(queries: Representations) -> np.ndarray:
     return queries.vectors_MH.astype(np.float32)
 
 
-def exact_of(index: PassageIndex, slots: int) -> DenseSearch:
+def exact_of(index: PassageIndex, slots: int) -> EncodedSearch:
     """Return the exact search by what codes there are: the scan of the table where there are those of means alone."""
     segments, _ = open_segments(index)
     return stream_of(index, slots) if any(s.codes.slots is None for s in segments) else coded_of(index, slots)

@@ -7,40 +7,34 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.schemas.retriever import PooledRetriever
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.search.sparse.postings import (
-    POSTINGS,
     PostingsSearch,
     build_postings,
     open_inverted,
 )
 from diffretriever.search.sparse.stream import StreamingImpacts
 from tests.search.sparse_cases import (
-    BACKBONE,
     ENCODED_QUERIES,
-    QUERIES,
     VOCAB,
     Bag,
     Life,
     Model,
     bags,
     brute_force,
-    manifest,
     passages,
     representations,
 )
 
-Opener: TypeAlias = Callable[[PassageIndex], SparseSearch]
+Opener: TypeAlias = Callable[[PassageIndex], EncodedSearch]
 
 
 @pytest.fixture
@@ -51,20 +45,20 @@ def life(tmp_path: Path) -> Life:
     return made
 
 
-def streamed(index: PassageIndex) -> SparseSearch:
+def streamed(index: PassageIndex) -> EncodedSearch:
     return StreamingImpacts(index, 1)
 
 
-def with_new_postings(index: PassageIndex) -> SparseSearch:
+def with_new_postings(index: PassageIndex) -> EncodedSearch:
     build_postings(index)
     return opened(index, PostingsSearch)
 
 
-def as_it_is(index: PassageIndex) -> SparseSearch:
+def as_it_is(index: PassageIndex) -> EncodedSearch:
     return opened(index, PostingsSearch)
 
 
-def opened(index: PassageIndex, expected: type[SparseSearch]) -> SparseSearch:
+def opened(index: PassageIndex, expected: type[EncodedSearch]) -> EncodedSearch:
     search = open_sparse(index, SearchOptions(index=index.uri))
     assert isinstance(search, expected)
     return search
@@ -89,15 +83,6 @@ def test_the_same_hits_through_every_change(life: Life, open_search: Opener) -> 
     check(life, open_search)
     life.index.compact()
     check(life, with_new_postings if open_search is as_it_is else open_search)
-
-
-def test_empty_results(life: Life) -> None:
-    hits = with_new_postings(life.index).search(ENCODED_QUERIES, 1000)
-    assert hits[-3:-1] == [[], []]
-    assert 0 < len(hits[-1]) < len(life.model)
-    assert with_new_postings(life.index).search(ENCODED_QUERIES.take(np.arange(0)), 5) == []
-    life.delete(list(life.model))
-    assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 5) == [[]] * len(QUERIES)
 
 
 @pytest.mark.parametrize(
@@ -129,22 +114,6 @@ def test_postings_made_after_a_deletion_hide_nothing_from_a_reader_opened_before
     assert opened(life.index, StreamingImpacts).search(ENCODED_QUERIES, 7) == brute_force(life.model, 7)
 
 
-@pytest.mark.parametrize("file", ["fragment_rows.bin", "rows.bin", "weights.bin"])
-def test_damaged_files_are_named_and_searched_around(file: str, life: Life, caplog: pytest.LogCaptureFixture) -> None:
-    build_postings(life.index)
-    folder = POSTINGS.folder_of(life.index, life.index.fragments()[0]).path
-    path = folder / file
-    path.write_bytes(path.read_bytes()[:-4])
-    check(life, as_it_is)
-    assert path.name in caplog.text
-    assert len(open_inverted(life.index)[1]) == 1
-    np.save(path, np.zeros(7, np.int32))
-    check(life, as_it_is)
-    assert len(open_inverted(life.index)[1]) == 1
-    assert build_postings(life.index) == 1
-    assert open_inverted(life.index)[1] == []
-
-
 def test_impacts_that_are_not_sound_are_refused(life: Life) -> None:
     wrong = representations([{1: 1.0}]).to_arrow()
     column = wrong.schema.get_field_index("impact_weights")
@@ -154,11 +123,3 @@ def test_impacts_that_are_not_sound_are_refused(life: Life) -> None:
     Committer(life.index).commit({"key": write_block(life.index.uri, table)}, [])
     with pytest.raises(ValueError, match=r"above 0 and finite.*--verify. names the passages"):
         build_postings(life.index)
-
-
-def test_an_index_without_impacts_has_no_postings(tmp_path: Path) -> None:
-    retriever = PooledRetriever.model_validate({"backbone": BACKBONE})
-    index = PassageIndex.create(str(tmp_path / "index"), manifest(retriever, None))
-    with pytest.raises(ValueError, match="holds no impacts"):
-        build_postings(index)
-    opened(index, StreamingImpacts)

@@ -126,12 +126,6 @@ def test_candidates(stored: PassageIndex, local: PassageIndex, queries: Represen
     assert report.candidates.search_budget == BUDGET
 
 
-def test_a_calibration(stored: PassageIndex, queries: Representations) -> None:
-    accelerate(AccelerateJob(index=stored.uri, candidates=True, top_k=5, sample=10))
-    assert inspect(stored, check=False).candidates is not None
-    assert found(stored, queries)
-
-
 def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:
     for index in (stored, local):
         fill_report = inspect(index, check=True)

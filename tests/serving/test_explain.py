@@ -15,8 +15,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse, Word
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain, slot_words, terms
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.explain import explain_each, slot_words, terms
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.encoders.encoder_cases import PARTS
@@ -46,7 +45,7 @@ ID_SETS = st.lists(st.integers(0, 12), unique=True, max_size=8)
 @given(st.integers(0, 9999), st.integers(1, 5), st.integers(0, 5), ID_SETS, ID_SETS)
 def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
     query, passage = made_up(seed, k_q, asked), made_up(seed + 1, k_p, held)
-    found = explain(query, passage, str)
+    (found,) = explain_each(query, passage, str)
 
     assert len(found.slots) == (k_q if k_p else 0)
     total = 0.0
@@ -78,15 +77,14 @@ def test_slot_words_have_the_texts_own_weight() -> None:
 
 def test_products_add_up_to_the_scores_of_a_search(index: PassageIndex, encoder: Encoder) -> None:
     searcher = open_searcher(index.uri)
-    assert isinstance(searcher, NeuralSearcher)
     queries = encoder.encode_queries(QUERIES)
-    hits = searcher.search_representations(queries, 60, ["dense", "sparse"])
+    hits = searcher.search(QUERIES, k=60, modes=["dense", "sparse"])
     for number in range(len(QUERIES)):
         sparse = dict(hits["sparse"][number])
         rows = hits["dense"][number : number + 1].rows()
         stored = index.representations(rows)
         for place, (passage, score) in enumerate(hits["dense"][number]):
-            found = explain(queries.take(np.array([number])), stored.take(np.array([place])), str)
+            (found,) = explain_each(queries.take(np.array([number])), stored.take(np.array([place])), str)
             assert np.mean([match.product for match in found.slots]) == pytest.approx(score, abs=1e-5)
             assert sum(term.product for term in found.terms) == pytest.approx(sparse.get(passage, 0), abs=1e-5)
 

@@ -19,6 +19,7 @@ from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSet
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.bm25 import keep_bm25
+from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
@@ -34,7 +35,6 @@ from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragmen
 from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
@@ -179,18 +179,16 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
 
 def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
     """Choose how many candidates reach the recall; all passages where the exact scan is no slower."""
-    from diffretriever.search import open_searcher
+    from diffretriever.search import encoder_of
 
-    segments, _ = open_segments(index)
-    CandidateIndex.build(index, segments)
+    CandidateIndex.build(index, open_segments(index)[0])
     index.refresh()
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
-    searcher = open_searcher(job.index, options)
-    assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
-    scan = searcher.dense
+    encoder = encoder_of(index, options)
+    scan = open_dense(index, options, encoder.facts.device)
     stream = scan.stream if isinstance(scan, CodedScan) else scan
     assert isinstance(stream, StreamingScan), "codes were built for every fragment, or all is scanned"
-    queries = sample_queries(index, searcher.encoder, job.sample)
+    queries = sample_queries(index, encoder, job.sample)
     exact, scanned = scan.search(queries, job.top_k), milliseconds(scan, queries, job.top_k)
     candidate_index = CandidateIndex.open(open_segments(index)[0])
     count, measured = choose_count(candidate_index, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)

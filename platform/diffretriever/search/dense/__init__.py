@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.schemas.search import SearchOptions
-    from diffretriever.search.dense.base import DenseSearch
+    from diffretriever.search.encoded import EncodedSearch
 
 
-def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
+def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> EncodedSearch:
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:

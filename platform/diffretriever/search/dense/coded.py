@@ -9,21 +9,22 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from diffretriever.progress import track
-from diffretriever.representations import Representations, offsets_of, refuse_queries
+from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK, each_of
-from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
+from diffretriever.scoring.maxsim import PRODUCT_VECTORS, CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.resident import ResidentCodes
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
@@ -31,7 +32,7 @@ _FEW = 0.3
 """Share of the passages that a filter leaves: to score fewer one by one is faster than to scan all."""
 
 
-class CodedScan(DenseSearch):
+class CodedScan(EncodedSearch):
     """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
 
     way: ClassVar[Way] = "codes"
@@ -44,14 +45,9 @@ class CodedScan(DenseSearch):
         options: SearchOptions,
         resident: ResidentCodes | None = None,
     ) -> None:
-        """Search open segments.
+        """Search the passages of open segments; `stream` scans the fragments without codes (`uncoded`).
 
-        Args:
-            passages: of the segments.
-            uncoded: fragments without codes.
-            stream: scans those.
-            options: say how much memory scores may take.
-            resident: the codes of the same segments on a device that scores them; None: the processor does.
+        `resident` has the codes of the same segments on a device that scores them; None: the processor does.
         """
         self._passages = passages
         self._uncoded = uncoded
@@ -64,7 +60,6 @@ class CodedScan(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        refuse_queries(queries)
         if not len(queries):
             return TopK(0, k, self.stream.order.passages).results()
         # If a device does not keep all codes, each round copies some again.
@@ -86,10 +81,12 @@ class CodedScan(DenseSearch):
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         if self._resident is not None:
             return self._resident.shortlists(queries, k)
-        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets)
+        # Integer matrix products for many query vectors, a pass of the kernel for each of few.
+        bits: Literal[8, 16] = 8 if len(queries.vectors_MH) > PRODUCT_VECTORS else 16
+        coarse = CodedQueries(queries.vectors_MH, queries.offsets, bits)
         scores_QP = self._passages.scores(coarse)
         chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
-        if coarse.bits != 8:
+        if bits == 16:
             return chosen
         fine = CodedQueries(queries.vectors_MH, queries.offsets)
         return [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
@@ -129,27 +126,13 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among the best k, by scores of all passages.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            scores_P: float32 [P], its scores by codes.
-            k: how many are wanted.
-        """
+        """Return the passages that can be among a query's best k, by its scores of all passages (float32 [P])."""
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            chosen_C: int64 [C], ascending.
-            k: how many are wanted.
-        """
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among a query's best k of them."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)
@@ -184,9 +167,11 @@ class CodedPassages:
             self._score(query, own_MH, chosen_C[rest_C], best)
             return int(first_C.sum() + rest_C.sum())
 
-        count = len(shortlists)
-        rescored = each_of(count, score, torch.get_num_threads())
-        return sum(rescored if count == 1 else track(rescored, "dense search", "queries", count))
+        count, threads = len(shortlists), torch.get_num_threads()
+        if count <= 1:
+            return sum(map(score, range(count)))
+        with ThreadPoolExecutor(min(count, threads)) as pool:
+            return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):

@@ -18,8 +18,9 @@ import torch
 
 from diffretriever.representations import Representations, offsets_of, runs
 from diffretriever.scoring.halves import DeviceCodes, HalfQueries
+from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.maxsim import Codes, Shortlist
-from diffretriever.search.dense.codes import Segment
+from diffretriever.search.dense.codes import Segment, SlotCodes
 
 _PIECE_BYTES = 1 << 30
 _SHARE = 0.75
@@ -79,7 +80,7 @@ class ResidentCodes:
         groups = [_Group(part, k, self._device) for part in queries.split(self._queries_at_once)]
         for number, piece in enumerate(self._pieces):
             codes = self._kept.get(number) or piece.copy(self._device)
-            live_P = torch.from_numpy(piece.live_P).to(self._device)
+            live_P = torch.from_numpy(piece.segment.numbers_P[piece.passages] != NO_NUMBER).to(self._device)
             for group in groups:
                 group.add(codes, live_P, piece.start)
         return [shortlist for group in groups for shortlist in group.shortlists()]
@@ -148,11 +149,6 @@ class _Piece:
         """Memory that its codes take on a device."""
         return int(self.rows.stop - self.rows.start) * _vector_bytes(self.segment) + len(self) * _PASSAGE_BYTES
 
-    @property
-    def live_P(self) -> np.ndarray:  # noqa: N802 (an array)
-        """Which of its passages are still in the table."""
-        return self.segment.live_P[self.passages]
-
     def key(self, device: torch.device) -> Hashable:
         """Return a key that is equal for pieces of equal codes on one device."""
         # Files made after a deletion leave rows out that others of the same fragment have.
@@ -161,7 +157,7 @@ class _Piece:
 
     def copy(self, device: torch.device) -> DeviceCodes:
         """Return its codes, copied to a device."""
-        codes, own = self.segment.slots, self.passages
+        codes, own = _slots(self.segment), self.passages
         offsets = codes.vectors.offsets[own.start : own.stop + 1] - self.rows.start
         vectors = Codes(codes.vectors.codes_NH[self.rows], codes.vectors.scales_N[self.rows], offsets)
         return DeviceCodes.copy(vectors, codes.errors_P[own], codes.norms_P[own], device)
@@ -170,14 +166,19 @@ class _Piece:
 def _pieces(segments: Sequence[Segment]) -> Iterator[_Piece]:
     starts = offsets_of([len(segment.codes) for segment in segments]).tolist()
     for segment, start in zip(segments, starts, strict=False):
-        offsets = segment.slots.vectors.offsets
+        offsets = _slots(segment).vectors.offsets
         for passages in runs(offsets, _PIECE_BYTES // _vector_bytes(segment)):
             rows = slice(int(offsets[passages.start]), int(offsets[passages.stop]))
             yield _Piece(segment, passages, rows, start + passages.start)
 
 
+def _slots(segment: Segment) -> SlotCodes:
+    assert segment.codes.slots is not None, "an exact scan opens no codes of means alone"
+    return segment.codes.slots
+
+
 def _vector_bytes(segment: Segment) -> int:
-    codes = segment.slots.vectors
+    codes = _slots(segment).vectors
     return codes.codes_NH.shape[1] + codes.scales_N.itemsize
 
 

@@ -15,13 +15,13 @@ import torch
 from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
-from diffretriever.representations import Representations, read_vectors, refuse_queries
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.encoded import EncodedSearch
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 32 << 20
 _COLUMNS = ("id", "reps")
 
 
-class StreamingScan(DenseSearch):
+class StreamingScan(EncodedSearch):
     """Scores every passage in fp32; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "stream"
@@ -58,7 +58,6 @@ class StreamingScan(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
-        refuse_queries(queries)
         best = TopK(len(queries), k, self.order.passages)
         batches = self._index.addressed_batches(_COLUMNS, self.batch_rows(queries))
         self.add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)

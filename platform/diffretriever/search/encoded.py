@@ -1,19 +1,20 @@
-"""The dense search interface: encoded queries in, ranked passages with exact scores out."""
+"""The interface of searches that take encoded queries: ranked passages with exact scores out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits
 
 
-class DenseSearch(ABC):
-    """Finds the best passages of one index version by their vectors: by mean MaxSim (paper Eq. 2) unless it says more.
+class EncodedSearch(ABC):
+    """Finds the best passages of one index version: dense by mean MaxSim (paper Eq. 2), sparse by impacts (Eq. 3).
 
-    Ties are ranked by score descending, then by passage id ascending.
+    Ties are ranked by score descending, then by passage id ascending. A sparse search does not retrieve a passage that
+    shares no vocabulary entry with the query.
     """
 
     way: ClassVar[Way]
@@ -26,9 +27,9 @@ class DenseSearch(ABC):
         """Return each query's best k passages as (id, fp32 score), best first.
 
         Raises:
-            ValueError: a query, or a stored passage that is looked at, holds NaN or infinity; the message names it.
+            ValueError: a stored passage contains NaN or infinity; the message names it. Encoders check queries.
         """
 
-    def among(self, n_candidates: int) -> DenseSearch:
+    def among(self, n_candidates: int) -> Self:
         """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""
         return self
