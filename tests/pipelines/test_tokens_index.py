@@ -101,7 +101,7 @@ def test_every_exact_search_gives_the_scores_by_hand(index: PassageIndex) -> Non
 
 def found_by(index: PassageIndex, encoder: Encoder, way: type[EncodedSearch]) -> Hits:
     options = SearchOptions(index=index.uri)
-    search = StreamingScan.open(index, options, CPU) if way is StreamingScan else open_dense(index, options, CPU)
+    search = StreamingScan(index, options, CPU) if way is StreamingScan else open_dense(index, options, CPU)
     assert isinstance(search, way)
     return search.search(encoder.encode_queries(QUERIES), PASSAGES)
 

@@ -25,7 +25,7 @@ def opened(index: PassageIndex, **options: object) -> EncodedSearch:
 
 
 def stream_of(index: PassageIndex) -> StreamingScan:
-    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4)
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU)
 
 
 def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:

@@ -44,14 +44,6 @@ def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: 
     assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
 
 
-def test_only_what_can_be_among_the_best_is_read(own_index: PassageIndex, encoder: Encoder) -> None:
-    build_codes(own_index)
-    search = opened(own_index)
-    assert isinstance(search, CodedScan)
-    search.search(encoder.encode_queries(QUERIES[:1]), 1)
-    assert 1 <= search.rescored < len(own_index)
-
-
 def kept_of(index: PassageIndex) -> list[str]:
     """Return which files of all that there can be lie beside the table."""
     names = ("vectors", "codes", "mean_codes")

@@ -47,14 +47,7 @@ class DeviceCodes:
 
     @classmethod
     def copy(cls, codes: Codes, errors_P: np.ndarray, norms_P: np.ndarray, device: torch.device) -> Self:
-        """Copy codes to a device.
-
-        Args:
-            codes: of P passages.
-            errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
-            norms_P: float32, length of its longest vector.
-            device: where to.
-        """
+        """Copy codes of P passages, and their errors and norms as in `DeviceCodes`, to a device."""
         return cls(
             _copied(codes.codes_NH, device),
             _copied(codes.scales_N, device),
@@ -71,13 +64,7 @@ class HalfQueries:
     """Queries made ready, on a device, to be scored against codes that lie there."""
 
     def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> None:
-        """Round queries and copy them.
-
-        Args:
-            vectors_MH: float16 or float32 [M, H].
-            offsets: int64 [Q + 1]; query i owns rows offsets[i] to offsets[i + 1], at least one.
-            device: where the codes are.
-        """
+        """Round queries (float16 or float32 [M, H], int64 offsets [Q + 1], each with a vector) and copy them."""
         vectors_MH = np.asarray(vectors_MH, np.float32)
         counts_Q = np.diff(offsets)
         norms_M = np.linalg.norm(vectors_MH, axis=1)

@@ -41,11 +41,7 @@ class Passages:
 
     @classmethod
     def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
-        """Return the passages that these ids name, and the number of each id, int32 [N].
-
-        Args:
-            ids: N texts, some of them more than once, as such or with a dictionary.
-        """
+        """Return the passages that these ids name, and the number of each id, int32 [N]; ids may repeat."""
         coded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.unify_dictionaries().combine_chunks()
@@ -278,11 +274,7 @@ class TopK:
         self._thresholds_Q = np.full(n_queries, -np.inf)
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
-        """Take in a batch of P passages; no passage may come twice.
-
-        Args:
-            scores_QP: floating [Q, P].
-            numbers_P: int32 [P], the passages' numbers.
+        """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
 
         Raises:
             ValueError: a score is NaN.

@@ -110,9 +110,7 @@ def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: 
 def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return [P, B]: each query vector's largest similarity with a vector of each passage; -inf without vectors.
 
-    Args:
-        similarities_NB: of all passages' vectors, one passage after the other.
-        counts: int64 [P] on the host, vectors of each passage.
+    `counts`, int64 [P] on the host, are the vectors of each passage, one passage after the other.
     """
     n_passages, width = len(counts), similarities_NB.shape[1]
     first = int(counts[0]) if n_passages else 0
@@ -156,11 +154,8 @@ def longest(vectors_NH: np.ndarray) -> float:
 def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, best: TopK) -> list[np.ndarray]:
     """Return, for each query, the passages of a batch that can be among its best, int64 [C] ascending.
 
-    Args:
-        queries: Q of them.
-        scores_QP: floating, approximate mean MaxSim; -inf for a passage that is not to be found.
-        relative_error: the largest error of a score, relative to the query's longest vector.
-        best: of the batches before.
+    scores_QP are approximate mean MaxSim, -inf for hidden passages; `relative_error` is their largest error, relative
+    to the query's longest vector; `best` has the batches before.
     """
     return [
         can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, best.threshold(query))
@@ -173,12 +168,8 @@ def add_exact(
 ) -> None:
     """Score each query's contenders exactly into `best`.
 
-    Args:
-        queries: Q of them, float32.
-        passages: P of them, as they are stored: of others the last bits may differ.
-        numbers_P: int32 [P], their numbers.
-        chosen: for each query int64 [C], as `contenders` returns them.
-        best: takes the scores.
+    Queries are float32, and passages as they are stored: the last bits of a score depend on the dtype. numbers_P are
+    the passages' numbers, int32.
     """
     for query, chosen_C in enumerate(chosen):
         if len(chosen_C):
@@ -189,11 +180,8 @@ def add_exact(
 def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
     """Return which passages can be among the best k, int64 [C] ascending: those not surely below k others.
 
-    Args:
-        scores_P: floating [P], approximate; -inf is never chosen.
-        slack_P: the most by which a score can be wrong.
-        k: at least 1.
-        floor: exact score below which a passage is out whatever the others have.
+    scores_P are approximate, -inf for hidden passages; slack_P is the most by which a score can be wrong. A passage
+    below `floor` is out.
     """
     upper_P = scores_P + slack_P
     threshold = floor

@@ -49,12 +49,9 @@ _BYTES, _BYTE_ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101
 
 
 def main_directions(sample_SH: np.ndarray) -> np.ndarray:
-    """Return float32 [H, D]: the directions in which vectors are longest, mixed by a random rotation.
+    """Return float32 [H, D]: the directions in which vectors (float32 [S, H]) are longest, mixed by a random rotation.
 
     A product with them keeps inner products of vectors of up to D dimensions, and most of those of longer ones.
-
-    Args:
-        sample_SH: float32 [S, H].
     """
     count = min(DIRECTIONS, *sample_SH.shape)
     with torch.random.fork_rng(devices=[]):
@@ -196,14 +193,8 @@ def find(
 ) -> int:
     """Write which vectors may have a high product with a query, and estimates of it; return how many these are.
 
-    Args:
-        query: by the same directions.
-        least: what the estimate by the higher digits must reach.
-        live_P: bool, False for vectors that are not to be found.
-        higher: uint64 [B, W, 32], as `Sketches` has them.
-        lower_PW: uint64.
-        factors_P: float32.
-        room: for as many as there are vectors, overwritten from its beginning.
+    `least` is the smallest estimate by the higher digits alone; live_P is False for hidden vectors; the arrays are
+    those of `Sketches`; `room` has memory for all vectors and is overwritten from its beginning.
     """
     numbers_C, by_signs_C, products_C = room
     found, vectors = 0, factors_P.shape[0]

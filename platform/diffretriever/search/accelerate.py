@@ -95,15 +95,10 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
 
 
 def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | None = None) -> list[Missing]:
-    """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
+    """Make the files that an index version lacks, and remove those of deleted fragments; return the missing ones.
 
-    With it comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
-    their words. Killed, it goes on when run again.
-
-    Args:
-        index: the version.
-        make: makes files of several fragments.
-        beside: what codes are to hold; None: as those that are there, or else the vectors once more.
+    BM25 of the texts is stored too, unless there are too many texts to count their words unasked. If it is killed, run
+    it again. `beside` is what codes are to store; None: as the present ones, or else the vectors too.
 
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.

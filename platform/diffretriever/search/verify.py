@@ -298,13 +298,9 @@ def _places(batch: pa.RecordBatch, known_rows: np.ndarray) -> tuple[np.ndarray, 
 def _differs(
     made: tuple[np.ndarray, np.ndarray], kept: tuple[np.ndarray, np.ndarray], places_P: np.ndarray, there_P: np.ndarray
 ) -> np.ndarray:
-    """Return bool [P]: passages whose rows in a derived file are not those made of the table.
+    """Return bool [P]: passages whose rows in a derived file (`kept`) are not those made of the table (`made`).
 
-    Args:
-        made: the rows of the batch, and offsets [P + 1].
-        kept: the rows in the file, and their offsets.
-        places_P: the place of each passage in the file.
-        there_P: bool [P], whether it is in the file.
+    Both are rows and offsets; places_P are the places of the passages in the file, there_P whether they are in it.
     """
     chosen_C = np.flatnonzero(there_P)
     chosen_C = chosen_C[np.diff(kept[1])[places_P[chosen_C]] == np.diff(made[1])[chosen_C]]

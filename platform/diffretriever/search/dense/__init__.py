@@ -26,7 +26,7 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
     Raises:
         ValueError: the index holds no vectors, or a number of candidates is asked for and there is no candidate index.
     """
-    stream = StreamingScan.open(index, options, device)
+    stream = StreamingScan(index, options, device)
     if asks_for_the_authors_score(options):
         return stream
     segments, uncoded = open_segments(index)

@@ -1,7 +1,7 @@
 """Exact search by way of 8-bit codes: scan the codes, and rescore whatever can still be among the best k.
 
 Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
-the best. How many were rescored is counted: where bounds are loose the search gets slower, never wrong.
+the best: where bounds are loose the search gets slower, never wrong.
 
 Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
 """
@@ -55,22 +55,16 @@ class CodedScan(EncodedSearch):
         """What fragments without codes are scanned by."""
         self._resident = resident
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
-        self.rescored = 0
-        """Passages whose stored vectors were read since the search was opened, summed over queries."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        if not len(queries):
-            return TopK(0, k, self.stream.order.passages).results()
-        # If a device does not keep all codes, each round copies some again.
-        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
-        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
-
-    def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
-        self.rescored += self._passages.rescore(queries, shortlists, best)
+        # If a device does not keep all codes, each round copies some again.
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
+        parts = queries.split(at_once) if len(queries) else []
+        self._passages.rescore(queries, [each for part in parts for each in self._chosen(part, k)], best)
         return best.results()
 
     def _chosen(self, queries: Representations, k: int) -> list[Shortlist]:
@@ -150,28 +144,29 @@ class CodedPassages:
         parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
         return _joined(parts, np.float32)
 
-    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
+    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> None:
+        """Score each query's shortlist into `best` by exact fp32 MaxSim.
 
         The most promising come first: their scores rule out most of the others. torch's number of threads share the
         queries: if a GPU names the candidates, this takes nearly all of the time.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
-        def score(query: int) -> int:
+        def score(query: int) -> None:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))
             self._score(query, own_MH, chosen_C[rest_C], best)
-            return int(first_C.sum() + rest_C.sum())
 
-        count, threads = len(shortlists), torch.get_num_threads()
-        if count <= 1:
-            return sum(map(score, range(count)))
-        with ThreadPoolExecutor(min(count, threads)) as pool:
-            return sum(track(pool.map(score, range(count)), "dense search", "queries", count))
+        count = len(shortlists)
+        if count == 1:
+            score(0)
+            return
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            for _ in track(pool.map(score, range(count)), "dense search", "queries", count):
+                pass
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):

@@ -116,8 +116,6 @@ class CompressedScan(EncodedSearch):
         self._mapped, self._without = mapped, without
         self._stream = stream
         self._codec = codec_of(index.uri, index.manifest)
-        self.rescored = 0
-        """Passages decoded since the search was opened."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
@@ -153,7 +151,6 @@ class CompressedScan(EncodedSearch):
         scores_QP[:, numbers_P == NO_NUMBER] = -np.inf
         chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
-        self.rescored += len(needed_P)
         rows_N, needed_offsets = rows_of(offsets, needed_P)
         decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]

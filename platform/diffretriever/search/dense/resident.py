@@ -42,12 +42,9 @@ class ResidentCodes:
     """Finds, by codes on a device, the passages that can be among the best of queries."""
 
     def __init__(self, segments: Sequence[Segment], device: torch.device, memory_mb: int) -> None:
-        """Copy the codes of segments to a device, as many as fit.
+        """Copy the codes of segments to a device, as many as fit beside `memory_mb` MiB for scores.
 
-        Args:
-            segments: passages are numbered through in their order, deleted ones included.
-            device: usually a GPU.
-            memory_mb: MiB that scores may take there beside the codes.
+        Passages are numbered through in the order of the segments, deleted ones included.
         """
         self._device = device
         self._pieces = list(_pieces(segments))
@@ -101,12 +98,9 @@ class _Group:
         return self._lower_QF[:, -1:]
 
     def add(self, codes: DeviceCodes, live_P: torch.Tensor, start: int) -> None:
-        """Note which passages can be among the best k of those so far.
+        """Note which passages can be among the best k of those so far; `start` is the number of the first.
 
-        Args:
-            codes: of P passages.
-            live_P: bool, False for deleted passages, whose codes can be anything.
-            start: number of the first passage.
+        live_P is False for deleted passages, whose codes can be anything.
         """
         scores_QP = self._queries.scores(codes).masked_fill_(~live_P, -torch.inf)
         slack_QP = self._queries.slack(codes).masked_fill_(~live_P, 0)

@@ -92,12 +92,7 @@ class PostingsSegment:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[Impacts], counts_V: np.ndarray, passages: int) -> Self:
-        """Make a segment of valid impacts in memory.
-
-        Args:
-            blocks: int32 ids, float32 weights and int64 offsets of 65,536 passages at a time.
-            counts_V: int64 [V], the number of passages that have each term.
-            passages: N.
+        """Make a segment in memory of valid impacts, 65,536 passages at a time; counts_V are the passages of each term.
 
         Raises:
             ValueError: there are 2**32 postings or more.
