@@ -12,11 +12,10 @@ import torch
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.halves import DeviceCodes
 from diffretriever.search.dense import resident
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
-from diffretriever.search.dense.resident import ResidentCodes
+from diffretriever.search.dense.resident import DeviceCodes, ResidentCodes
 from diffretriever.studies.planning import Shape, search_memory
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, stream_of, streamed
@@ -73,28 +72,6 @@ def test_the_same_hits(
     search = search_of(coded_index, room, 3, monkeypatch)
     for _ in range(2):
         assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))
-
-
-@pytest.mark.parametrize("room", SHARES)
-def test_what_stays_is_copied_once_and_the_rest_once_for_all_queries(
-    room: str, coded_index: PassageIndex, encoder: Encoder, copies: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    search = search_of(coded_index, room, 1, monkeypatch)
-    # As little memory for scores as can be: every query comes alone.
-    search._queries_at_once = 1
-    search.search(queries, 3)
-    first = list(copies)
-    assert sum(first) == 60, "each passage once for all four queries"
-    assert len(first) > 6
-    search.search(queries, 3)
-    again = copies[len(first) :]
-    if room == "all":
-        assert not again
-    elif room == "some":
-        assert 0 < len(again) < len(first)
-    else:
-        assert again == first
 
 
 def test_searches_share_what_lies_there(

@@ -35,9 +35,13 @@ def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) 
 def nearest_codewords(
     points_MD: np.ndarray, codewords_GWV: np.ndarray, halves_GV: np.ndarray, codes_MG: np.ndarray
 ) -> None:
-    """Write into codes_MG (uint8), for each vector and byte, the number of the nearest codeword; of ties the last.
+    """Write, for each vector and byte, the number of the nearest codeword; of equally near ones the last.
 
-    Points are finite float32, codewords float32 [G, W, 256], and halves_GV half the squared length of each.
+    Args:
+        points_MD: float32 [M, D], finite.
+        codewords_GWV: float32 [G, W, 256].
+        halves_GV: float32 [G, 256], half the squared length of each codeword.
+        codes_MG: uint8 [M, G], overwritten.
     """
     width = codewords_GWV.shape[1]
     nearness_V = np.empty(_VALUES, np.float32)
@@ -60,7 +64,14 @@ def nearest_codewords(
 
 @kernel()
 def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.ndarray, counts_GV: np.ndarray) -> None:
-    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given (uint8)."""
+    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given.
+
+    Args:
+        points_MD: float32, the vectors.
+        codes_MG: uint8, the codeword that each part of a vector was given.
+        sums_GVW: float64, added to.
+        counts_GV: int64, added to.
+    """
     width = sums_GVW.shape[2]
     for m in range(points_MD.shape[0]):
         for g in range(codes_MG.shape[1]):
@@ -72,9 +83,13 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
 
 @kernel()
 def best_of_passages(products_NL: np.ndarray, scales_N: np.ndarray, offsets: np.ndarray, best_PL: np.ndarray) -> None:
-    """Write into best_PL each query vector's largest scaled product with a vector of each passage; -inf: it has none.
+    """Write each query vector's largest scaled product with a vector of each passage; -inf where it has none.
 
-    products_NL and scales_N, positive factors, are float32; offsets int64.
+    Args:
+        products_NL: float32 [N, L].
+        scales_N: float32 [N], each vector's factor, positive.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
+        best_PL: float32 [P, L], overwritten.
     """
     for p in range(best_PL.shape[0]):
         for q in range(best_PL.shape[1]):

@@ -111,10 +111,15 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write into out_QP the mean over each query's vectors of the best product with a passage's vectors.
+    """Write the mean over each query's vectors of the best product with a passage's vectors.
 
-    products_NM are int32, of the codes of passages and queries; scales are float32 and offsets int64 as in `Codes`.
-    Every query has a vector; a passage without vectors scores -inf.
+    Args:
+        products_NM: int32 [N, M], of the codes of passages and queries.
+        scales_N: float32 [N], value of one step of each passage vector's codes.
+        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
+        query_offsets: int64 [Q + 1], likewise, at least one vector each.
+        query_scales_M: float32 [M].
+        out_QP: float32 [Q, P], overwritten.
     """
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
@@ -160,10 +165,13 @@ def exact(
 
 @kernel()
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
-    """Round each vector (float32) to 127 steps on either side of zero.
+    """Round each vector to 127 steps on either side of zero.
 
-    Overwritten: codes_NH, int8; scales_N, float32, the value of a step; errors_N, float32, the length of the rounding
-    error, rounded up.
+    Args:
+        vectors_NH: float32 [N, H].
+        codes_NH: int8 [N, H], overwritten.
+        scales_N: float32 [N], overwritten: the value of a step.
+        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
     """
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)

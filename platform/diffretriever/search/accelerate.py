@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
@@ -142,15 +143,8 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         )
         for kind in kinds_of(index)
     }
-    only_streams = _beside_now(index) == "means" and not _has_candidates(index)
+    only_streams = _beside_now(index) == "means" and unless_damaged(partial(read_settings, index)) is None
     return Accelerated(files=files, candidates=settings, only_streams=only_streams)
-
-
-def _has_candidates(index: PassageIndex) -> bool:
-    """Return whether a candidate index was calibrated and is there, of whatever fragments."""
-    if unless_damaged(lambda: read_settings(index)) is None:
-        return False
-    return len(CandidateIndex.open(open_segments(index)[0]).passages) > 0
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:

@@ -31,7 +31,14 @@ SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", 
 def search_lists(
     part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part."""
+    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part.
+
+    Args:
+        part: of the index.
+        queries: encoded.
+        job: whose modes, filter, depth and options count.
+        device: where vectors are scored.
+    """
     if job.filter is not None:
         part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
@@ -50,7 +57,14 @@ def searched_depth(k: int, *, exclude_self: bool) -> int:
 
 
 def kept_hits(query_ids: Sequence[str], hits: Hits, k: int, *, exclude_self: bool) -> Hits:
-    """Return each query's best `k` hits; `exclude_self` leaves out its own document (same id)."""
+    """Return each query's best `k` hits, its own document (same id) left out if asked for.
+
+    Args:
+        query_ids: of Q queries.
+        hits: of the same queries, best first.
+        k: how many are kept of each.
+        exclude_self: whether the queries' own documents are left out.
+    """
     return (hits.without(query_ids) if exclude_self else hits).first(k)
 
 

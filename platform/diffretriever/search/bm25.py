@@ -144,9 +144,9 @@ class Bm25Search:
         found = search(self._weights.segments, self._numbers, weighted, k)
         return Hits(
             self._passages,
-            offsets_of([len(each.numbers) for each in found]),
-            np.concatenate([np.empty(0, np.int32), *(each.numbers for each in found)]),
-            np.concatenate([np.empty(0), *(each.scores for each in found)]),
+            np.cumsum([0, *[len(each.numbers) for each in found]], dtype=np.int64),
+            np.concatenate([np.empty(0, np.int32), *[each.numbers for each in found]]),
+            np.concatenate([np.empty(0), *[each.scores for each in found]]),
         )
 
 

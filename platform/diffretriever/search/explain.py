@@ -50,7 +50,15 @@ def parts_of_each(
     query_text: str,
     passage_texts: Iterable[Mapping[str, Any]],
 ) -> list[Parts]:
-    """Return for each passage (`title` and `text`) the parts of the texts that its slots and the query's read."""
+    """Return for each of several passages which parts of the texts its slots and the query's read.
+
+    Args:
+        preparer: of the retriever that encoded them.
+        query: one query.
+        passages: any number.
+        query_text: what was encoded.
+        passage_texts: `title` and `text` of each passage.
+    """
     asked, encoded_slots = preparer.parts(query_text, "query", len(query.vectors_MH)), preparer.default_slots("passage")
     each: list[Parts] = []
     for passage, slots in zip(passage_texts, np.diff(passages.offsets).tolist(), strict=True):

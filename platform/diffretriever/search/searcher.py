@@ -80,10 +80,10 @@ class Searcher:
             ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a
                 list of them, a query that is not valid Unicode, or a filter that cannot be understood.
         """
-        wanted = tuple(modes) if modes is not None else self.modes
-        check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
         self._check_budget(has_budget=budgets is not None)
         _check_texts(queries)
+        wanted = tuple(modes) if modes is not None else self.modes
+        check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
         condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
         if self.encoder is None:
             return dict.fromkeys(wanted, self._bm25(condition).search(queries, k))

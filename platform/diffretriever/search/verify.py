@@ -118,18 +118,16 @@ class _Problems:
 
 
 def _derived_files(index: PassageIndex, fragment: Any, problems: _Problems) -> _Derived:
-    codes = _opened("codes", CODES, index, fragment, problems)
-    packed = _opened("packed vectors", PACKED, index, fragment, problems)
-    postings = _opened("postings", POSTINGS, index, fragment, problems)
-    return _Derived(codes, packed, postings, None if postings is None else postings.segment.passage_digests())
+    def opened(what: str, kind: FileKind[Files]) -> Files | None:
+        try:
+            return kind.checked(index, fragment)
+        except DamagedError as error:
+            problems.add(f"the {what} of a fragment are damaged", [str(error)])
+            return None
 
-
-def _opened(what: str, kind: FileKind[Files], index: PassageIndex, fragment: Any, problems: _Problems) -> Files | None:
-    try:
-        return kind.checked(index, fragment)
-    except DamagedError as error:
-        problems.add(f"the {what} of a fragment are damaged", [str(error)])
-        return None
+    postings = opened("postings", POSTINGS)
+    digests = None if postings is None else postings.segment.passage_digests()
+    return _Derived(opened("codes", CODES), opened("packed vectors", PACKED), postings, digests)
 
 
 def _check_derived_of_version(index: PassageIndex, problems: _Problems) -> None:

@@ -181,10 +181,17 @@ def counts_to_try(k: int, passages: int) -> list[int]:
 def choose_count(
     candidate_index: CandidateIndex, queries: Representations, exact: Hits, counts: Sequence[int], target: float
 ) -> tuple[int, float]:
-    """Return the smallest of `counts` that surely reaches a mean recall of `target`, and its recall on the sample.
+    """Return the smallest number of candidates that surely reaches a mean recall, and its recall on the sample.
 
     Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
-    the search looks further for more: every number is tried by itself. `counts` ascend and end with all passages.
+    the search looks further for more: every number is tried by itself.
+
+    Args:
+        candidate_index: over segments of the index.
+        queries: S queries.
+        exact: their exact passages.
+        counts: numbers of candidates to try, ascending, the last of them all passages.
+        target: mean recall.
     """
     wanted = wanted_numbers(candidate_index, exact)
     low, high, measured = 0, len(counts) - 1, 1.0
@@ -210,9 +217,15 @@ def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndar
 def recall_at(
     candidate_index: CandidateIndex, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
 ) -> np.ndarray:
-    """Return float [S]: the share of each query's passages (`wanted_numbers`) that so many candidates contain.
+    """Return float [S]: the share of each query's wanted passages that so many candidates hold.
 
-    Passages that the candidate index does not know count as contained, since they are scanned whole.
+    Passages that it does not know count as held, since they are scanned whole.
+
+    Args:
+        candidate_index: over segments of the index.
+        queries: S queries.
+        wanted: for each, int64 [W] numbers, as `wanted_numbers` returns them.
+        n_candidates: for each query.
     """
     proposals = candidate_index.propose(queries, n_candidates)
     held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]

@@ -120,13 +120,27 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among a query's best k, by its scores of all passages (float32 [P])."""
+        """Return the passages that can be among the best k, by scores of all passages.
+
+        Args:
+            coded: the queries.
+            query: number of the one that is looked at.
+            scores_P: float32 [P], its scores by codes.
+            k: how many are wanted.
+        """
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among a query's best k of them."""
+        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
+
+        Args:
+            coded: the queries.
+            query: number of the one that is looked at.
+            chosen_C: int64 [C], ascending.
+            k: how many are wanted.
+        """
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)

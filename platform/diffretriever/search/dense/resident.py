@@ -3,7 +3,13 @@
 Codes that do not fit beside the rest of the GPU's memory are copied again in each pass, once for all queries of it.
 Searches of one process share copied codes: other versions of the index, and filters, mostly have the same fragments.
 
-Legend: Q queries, P passages of a piece, F lower bounds kept of a query, C candidates.
+GPUs multiply halves many times faster than singles and add the products up as singles. Codes are halves as they are,
+and their scales multiply the products. Query vectors are divided by a power of two, so that they are no longer than 1,
+and rounded to halves. The loss is bounded by the Cauchy-Schwarz inequality, as of the codes themselves
+(`scoring.maxsim`).
+
+Legend: Q queries, P passages of a piece, F lower bounds kept of a query, C candidates, M vectors of all queries
+together, N vectors of all passages together, H hidden size.
 """
 
 from __future__ import annotations
@@ -11,17 +17,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from diffretriever.representations import Representations, offsets_of, runs
-from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.hits import NO_NUMBER
-from diffretriever.scoring.maxsim import Codes, Shortlist
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes, Shortlist, best_of_each, sum_per_query
 from diffretriever.search.dense.codes import Segment, SlotCodes
 
+_ADDITION = 2.0**-23
+"""Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is
+added is cut off, not rounded, at 24 bits."""
+_CELLS = 1 << 26
+"""Codes as halves, and products, held at once: 128 MiB of halves."""
 _PIECE_BYTES = 1 << 30
 _SHARE = 0.75
 """Most of a device's memory that is used, with all that is there already: encoders need memory for their batches."""
@@ -31,6 +43,99 @@ _PASSAGE_BYTES = 8
 """Two bounds of a passage."""
 _shared: WeakValueDictionary[Hashable, DeviceCodes] = WeakValueDictionary()
 """The pieces that some search of this process keeps, by `_Piece.key`."""
+
+
+@dataclass(frozen=True)
+class DeviceCodes:
+    """Codes of passages, copied to a device.
+
+    Attributes:
+        codes_NH: int8.
+        scales_N: float32, value of a step of each vector's codes.
+        offsets: int64 [P + 1] on the host; passage i owns vectors offsets[i] to offsets[i + 1].
+        errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
+        norms_P: float32, length of its longest vector.
+    """
+
+    codes_NH: Tensor
+    scales_N: Tensor
+    offsets: np.ndarray
+    errors_P: Tensor
+    norms_P: Tensor
+
+    @classmethod
+    def copy(cls, codes: Codes, errors_P: np.ndarray, norms_P: np.ndarray, device: torch.device) -> Self:
+        """Copy codes to a device.
+
+        Args:
+            codes: of P passages.
+            errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
+            norms_P: float32, length of its longest vector.
+            device: where to.
+        """
+        return cls(
+            _copied(codes.codes_NH, device),
+            _copied(codes.scales_N, device),
+            codes.offsets,
+            _copied(errors_P, device),
+            _copied(norms_P, device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class HalfQueries:
+    """Queries made ready, on a device, to be scored against codes that lie there."""
+
+    def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> None:
+        """Round queries (float16 or float32 [M, H], int64 offsets [Q + 1], each with a vector) and copy them."""
+        vectors_MH = np.asarray(vectors_MH, np.float32)
+        counts_Q = np.diff(offsets)
+        norms_M = np.linalg.norm(vectors_MH, axis=1)
+        # A power of two above the length: to divide by it rounds nothing.
+        scales_M = np.ldexp(np.float32(1), np.frexp(norms_M)[1])
+        halves_MH = (vectors_MH / scales_M[:, None]).astype(np.float16)
+        lost_M = np.linalg.norm(vectors_MH - halves_MH.astype(np.float32) * scales_M[:, None], axis=1)
+        norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
+        relative = vectors_MH.shape[1] * _ADDITION + FP32_ROUNDING
+        errors_Q = np.add.reduceat(lost_M, offsets[:-1]) / counts_Q + relative * norms_Q
+        self._counts = torch.from_numpy(counts_Q)
+        self._counts_Q = self._counts.to(device)
+        self._halves_HM = _copied(halves_MH, device).T.contiguous()
+        self._scales_M = _copied(scales_M, device)
+        self._norms_Q1 = _copied(norms_Q.astype(np.float32), device)[:, None]
+        self._errors_Q1 = _copied(errors_Q.astype(np.float32), device)[:, None]
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def scores(self, codes: DeviceCodes) -> Tensor:
+        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
+        scores_QP = torch.empty(len(self), len(codes), device=codes.scales_N.device)
+        for passages in runs(codes.offsets, _CELLS // sum(self._halves_HM.shape)):
+            offsets = codes.offsets[passages.start : passages.stop + 1]
+            rows = slice(int(offsets[0]), int(offsets[-1]))
+            products_NM = _products(codes.codes_NH[rows], self._halves_HM).mul_(codes.scales_N[rows, None])
+            best_PM = best_of_each(products_NM, torch.from_numpy(np.diff(offsets))) * self._scales_M
+            scores_QP[:, passages] = (sum_per_query(best_PM, self._counts) / self._counts_Q).T
+        return scores_QP
+
+    def slack(self, codes: DeviceCodes) -> Tensor:
+        """Return float32 [Q, P]: the most by which a score can differ from the fp32 score."""
+        return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
+
+
+def _products(codes_NH: Tensor, right_HM: Tensor) -> Tensor:
+    """Return float32 [N, M]: products of codes, int8, with halves, added up as singles."""
+    if codes_NH.device.type == "cuda":
+        return torch.mm(codes_NH.half(), right_HM, out_dtype=torch.float32)
+    return codes_NH.float() @ right_HM.float()
+
+
+def _copied(values: np.ndarray, device: torch.device) -> Tensor:
+    # Memory-mapped arrays cannot be written to, which torch will not have: hence the copy.
+    return torch.from_numpy(np.array(values)).to(device)
 
 
 def resident_codes(segments: Sequence[Segment], device: torch.device, memory_mb: int) -> ResidentCodes | None:
@@ -91,13 +196,13 @@ class _Group:
         self._lower_QF = torch.empty(len(queries), 0, device=device)
         self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
-    def _floor(self) -> torch.Tensor:
+    def _floor(self) -> Tensor:
         """Return [Q, 1]: the least that the k-th best of the passages so far can score; -inf for fewer than k."""
         if self._lower_QF.shape[1] < self._k:
             return self._lower_QF.new_full((len(self._queries), 1), -torch.inf)
         return self._lower_QF[:, -1:]
 
-    def add(self, codes: DeviceCodes, live_P: torch.Tensor, start: int) -> None:
+    def add(self, codes: DeviceCodes, live_P: Tensor, start: int) -> None:
         """Note which passages can be among the best k of those so far; `start` is the number of the first.
 
         live_P is False for deleted passages, whose codes can be anything.

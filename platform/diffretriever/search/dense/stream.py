@@ -65,6 +65,7 @@ class StreamingScan(EncodedSearch):
         """Score batches with `id`, `reps` and `_rowaddr` into `best`."""
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
+        is_authors = asks_for_the_authors_score(self._options)
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
             passages = Vectors(stored_NH.astype(np.float32), offsets)
@@ -78,7 +79,7 @@ class StreamingScan(EncodedSearch):
             )
             scores_QP = scores.cpu().numpy()
             numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
-            if asks_for_the_authors_score(self._options):
+            if is_authors:
                 best.add(scores_QP, numbers_P)
                 continue
             chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)

@@ -23,7 +23,7 @@ BLOCK_ROWS = 1 << 16
 """Passages of a block: a row within it fits 16 bits."""
 _LOOK = 128
 """Rows looked at together."""
-_COMPLEMENT = 0xFFFFFFFF
+COMPLEMENT = 0xFFFFFFFF
 """The lower half of a key is this less the passage's number."""
 
 
@@ -49,12 +49,6 @@ def best_keys(pool: tuple[np.ndarray, np.ndarray], k: int) -> np.ndarray:
     return keys_C[: state[0] if state[0] <= k else _keep_best(keys_C, state[0], k)]
 
 
-def decoded(keys_F: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers int32 [F] and scores float32 [F] of the passages of keys."""
-    numbers_F = (_COMPLEMENT - (keys_F & _COMPLEMENT)).astype(np.int32)
-    return numbers_F, (keys_F >> np.uint64(32)).astype(np.uint32).view(np.float32)
-
-
 @kernel()
 def collect(
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray],
@@ -66,10 +60,15 @@ def collect(
 ) -> None:
     """Add the keys of a segment's passages to those of the segments before it; the k highest of all are among them.
 
-    `arrays` are starts_DB (the last column ends the postings), rows_P and weights_P of a segment; `query` its terms'
-    places in D, int64 [T], negative for absent ones, and weights, float32 [T]: products are added in this order.
-    numbers_N are the passages' numbers, int32, negative for hidden ones. `scores` is memory for a block, float32 and
-    the same as int32.
+    Args:
+        arrays: uint32 [D, B + 1], first posting of each term in each block, the last column its end; uint16 [P], rows;
+            float32 [P], weights.
+        query: int64 [T], places of the query's terms in D, negative for those that are not there, and float32 [T],
+            their weights. Products are added in this order.
+        numbers_N: int32, the passages' numbers in the order of the index, negative for those not to be found.
+        scores: float32 [BLOCK_ROWS], for use in here, and the same memory as int32.
+        pool: see `new_pool`; changed.
+        k: passages wanted, at least 1.
     """
     totals_R, bits_R = scores
     for block in range(arrays[0].shape[1] - 1):
@@ -102,8 +101,11 @@ def _add_weights(
 def select(bits_R: np.ndarray, numbers_R: np.ndarray, pool: tuple[np.ndarray, np.ndarray], k: int) -> None:
     """Add the keys of a block's passages that may be among the k best.
 
-    bits_R are the bits of their float32 scores, int32 [BLOCK_ROWS]; numbers_R their numbers, int32, negative for hidden
-    ones.
+    Args:
+        bits_R: int32 [BLOCK_ROWS], the bits of their float32 scores.
+        numbers_R: int32, their numbers in the order of the index, negative for those not to be found.
+        pool: see `new_pool`; changed.
+        k: passages wanted, at least 1.
     """
     keys_C, state = pool
     count, lowest = state[0], np.int32(state[1])
@@ -131,7 +133,7 @@ def _any_reaches(bits_L: np.ndarray, lowest: np.int32) -> bool:
 def _append(bits_L: np.ndarray, numbers_L: np.ndarray, lowest: np.int32, keys_C: np.ndarray, count: int) -> int:
     for i in range(len(numbers_L)):
         if bits_L[i] >= lowest and numbers_L[i] >= 0:
-            keys_C[count] = (np.uint64(bits_L[i]) << np.uint64(32)) | np.uint64(_COMPLEMENT - numbers_L[i])
+            keys_C[count] = (np.uint64(bits_L[i]) << np.uint64(32)) | np.uint64(COMPLEMENT - numbers_L[i])
             count += 1
     return count
 
@@ -169,9 +171,13 @@ def place(
     rows_P: np.ndarray,
     weights_P: np.ndarray,
 ) -> None:
-    """Write one block's impacts (ids int32, weights float32, offsets int64) to the places of their terms' postings.
+    """Write one block's impacts to where their terms' postings are; blocks come in order.
 
-    Blocks come in order; cursors_V, int64, are each term's next posting, and move on.
+    Args:
+        impacts: ids int32 [I], weights float32 [I], offsets int64 [R + 1] of the block's passages.
+        cursors_V: int64, each term's next posting; moved on.
+        rows_P: uint16, written.
+        weights_P: float32, written.
     """
     ids_I, weights_I, offsets = impacts
     for row in range(len(offsets) - 1):
@@ -184,9 +190,13 @@ def place(
 
 @kernel()
 def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
-    """Add to digests_N (uint64), for each passage, a number that its impacts determine in any order.
+    """Add up, for each passage, a number that its impacts determine, whatever their order.
 
-    Impacts are ids (int32), the bits of their weights (uint32), and offsets (int64).
+    Args:
+        ids_I: int32.
+        bits_I: uint32, the bits of the float32 weights.
+        offsets: int64 [N + 1].
+        digests_N: uint64, zeros; written.
     """
     for passage in range(len(offsets) - 1):
         for i in range(offsets[passage], offsets[passage + 1]):
@@ -197,7 +207,15 @@ def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, d
 def digest_postings(
     terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
 ) -> None:
-    """Do the same from postings; `digests_N` has room for whole blocks."""
+    """Do the same from postings; `digests_N` has room for whole blocks.
+
+    Args:
+        terms_D: the terms.
+        starts_DB: uint32 [D, B + 1], where the postings of a term begin in each block.
+        rows_P: uint16.
+        bits_P: uint32, the bits of the float32 weights.
+        digests_N: uint64, zeros; written. It has room for whole blocks.
+    """
     for d in range(len(terms_D)):
         for block in range(starts_DB.shape[1] - 1):
             for p in range(starts_DB[d, block], starts_DB[d, block + 1]):
