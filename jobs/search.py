@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from diffretriever.schemas.serve import Explanation, Reading, Word
-    from diffretriever.search.base import Searcher
+    from diffretriever.search.searcher import Searcher
     from diffretriever.search.selecting import BudgetChooser, Choice
 
 

@@ -203,7 +203,7 @@ class RetrieverBase(Model):
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
         """All that its indexes can be ranked by, without weights: its scores, BM25 of the texts, and their sums."""
-        return modes_of({"bm25", *(name for mode in self.modes for name in lists_of(mode))})
+        return modes_of({"bm25", *[name for mode in self.modes for name in lists_of(mode)]})
 
     @property
     def has_unit_vectors(self) -> bool:

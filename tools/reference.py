@@ -24,7 +24,7 @@ MODULES = (
     "diffretriever.evaluation.measures",
     "diffretriever.rerank.likelihood",
     "diffretriever.scoring",
-    "diffretriever.search.base",
+    "diffretriever.search.searcher",
 )
 """What users call, what configs hold, and what a method, backbone or codec of one's own is made of."""
 

@@ -26,7 +26,7 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
@@ -213,7 +213,7 @@ def answers(folder: Path, ids: list[str]) -> Answers:
     index = PassageIndex.open(str(folder))
     texts = index.passages(ids)
     if index.manifest.hidden_size is None:
-        return Answers((list(Bm25Searcher(index).search(TEXTS, k=_K).values()),), texts)
+        return Answers(([Bm25Search(index).search(TEXTS, _K)],), texts)
     options = SearchOptions(index=str(folder))
     dense = open_dense(index, options, _CPU).search(QUERIES, _K)
     return Answers((dense, open_sparse(index, options).search(QUERIES, _K)), texts)
@@ -328,7 +328,7 @@ def _bm25(folder: Path, rng: random.Random) -> list[str]:
     passages = rng.sample(PASSAGES, 40)
     Committer(index).commit({"all": write_block(index.uri, text_table(passages, "c"))}, [])
     index.delete([passages[0].id])
-    Bm25Searcher(PassageIndex.open(index.uri))
+    Bm25Search(PassageIndex.open(index.uri))
     return [each.id for each in passages[1:]]
 
 

@@ -28,7 +28,7 @@ from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.backbones.packed import KERNEL
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.scoring.halves import DeviceCodes, HalfQueries
+from diffretriever.search.dense.resident import DeviceCodes, HalfQueries
 
 Figures = dict[str, float | str]
 

@@ -95,7 +95,7 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     from diffretriever.schemas.retriever import MaskedRetriever
     from diffretriever.schemas.search import SearchOptions
     from diffretriever.search.dense.codes import build_codes
-    from diffretriever.search.neural import NeuralSearcher
+    from diffretriever.search.searcher import Searcher
     from diffretriever.search.sparse.postings import build_postings
 
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q4p4"})
@@ -109,7 +109,7 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
         build_codes(index)
         build_postings(index)
     encoder: Any = Encoded(manifest, _encoded(made["queries"], QUERY_TERMS, seed=1))
-    return NeuralSearcher(index, encoder, SearchOptions(index=index.uri))
+    return Searcher(index, SearchOptions(index=index.uri), encoder)
 
 
 def _encoded(texts: int, terms: int, seed: int) -> Any:

@@ -67,10 +67,9 @@ def main(config: BenchArrays) -> None:
     from diffretriever.representations import read_vectors
     from diffretriever.search import open_searcher
     from diffretriever.search.dense.candidates import sample_queries
-    from diffretriever.search.neural import NeuralSearcher
 
     searcher = open_searcher(config.index)
-    assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
+    assert searcher.encoder is not None, "an index with vectors has an encoder"
     index, encoder = searcher.index, searcher.encoder
     parts = [read_vectors(batch) for batch in index.addressed_batches(["reps"], _ROWS_AT_ONCE)]
     slots = parts[0][1][1]

@@ -27,12 +27,12 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 T = TypeVar("T")
 K = 100
@@ -57,7 +57,7 @@ def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) 
     start = time.perf_counter()
     build_codes(index, beside)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
-    search, (asked, sample) = exact_of(index, made.slots), queries_of(made, queries)
+    search, (asked, sample) = exact_of(index), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):
         (Path(folder) / f"{file}.json").write_text(json.dumps(list(search.search(each, K))), encoding="utf-8")
     return built
@@ -71,11 +71,11 @@ def candidates(folder: str, vectors: dict[str, Any], budgets: list[int], queries
     tried = counts_to_try(K, made.passages)
     chosen, _ = choose_count(opened, sample, _numbered(index, found_before(folder, "sample")), tried, _TARGET)
     best = ids(found_before(folder, "asked"))
-    scan = exact_of(index, made.slots)
+    scan = exact_of(index)
     runs: list[Timed] = []
     for budget in [chosen, *budgets]:
-        limited = CandidateSearch(opened, [], stream_of(index, made.slots), budget)
-        search: DenseSearch = limited if budget < made.passages else scan
+        limited = CandidateSearch(opened, [], stream_of(index), budget)
+        search: EncodedSearch = limited if budget < made.passages else scan
         singles = [asked.take(np.array([i])) for i in range(queries)]
         # The first time what a query reads may lie on the disk, however often others have been asked.
         passes: list[list[float]] = [[], []]
@@ -109,7 +109,7 @@ def hybrid(folder: str, vectors: dict[str, Any], queries: int) -> dict[str, Any]
     made, index = vectors_from(vectors), PassageIndex.open(folder)
     asked, _ = queries_of(made, queries)
     opened = CandidateIndex.open(open_segments(index)[0])
-    dense, words = CandidateSearch(opened, [], stream_of(index, made.slots), FUSION_DEPTH), Bm25Search(index)
+    dense, words = CandidateSearch(opened, [], stream_of(index), FUSION_DEPTH), Bm25Search(index)
     compiled = made_up_texts(1, _QUERY_WORDS, 0)
     dense.search(asked.take(np.array([0])), K), words.search(compiled, K)
     for is_first in (True, False):
@@ -136,7 +136,7 @@ def exact(folder: str, vectors: dict[str, Any], queries: int, used: int) -> list
     blocks = [torch.from_numpy(block.astype(np.float32)).view(-1, made.dims) for block in made.blocks()]
     single = torch.cat(blocks)
     del blocks
-    stream, coded = stream_of(index, made.slots), coded_of(index, made.slots)
+    stream, coded = stream_of(index), coded_of(index)
     ways = {
         "torch fp32, all in memory": lambda q: brute_force(single, made.slots, vectors_of(q)),
         "LanceDB flat": lambda q: lance(index, vectors_of(q), use_index=False),
@@ -249,10 +249,10 @@ def vectors_of(queries: Representations) -> np.ndarray:
     return queries.vectors_MH.astype(np.float32)
 
 
-def exact_of(index: PassageIndex, slots: int) -> DenseSearch:
+def exact_of(index: PassageIndex) -> EncodedSearch:
     """Return the exact search by what codes there are: the scan of the table where there are those of means alone."""
     segments, _ = open_segments(index)
-    return stream_of(index, slots) if any(s.codes.slots is None for s in segments) else coded_of(index, slots)
+    return stream_of(index) if any(s.codes.slots is None for s in segments) else coded_of(index)
 
 
 def found_before(folder: str, file: str) -> Hits:
@@ -266,15 +266,15 @@ def _numbered(index: PassageIndex, hits: Hits) -> Hits:
     return Hits(index.order.passages, hits.offsets, numbers_P[hits.numbers_F], hits.scores_F)
 
 
-def stream_of(index: PassageIndex, slots: int) -> StreamingScan:
+def stream_of(index: PassageIndex) -> StreamingScan:
     """Return the scan of the table itself."""
-    return StreamingScan(index, SearchOptions(index=index.uri), _CPU, slots)
+    return StreamingScan(index, SearchOptions(index=index.uri), _CPU)
 
 
-def coded_of(index: PassageIndex, slots: int) -> CodedScan:
+def coded_of(index: PassageIndex) -> CodedScan:
     """Return the exact search by codes."""
     options = SearchOptions(index=index.uri)
-    return CodedScan(CodedPassages(open_segments(index)[0]), [], stream_of(index, slots), options)
+    return CodedScan(CodedPassages(open_segments(index)[0]), [], stream_of(index), options)
 
 
 if __name__ == "__main__":

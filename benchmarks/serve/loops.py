@@ -43,11 +43,10 @@ def in_process(index: str, queries: list[str], seconds: float, threads: int) -> 
     import torch
 
     from diffretriever.search import open_searcher
-    from diffretriever.search.neural import NeuralSearcher
 
     torch.set_num_threads(threads)
     searcher = open_searcher(index)
-    if not isinstance(searcher, NeuralSearcher):
+    if searcher.encoder is None:
         raise ValueError(f"{index} was made without an encoder: there is none to serve")
     mode = searcher.default_mode
     encode, encoding = searcher.encoder.encode_queries, []

@@ -46,11 +46,11 @@ STAGES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "search": {
         "opening, loading weights": ("diffretriever.search:open_searcher",),
-        "searching": ("diffretriever.search.base:Searcher.search",),
+        "searching": ("diffretriever.search.searcher:Searcher.search",),
     },
     "evaluate": {
         "opening, loading weights": ("diffretriever.evaluation.evaluate:open_searcher",),
-        "searching": ("diffretriever.search.base:Searcher.search",),
+        "searching": ("diffretriever.search.searcher:Searcher.search",),
         "measuring": ("diffretriever.evaluation.evaluate:evaluate",),
         "writing": ("diffretriever.evaluation.evaluate:write_run", "diffretriever.evaluation.evaluate:_write"),
     },

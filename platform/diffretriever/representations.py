@@ -207,13 +207,12 @@ def rows_not_finite(table: pa.Table | pa.RecordBatch) -> np.ndarray:
     return _with_not_finite(*(read(table) for name, read in columns.items() if name in table.schema.names))
 
 
-def refuse_queries(queries: Representations, texts: Sequence[str] | None = None) -> None:
-    """Raise ValueError for the first query that holds NaN or infinity, by its number and, if given, its text."""
+def refuse_queries(queries: Representations, texts: Sequence[str]) -> None:
+    """Raise ValueError for the first query that holds NaN or infinity, by its number and its text."""
     wrong = not_finite(queries)
     if len(wrong):
-        text = "" if texts is None else f" ('{shortened(texts[wrong[0]])}')"
         raise ValueError(
-            f"query number {wrong[0]}{text} is encoded as NaN or infinity, so nothing can be found for it: "
+            f"query number {wrong[0]} ('{shortened(texts[wrong[0]])}') is encoded as NaN or infinity: "
             "look for damaged weights, or encode in float32"
         )
 

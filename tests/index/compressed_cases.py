@@ -94,7 +94,7 @@ def stored_vectors(index: PassageIndex) -> np.ndarray:
 
 
 def streamed(index: PassageIndex, k: int) -> Hits:
-    return StreamingScan(index, SearchOptions(index=index.uri), CPU, MOST_VECTORS).search(QUERIES, k)
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU).search(QUERIES, k)
 
 
 def found(index: PassageIndex, k: int, expected: type = CompressedScan) -> Hits:

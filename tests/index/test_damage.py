@@ -25,7 +25,7 @@ from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
@@ -96,7 +96,7 @@ def packed(folder: Path) -> PassageIndex:
 def bm25(folder: Path) -> PassageIndex:
     index = PassageIndex.create(str(folder), bm25_manifest(Bm25Retriever()))
     Committer(index).commit({"all": write_block(index.uri, text_table(PASSAGES, "c"))}, [])
-    Bm25Searcher(index)
+    Bm25Search(index)
     return index
 
 
@@ -108,7 +108,7 @@ def answers(uri: str) -> Answers:
     vectors._load.cache_clear()
     index = PassageIndex.open(uri)
     if index.manifest.hidden_size is None:
-        return list(Bm25Searcher(index).search(TEXTS, k=10).values())
+        return [Bm25Search(index).search(TEXTS, 10)]
     options = SearchOptions(index=uri)
     return [open_dense(index, options, CPU).search(QUERIES, 10), open_sparse(index, options).search(QUERIES, 10)]
 

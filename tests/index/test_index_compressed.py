@@ -58,12 +58,14 @@ def test_the_stored_vectors_are_the_decoded_ones(codec: str, index: PassageIndex
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("k", [1, 10, 1000])
-def test_search_by_codes_gives_the_same_bits_as_the_stream(codec: str, k: int, index: PassageIndex) -> None:
+def test_search_by_codes_gives_the_same_bits_as_the_stream(
+    codec: str, k: int, index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = compressed(index, codec)
     assert found(made, k) == streamed(made, k)
-    narrow = StreamingScan(made, SearchOptions(index=made.uri, memory_mb=1), CPU, 10_000)
+    narrow = StreamingScan(made, SearchOptions(index=made.uri), CPU)
+    monkeypatch.setattr("diffretriever.search.dense.stream._MAX_BATCH_ROWS", 1)
     search = CompressedScan(made, narrow)
-    assert narrow.batch_rows(QUERIES) == 1
     assert search.search(QUERIES, k) == streamed(made, k)
     build_fragment_packed(made, made.fragments()[0])
     assert found(made, k) == streamed(made, k)

@@ -31,7 +31,6 @@ from diffretriever.search.sparse.postings import build_postings
 from tests.index.life_model import (
     ENCODED_QUERIES,
     IDS,
-    MOST_VECTORS,
     QUERIES,
     Model,
     Stored,
@@ -188,7 +187,7 @@ class IndexLife(RuleBasedStateMachine):
     def search_finds_what_brute_force_finds(self) -> None:
         options, index = SearchOptions(index=self.uri), PassageIndex.open(self.uri)
         everything = [brute_force(self.now, query, 100) for query in QUERIES]
-        assert StreamingScan(index, options, CPU, MOST_VECTORS).search(ENCODED_QUERIES, 100) == everything
+        assert StreamingScan(index, options, CPU).search(ENCODED_QUERIES, 100) == everything
         for reader, model, k in [(index, self.now, 2), *((*pair, 100) for pair in self.readers)]:
             dense, sparse = open_dense(reader, options, CPU), open_sparse(reader, options)
             assert dense.search(ENCODED_QUERIES, k) == [brute_force(model, query, k) for query in QUERIES]

@@ -14,7 +14,7 @@ from diffretriever.representations import Representations
 from diffretriever.schemas.sweep import SweepJob, SweepMode
 from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse.stream import StreamingImpacts
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
@@ -69,8 +69,9 @@ def counted_passes() -> Iterator[dict[str, int]]:
         yield counts
 
 
-def pooled_by_hand(searcher: NeuralSearcher, texts: list[str], budgets: list[int]) -> list[list[Hit]]:
+def pooled_by_hand(searcher: Searcher, texts: list[str], budgets: list[int]) -> list[list[Hit]]:
     """Rank by the inner product of mean slots, in float64."""
+    assert searcher.encoder is not None
     asked = searcher.encoder.encode_queries(texts, budgets)
     table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])
     means = {i: np.mean(np.array(r, np.float64), axis=0) for i, r in zip(*table.to_pydict().values(), strict=True)}

@@ -22,15 +22,14 @@ from diffretriever.scoring.hits import Hits
 from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.base import Searcher
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.inspection import inspect
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.index.compressed_cases import compressed
@@ -64,10 +63,10 @@ def index(job: EncodeJob) -> PassageIndex:
     return PassageIndex.open(job.index)
 
 
-def neural(index: PassageIndex) -> NeuralSearcher:
-    searcher: Searcher = open_searcher(index.uri)
-    assert isinstance(searcher, NeuralSearcher)
-    return searcher
+def neural(index: PassageIndex) -> tuple[Searcher, Encoder]:
+    searcher = open_searcher(index.uri)
+    assert searcher.encoder is not None
+    return searcher, searcher.encoder
 
 
 def by_hand(index: PassageIndex, encoder: Encoder) -> dict[str, np.ndarray]:
@@ -81,16 +80,16 @@ def by_hand(index: PassageIndex, encoder: Encoder) -> dict[str, np.ndarray]:
 
 
 def test_every_exact_search_gives_the_scores_by_hand(index: PassageIndex) -> None:
-    searcher = neural(index)
-    expected = by_hand(index, searcher.encoder)
+    searcher, encoder = neural(index)
+    expected = by_hand(index, encoder)
     most = index.manifest.retriever.max_vectors("passage")
     build_codes(index)
     counts = np.diff(read_vectors(index.dataset.to_table(columns=["reps"]))[1])
     assert counts.max() <= most
     for found in (
         searcher.search(QUERIES, k=PASSAGES, modes=["dense"])["dense"],
-        found_by(index, searcher.encoder, StreamingScan),
-        found_by(index, searcher.encoder, CodedScan),
+        found_by(index, encoder, StreamingScan),
+        found_by(index, encoder, CodedScan),
     ):
         for query, hits in enumerate(found):
             assert len(hits) == PASSAGES
@@ -98,15 +97,15 @@ def test_every_exact_search_gives_the_scores_by_hand(index: PassageIndex) -> Non
                 assert score == pytest.approx(expected[passage][query], abs=1e-5)
 
 
-def found_by(index: PassageIndex, encoder: Encoder, way: type[DenseSearch]) -> Hits:
+def found_by(index: PassageIndex, encoder: Encoder, way: type[EncodedSearch]) -> Hits:
     options = SearchOptions(index=index.uri)
-    search = StreamingScan.open(index, options, CPU) if way is StreamingScan else open_dense(index, options, CPU)
+    search = StreamingScan(index, options, CPU) if way is StreamingScan else open_dense(index, options, CPU)
     assert isinstance(search, way)
     return search.search(encoder.encode_queries(QUERIES), PASSAGES)
 
 
 def test_candidates_are_scored_exactly(index: PassageIndex) -> None:
-    encoder = neural(index).encoder
+    _, encoder = neural(index)
     asked, exact = encoder.encode_queries(QUERIES), found_by(index, encoder, StreamingScan)
     search = open_dense(prepare(index), SearchOptions(index=index.uri), CPU)
     assert isinstance(search, CandidateSearch)
@@ -121,8 +120,8 @@ def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
         assert verification is not None
         assert verification.problems == []
     accelerate(AccelerateJob(index=index.uri))
-    searcher = neural(PassageIndex.open(index.uri))
-    exact = by_hand(index, searcher.encoder)
+    searcher, encoder = neural(PassageIndex.open(index.uri))
+    exact = by_hand(index, encoder)
     for query, hits in enumerate(searcher.search(QUERIES, k=5, modes=["dense"])["dense"]):
         assert len(hits) == 5
         for passage, score in hits:
@@ -130,7 +129,7 @@ def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
 
 
 def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> None:
-    expected = by_hand(index, neural(index).encoder)
+    expected = by_hand(index, neural(index)[1])
     with TestClient(make_api(local_service(index.uri), Keys.of("key"), None), headers={"X-API-Key": "key"}) as client:
         new = {"id": "new", "title": "", "text": QUERIES[0], "collection": "corpus"}
         client.post("/passages", json={"passages": [new]}).raise_for_status()

@@ -1,5 +1,5 @@
 from itertools import pairwise
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -147,8 +147,9 @@ def test_a_pair_has_one_score_in_any_company_and_nearly_that_of_widened_vectors(
     np.testing.assert_allclose(scores_C, widened_C, rtol=0, atol=FP32_ROUNDING * hidden_size)
 
 
-@pytest.mark.parametrize("widened", [kernels._widened, kernels._by_arithmetic])
-def test_all_halves_are_widened(widened: Any) -> None:
+def test_all_halves_are_widened() -> None:
+    widened = kernels._widened
+
     @njit
     def widen(halves: np.ndarray, singles: np.ndarray) -> None:
         for i in range(len(halves)):

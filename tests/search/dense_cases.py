@@ -10,22 +10,22 @@ from diffretriever.schemas.accelerate import Beside, CandidateSettings
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import write_settings
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 CPU = torch.device("cpu")
 BUDGET = 30
 
 
-def opened(index: PassageIndex, **options: object) -> DenseSearch:
+def opened(index: PassageIndex, **options: object) -> EncodedSearch:
     return open_dense(index, SearchOptions.model_validate({"index": index.uri, **options}), CPU)
 
 
 def stream_of(index: PassageIndex) -> StreamingScan:
-    return StreamingScan(index, SearchOptions(index=index.uri), CPU, 4)
+    return StreamingScan(index, SearchOptions(index=index.uri), CPU)
 
 
 def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:

@@ -1,16 +1,12 @@
-"""Impacts of a few terms, brute force over them, and an index beside a plain dictionary of what it must hold."""
+"""Impacts of a few terms, and brute force over them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from diffretriever.collections import Passage
-from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
@@ -72,27 +68,3 @@ def brute_force(model: Model, k: int) -> list[list[Hit]]:
         ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
         hits.append([(passage_id, float(score)) for passage_id, score in ranked[:k]])
     return hits
-
-
-class Life:
-    """An index beside a plain dictionary of what it must hold."""
-
-    def __init__(self, folder: Path) -> None:
-        retriever = MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"})
-        self.index = PassageIndex.create(str(folder / "index"), manifest(retriever, VOCAB))
-        self.model: Model = {}
-
-    def write(self, passages: Model) -> None:
-        """Append passages as one fragment, replacing those that are there."""
-        table = text_table([Passage(i, "", f"text {bag}") for i, bag in passages.items()], "c")
-        receipt = write_block(self.index.uri, beside(table, representations(passages.values()).to_arrow()))
-        Committer(self.index).commit({"key": receipt}, [i for i in passages if i in self.model])
-        self.model = self.model | passages
-
-    def delete(self, ids: list[str]) -> None:
-        self.index.delete(ids)
-        self.model = {i: bag for i, bag in self.model.items() if i not in ids}
-
-
-def passages(first: int, count: int, seed: int) -> Model:
-    return {f"d{(first + n) * 37 % 1000:03}": bag for n, bag in enumerate(bags(count, seed))}

@@ -20,7 +20,7 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, Bm25Searcher, analyse, bm25_folder
+from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, analyse, bm25_folder
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 
@@ -45,7 +45,7 @@ def test_scores_and_ties_are_the_librarys_for_every_depth(bm25_index: PassageInd
     kept = [p for p in [*PASSAGES, *more] if p.id != "d7"]
     queries = [*QUERIES, *(p.text for p in PASSAGES), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
     for top_k in (1, 2, 17, 500):
-        found = Bm25Searcher(bm25_index).search(queries, k=top_k)["sparse"]
+        found = Bm25Search(bm25_index).search(queries, top_k)
         assert found == by_library(kept, queries, top_k)
     assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
 
@@ -66,7 +66,7 @@ def test_an_index_without_words_has_nothing(texts: list[str], tmp_path: Path) ->
     passages = [Passage(f"p{number}", "", text) for number, text in enumerate(texts)]
     if passages:
         Committer(index).commit({"all": write_block(index.uri, text_table(passages, "c"))}, [])
-    assert Bm25Searcher(index).search(["slab"], k=3) == {"sparse": [[]]}
+    assert Bm25Search(index).search(["slab"], 3) == [[]]
 
 
 def test_analysis() -> None:

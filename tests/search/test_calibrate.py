@@ -14,7 +14,6 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
@@ -26,6 +25,7 @@ from diffretriever.search.dense.candidates import (
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
+from diffretriever.search.encoded import EncodedSearch
 from tests.search.conftest import fill
 from tests.search.dense_cases import opened, prepare, stream_of, streamed
 
@@ -65,7 +65,7 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
 ) -> None:
     made = fill(encoder, str(tmp_path / "index"))
 
-    def made_up_time(search: DenseSearch, queries: Representations, k: int) -> float:
+    def made_up_time(search: EncodedSearch, queries: Representations, k: int) -> float:
         assert (len(queries), k) == (20, 5)
         return 1.0 if search.way == fastest else 2.0
 

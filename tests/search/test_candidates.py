@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
@@ -16,9 +14,9 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
-from diffretriever.search.dense.sketch import CandidateIndex, highest
+from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
-from tests.search.conftest import PASSAGES, QUERIES, fill
+from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
 
@@ -52,14 +50,6 @@ def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
             assert all(scores[query][i] == score for i, score in hits)
 
 
-def test_few_candidates_are_better_than_chance(index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_passages([p.title for p in PASSAGES[::3]], [p.text for p in PASSAGES[::3]])
-    found = opened(index, search_budget=10).search(queries, 10)
-    exact = streamed(index, queries, 10)
-    shares = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
-    assert np.mean(shares) > 0.5, "10 of 60 at random would find a sixth"
-
-
 def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     admitted = {f"d{number}" for number in range(0, 60, 2)}
@@ -78,28 +68,11 @@ def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encode
     assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
 
 
-def test_a_query_finds_the_same_alone_and_among_others(index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES * 4)
-    search = opened(index)
-    together = search.search(queries, 5)
-    for query in range(len(QUERIES)):
-        assert search.search(queries.take(np.array([query])), 5) == [together[query]]
-
-
 def test_a_budget_of_all_passages_is_the_exact_search(index: PassageIndex, beside: Beside, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     search = opened(index, search_budget=60)
     assert isinstance(search, StreamingScan if beside == "means" else CodedScan)
     assert search.search(queries, 10) == streamed(index, queries, 10)
-
-
-def test_deleted_passages_are_gone(index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    gone = {i for hits in streamed(index, queries, 3) for i, _ in hits}
-    index.delete(gone)
-    found = opened(index).search(queries, 20)
-    assert not gone & {i for hits in found for i, _ in hits}
-    assert all(len(hits) == 20 for hits in found)
 
 
 def test_passages_that_the_candidate_index_does_not_know_are_scanned(
@@ -147,21 +120,6 @@ def test_it_knows_all_again_once_an_index_is_completed(
     assert len(candidate_index_of(index).passages) == 120
 
 
-def test_the_job_builds_and_calibrates(beside: Beside, encoder: Encoder, tmp_path: Path) -> None:
-    made = fill(encoder, str(tmp_path / "index"))
-    job = AccelerateJob(index=made.uri, candidates=True, beside=beside, top_k=5, sample=20, recall=0.9)
-    with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
-        done = accelerate(job)
-    made.refresh()
-    assert done.candidates is not None
-    assert done.candidates.measured >= 0.9
-    assert done.candidates.version == made.version
-    queries = encoder.encode_queries(QUERIES)
-    scores = [dict(hits) for hits in streamed(made, queries, 60)]
-    for query, hits in enumerate(opened(made).search(queries, 5)):
-        assert all(scores[query][i] == score for i, score in hits)
-
-
 def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
@@ -170,10 +128,3 @@ def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encod
     assert not accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams, "sketches are made of new codes"
     assert not accelerate(AccelerateJob(index=made.uri)).only_streams
     assert not accelerate(AccelerateJob(index=made.uri, beside="vectors")).only_streams
-
-
-@pytest.mark.parametrize("n", [1, 10, 300, 50_000, 99_999])
-def test_the_highest_scores(n: int) -> None:
-    rng = np.random.default_rng(n)
-    scores = rng.standard_normal(50_000).astype(np.float32)
-    np.testing.assert_array_equal(highest(scores, n), np.argsort(-scores, kind="stable")[:n])

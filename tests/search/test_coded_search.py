@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import AccelerateJob, Beside
-from diffretriever.scoring.halves import DeviceCodes, HalfQueries
 from diffretriever.scoring.maxsim import CodedQueries, Codes, maxsim
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, build_codes, quantise
+from diffretriever.search.dense.resident import DeviceCodes, HalfQueries
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import compressed
@@ -42,54 +42,6 @@ def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: 
     assert isinstance(search, CodedScan)
     assert_same_hits(search.search(queries, k), streamed(own_index, queries, k))
     assert_same_hits(opened(own_index, memory_mb=1).search(queries, k), streamed(own_index, queries, k))
-
-
-@pytest.mark.parametrize("threads", [2, 9])
-def test_threads_change_nothing(
-    threads: int, own_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_codes(own_index)
-    queries = encoder.encode_queries(QUERIES)
-    alone, together = opened(own_index), opened(own_index)
-    assert isinstance(alone, CodedScan)
-    assert isinstance(together, CodedScan)
-    expected = alone.search(queries, 10)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert_same_hits(together.search(queries, 10), expected)
-    assert together.rescored == alone.rescored > 0
-
-
-def test_deleted_appended_and_compacted(own_index: PassageIndex, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    build_codes(own_index)
-    before, found_before = opened(own_index), streamed(own_index, queries, 10)
-    own_index.delete(["d0", "d7", "d30", "d59"])
-    assert_same_hits(before.search(queries, 10), found_before)
-    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
-    fill(encoder, own_index.uri, prefix="new")
-    own_index.refresh()
-    both = opened(own_index)
-    assert isinstance(both, CodedScan)
-    assert_same_hits(both.search(queries, 10), streamed(own_index, queries, 10))
-    build_codes(own_index)
-    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
-    own_index.compact()
-    assert isinstance(opened(own_index), StreamingScan)
-    build_codes(own_index)
-    assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
-
-
-def test_only_what_can_be_among_the_best_is_read(own_index: PassageIndex, encoder: Encoder) -> None:
-    build_codes(own_index)
-    search = opened(own_index)
-    assert isinstance(search, CodedScan)
-    search.search(encoder.encode_queries(QUERIES[:1]), 1)
-    assert 1 <= search.rescored < len(own_index)
-
-
-def test_the_authors_scores_are_computed_from_the_vectors(own_index: PassageIndex) -> None:
-    build_codes(own_index)
-    assert isinstance(opened(own_index, score_dtype="bfloat16-legacy"), StreamingScan)
 
 
 def kept_of(index: PassageIndex) -> list[str]:
@@ -166,9 +118,8 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
     exact = maxsim(torch.from_numpy(query), offsets, torch.from_numpy(vectors), codes.vectors.offsets).numpy()
     halves, on_device = HalfQueries(query, offsets, CPU), copied(codes)
     for scores, slack in (
-        (wide.kernel_scores(codes.vectors), slack_of(wide, codes)),
-        (narrow.kernel_scores(codes.vectors), slack_of(narrow, codes)),
-        (narrow.product_scores(codes.vectors), slack_of(narrow, codes)),
+        (wide.scores(codes.vectors), slack_of(wide, codes)),
+        (narrow.scores(codes.vectors), slack_of(narrow, codes)),
         (halves.scores(on_device).numpy(), halves.slack(on_device).numpy()),
     ):
         some = np.array(counts) > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,12 +17,12 @@ from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.postings import build_postings
 from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
-from tests.search.dense_cases import opened, prepare
+from tests.search.dense_cases import opened
 
 NAMED = rf"index holds NaN or infinity for passage '{BAD}'.*--verify"
 
@@ -84,27 +83,9 @@ def test_the_check_of_an_index_names_it(where: str, number: float, tmp_path: Pat
     assert [(p.kind, p.total, p.first) for p in found.problems] == [(kind, 1, [BAD])]
 
 
-WAYS: dict[str, Callable[[PassageIndex], object]] = {
-    "stream": opened,
-    "codes": lambda index: build_codes(index) and opened(index),
-    "candidates": lambda index: opened(prepare(index)),
-    "compressed": lambda index: opened(compressed(index, "product2")),
-    "impacts": lambda index: open_sparse(index, SearchOptions(index=index.uri)),
-    "postings": lambda index: build_postings(index) and open_sparse(index, SearchOptions(index=index.uri)),
-}
-
-
-@pytest.mark.parametrize("where", ["vector", "weight"])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_query(way: str, where: str, number: float, tmp_path: Path) -> None:
-    search = WAYS[way](fill(str(tmp_path / "index"), 60))
-    with pytest.raises(ValueError, match="query number 2 is encoded as NaN or infinity"):
-        search.search(damaged(QUERIES, 2, number, where), 10)  # type: ignore[attr-defined, arg-type]
-
-
 def test_a_query_is_named_by_its_text(number: float, index: PassageIndex, encoder: Encoder) -> None:
     good = encoder.encode
     with patch.object(encoder, "encode", lambda texts: damaged(good(texts), 1, number, "vector")):
-        searcher = NeuralSearcher(index, encoder, SearchOptions(index=index.uri))
+        searcher = Searcher(index, SearchOptions(index=index.uri), encoder)
         with pytest.raises(ValueError, match=r"query number 1 \('wing'\) is encoded as NaN"):
             searcher.search(["heat", "wing"])

@@ -68,7 +68,8 @@ def job(index: PassageIndex, artefact: Path, tmp_path: Path) -> EvaluateJob:
 def expected_budgets(index: PassageIndex) -> list[int]:
     """What the artefact says, from the tokenizer itself."""
     searcher = open_searcher(index.uri)
-    tokenizer = searcher.encoder.preparer.vocabulary.tokenizer  # type: ignore[attr-defined]
+    assert searcher.encoder is not None
+    tokenizer = searcher.encoder.preparer.vocabulary.tokenizer
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
     return [3 if length > 12.5 else 1 for length in lengths]
 
@@ -107,7 +108,8 @@ def test_a_search_says_what_was_chosen_and_why(
 
 def _tokens(index: PassageIndex, text: str) -> list[int]:
     searcher = open_searcher(index.uri)
-    ids: list[int] = searcher.encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[attr-defined]
+    assert searcher.encoder is not None
+    ids: list[int] = searcher.encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 

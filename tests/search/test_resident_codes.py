@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.halves import DeviceCodes
-from diffretriever.search.dense import open_dense, resident
+from diffretriever.search.dense import resident
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
-from diffretriever.search.dense.resident import ResidentCodes
+from diffretriever.search.dense.resident import DeviceCodes, ResidentCodes
 from diffretriever.studies.planning import Shape, search_memory
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, stream_of, streamed
@@ -79,28 +74,6 @@ def test_the_same_hits(
         assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))
 
 
-@pytest.mark.parametrize("room", SHARES)
-def test_what_stays_is_copied_once_and_the_rest_once_for_all_queries(
-    room: str, coded_index: PassageIndex, encoder: Encoder, copies: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    search = search_of(coded_index, room, 1, monkeypatch)
-    # As little memory for scores as can be: every query comes alone.
-    search._queries_at_once = 1
-    search.search(queries, 3)
-    first = list(copies)
-    assert sum(first) == 60, "each passage once for all four queries"
-    assert len(first) > 6
-    search.search(queries, 3)
-    again = copies[len(first) :]
-    if room == "all":
-        assert not again
-    elif room == "some":
-        assert 0 < len(again) < len(first)
-    else:
-        assert again == first
-
-
 def test_searches_share_what_lies_there(
     encoder: Encoder, copies: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,47 +107,6 @@ def test_searches_share_what_lies_there(
     assert not [key for key in resident._shared if str(tmp_path) in str(key)]
 
 
-def test_ragged_passages_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every passage of an exact top k is named, whatever the pieces and however many vectors texts have."""
-    from tests.search.test_coded_search import coded, slots_of
-
-    rng = np.random.default_rng(0)
-    for hidden, pieces in ((3, 90), (64, 1 << 30)):
-        monkeypatch.setattr(resident, "_PIECE_BYTES", pieces)
-        counts = rng.integers(0, 6, 80).tolist()
-        vectors = rng.standard_normal((sum(counts), hidden)).astype(np.float16).astype(np.float32)
-        live = rng.random(80) < 0.9
-        codes = coded(vectors, counts)
-        slots = slots_of(codes)
-        segment: Any = SimpleNamespace(
-            codes=codes, slots=slots, live_P=live, folder=SimpleNamespace(place=f"made up {hidden}")
-        )
-        asked_MH = rng.standard_normal((9, hidden)).astype(np.float16)
-        queries = Representations.of_vectors(asked_MH, [1, 5, 3], [1, 1, 1])
-        for query, found in enumerate(ResidentCodes([segment], CPU, 1).shortlists(queries, 7)):
-            own_MH = asked_MH[queries.offsets[query] : queries.offsets[query + 1]].astype(np.float32)
-            spans = pairwise(slots.vectors.offsets)
-            exact = np.array([(vectors[a:b] @ own_MH.T).max(0, initial=-np.inf).mean() for a, b in spans])
-            exact[~live] = -np.inf
-            assert set(np.argsort(-exact)[:7]) <= set(found.numbers_C.tolist())
-            assert (found.most_C >= exact[found.numbers_C]).all()
-            assert (np.diff(found.numbers_C) > 0).all()
-            assert np.isfinite(exact[found.numbers_C]).all()
-
-
-def test_a_device_has_the_codes_before_the_first_search(
-    coded_index: PassageIndex, encoder: Encoder, copies: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert resident.resident_codes(open_segments(coded_index)[0], CPU, 1) is None, "a CPU reads mapped codes"
-    monkeypatch.setattr(resident, "room_on", lambda _: 1 << 30)
-    monkeypatch.setattr("diffretriever.search.dense.resident_codes", lambda s, d, m: ResidentCodes(s, CPU, m))
-    queries = encoder.encode_queries(QUERIES)
-    search = open_dense(coded_index, SearchOptions(index=coded_index.uri), torch.device("cuda"))
-    assert sum(copies) == 60
-    assert_same_hits(search.search(queries, 10), streamed(coded_index, queries, 10))
-    assert sum(copies) == 60
-
-
 def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
@@ -191,10 +123,12 @@ def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
+    from tests.search.test_coded_search import slots_of
+
     segments, _ = open_segments(coded_index)
     passages = sum(len(segment.codes) for segment in segments)
-    vectors = sum(len(segment.slots.vectors.scales_N) for segment in segments)
-    hidden = segments[0].slots.vectors.codes_NH.shape[1]
+    vectors = sum(len(slots_of(segment.codes).vectors.scales_N) for segment in segments)
+    hidden = segments[0].codes.means.codes_NH.shape[1]
     shape = Shape(passages, hidden, vectors / passages, 0, 0)
     found = ResidentCodes(segments, CPU, 1)
     assert found.bytes <= search_memory(shape)

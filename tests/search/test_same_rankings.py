@@ -37,7 +37,7 @@ from diffretriever.search.batch import kept_hits, list_depth, merge, search_list
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
 from diffretriever.search.dense.codes import build_codes
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.backend import Found, find_together
 from diffretriever.serving.searches import Search, with_bm25
@@ -191,14 +191,14 @@ def asked(made: Made) -> list[str]:
     return [query.text for query in made.queries]
 
 
-def searcher_of(made: Made) -> NeuralSearcher:
+def searcher_of(made: Made) -> Searcher:
     """As a search job, an evaluation and a validation search have."""
     encoder: Any = SimpleNamespace(
         config=made.opened.manifest.retriever,
         facts=SimpleNamespace(device=CPU),
         encode_queries=lambda texts, budgets: encoded(made.queries),
     )
-    return NeuralSearcher(made.opened, encoder, SearchOptions(index=made.opened.uri))
+    return Searcher(made.opened, SearchOptions(index=made.opened.uri), encoder)
 
 
 def in_process(made: Made, depth: int) -> dict[Mode, Hits]:

@@ -98,15 +98,6 @@ def test_arrays_by_hand_saved_and_mapped(tmp_path: Path) -> None:
     assert not segment.weights_P.flags.writeable
 
 
-def test_batches_make_no_difference(tmp_path: Path) -> None:
-    passages = random_passages(BLOCK_ROWS + 700, 100, seed=2)
-    sizes = [1, 0, BLOCK_ROWS - 2, 300, 401]
-    whole = PostingsSegment.build([passages], 100, tmp_path)
-    parts = PostingsSegment.build(slices(passages, sizes), 100, tmp_path)
-    for name in ("terms_D", "starts_DB", "rows_P", "weights_P"):
-        assert np.array_equal(getattr(whole, name), getattr(parts, name))
-
-
 @pytest.mark.parametrize(
     ("ids", "weights", "offsets", "message"),
     [
@@ -189,15 +180,6 @@ def test_many_blocks_and_segments(segments: list[PostingsSegment], large: Impact
         assert lists(result) == expected(all_scores(query, large, 400), k)
 
 
-def test_deleted_passages_make_room(segments: list[PostingsSegment], large: Impacts) -> None:
-    query = random_passages(1, 400, seed=7)
-    scores = all_scores(query, large, 400)
-    deleted = np.zeros(len(scores), dtype=bool)
-    deleted[expected(scores, 500)[0]] = True
-    assert lists(search(segments, numbered(SIZES, deleted), query, 50)[0]) == expected(scores, 50, deleted)
-    assert not search(segments, numbered(SIZES, np.ones_like(deleted)), query, 50)[0].scores.size
-
-
 def test_ties_are_ranked_as_everywhere(tmp_path: Path) -> None:
     texts: list[Text] = [{3: 1.0 + i % 4} for i in range(100)]
     names = [f"p{(i * 37) % 100}" for i in range(100)]
@@ -227,23 +209,6 @@ def test_terms_count_in_the_order_and_as_often_as_they_are_given(tmp_path: Path)
         for term in ids:
             scores = [score + np.float32(text.get(term, 0)) for score, text in zip(scores, texts, strict=True)]
         assert search(built, numbered([2]), one(ids), 2)[0].scores.tolist() == sorted(map(float, scores), reverse=True)
-
-
-@pytest.mark.parametrize("passage_weights", [[1.4, 0.6], [0.4, 1.0], [0.25, 0.5], [1.0, 300.0, 0.1], [2.0, 1.0, 1.4]])
-def test_products_that_underflow(passage_weights: list[float], tmp_path: Path) -> None:
-    """In units of the smallest float32: products round to a whole number of them, and to nothing."""
-    passages = impacts([{0: weight * 2.0**-99} for weight in passage_weights])
-    query, sizes = one([0], [2.0**-50]), [len(passage_weights)]
-    for k in (1, 9):
-        (result,) = search(build(tmp_path, passages, sizes), numbered(sizes), query, k)
-        assert lists(result) == expected(all_scores(query, passages), k)
-
-
-def test_nothing_to_find(tmp_path: Path) -> None:
-    built = build(tmp_path, impacts([{1: 1.0}, {}, {2: 1.0}]), [3, 0])
-    for ids in ([], [5], [0, 11]):
-        assert lists(search(built, numbered([3, 0]), one(ids), 5)[0]) == ([], [])
-    assert lists(search([], [], one([1]), 5)[0]) == ([], [])
 
 
 @pytest.mark.parametrize(

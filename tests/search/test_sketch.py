@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.search.vectors import MadeUpVectors
-from diffretriever.index.parts import IndexPart
-from diffretriever.index.table import PassageIndex, ids_filter
+from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.codes import build_codes, open_segments
-from diffretriever.search.dense.sketch import CandidateIndex, MeanSketches
+from diffretriever.search.dense.sketch import CandidateIndex
 
 PASSAGES = 1200
 MADE = MadeUpVectors(passages=PASSAGES, slots=2, dims=32, spread="clustered")
@@ -36,21 +35,6 @@ def by_means(index: PassageIndex) -> np.ndarray:
     return products
 
 
-def kept_of(index: PassageIndex) -> list[MeanSketches]:
-    held = [segment.folder.below("sketch").open() for segment in open_segments(index)[0]]
-    return [MeanSketches.read(each.folder) for each in held if each is not None]
-
-
-def test_every_segment_has_its_own(made: PassageIndex) -> None:
-    kept = kept_of(made)
-    assert [len(each.sketches) for each in kept] == [500, 500, 200]
-    for each, segment in zip(kept, open_segments(made)[0], strict=True):
-        assert each.fits(segment)
-    first, _, last = open_segments(made)[0]
-    assert not kept[0].fits(last)
-    assert not kept[2].fits(first)
-
-
 @pytest.mark.parametrize("n", [1, 20, 150, PASSAGES])
 def test_of_what_sketches_name_the_best_means_come_first(n: int, made: PassageIndex) -> None:
     candidate_index = CandidateIndex.open(open_segments(made)[0])
@@ -59,11 +43,3 @@ def test_of_what_sketches_name_the_best_means_come_first(n: int, made: PassageIn
         assert (np.diff(products[numbers]) <= 1e-3).all()
         best = np.argsort(-products)[:n]
         assert len(set(numbers.tolist()) & set(best.tolist())) >= 0.95 * n
-
-
-def test_what_a_filter_leaves_out_is_not_named(made: PassageIndex) -> None:
-    part = IndexPart.filtered(made, ids_filter({f"{number:09d}" for number in range(0, PASSAGES, 40)}))
-    candidate_index = CandidateIndex.open(open_segments(part)[0])
-    for numbers in candidate_index.propose(MADE.queries(5), 10):
-        assert len(numbers) == 10
-        assert (numbers % 40 == 0).all()

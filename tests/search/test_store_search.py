@@ -96,27 +96,6 @@ def test_the_same_hits_by_files_fetched_once(
     assert found(stored, queries) == hits, "the cache may go at any time"
 
 
-def test_through_changes_of_the_table(
-    stored: PassageIndex, encoder: Encoder, queries: Representations, cache: Path
-) -> None:
-    accelerate(AccelerateJob(index=stored.uri))
-    before = found(stored, queries)
-    fill(encoder, stored.uri, prefix="n")
-    stored.refresh()
-    stored.delete(["d3", "n7"])
-    mixed = found(stored, queries)
-    assert list(mixed) == list(before)
-    assert mixed != before
-    assert [len(missing.kinds) for missing in missing_files(stored)] == [2, 2, 2]
-    accelerate(AccelerateJob(index=stored.uri))
-    assert found(stored, queries) == mixed
-    fetched = len(list(cache.glob("*-*/")))
-    assert fetched == 12
-    stored.compact()
-    accelerate(AccelerateJob(index=stored.uri))
-    assert found(stored, queries) == mixed
-
-
 def test_candidates(stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
     hits = [found(prepare(index), queries) for index in (stored, local)]
     assert "dense candidates" in hits[0]
@@ -124,12 +103,6 @@ def test_candidates(stored: PassageIndex, local: PassageIndex, queries: Represen
     report = inspect(stored, check=False)
     assert report.candidates is not None
     assert report.candidates.search_budget == BUDGET
-
-
-def test_a_calibration(stored: PassageIndex, queries: Representations) -> None:
-    accelerate(AccelerateJob(index=stored.uri, candidates=True, top_k=5, sample=10))
-    assert inspect(stored, check=False).candidates is not None
-    assert found(stored, queries)
 
 
 def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse
 from diffretriever.search import open_searcher
-from diffretriever.search.explain import explain
+from diffretriever.search.explain import explain_each
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
 from tests.encoders.encoder_cases import PARTS
@@ -43,7 +43,7 @@ ID_SETS = st.lists(st.integers(0, 12), unique=True, max_size=8)
 @given(st.integers(0, 9999), st.integers(1, 5), st.integers(0, 5), ID_SETS, ID_SETS)
 def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
     query, passage = made_up(seed, k_q, asked), made_up(seed + 1, k_p, held)
-    found = explain(query, passage, str)
+    (found,) = explain_each(query, passage, str)
 
     assert len(found.slots) == (k_q if k_p else 0)
     total = 0.0

@@ -18,7 +18,7 @@ from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.search import open_searcher
-from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.training.data.examples import Example
 from diffretriever.training.data.sources import open_source
 from tests.places import local
@@ -104,25 +104,25 @@ def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
 
 def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
     whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
-    search, searched = Bm25Searcher.search, list[int]()
+    search, searched = Bm25Search.search, list[int]()
 
-    def counting(self: Bm25Searcher, queries: list[str], *, k: int) -> object:
+    def counting(self: Bm25Search, queries: list[str], k: int) -> object:
         searched.append(len(queries))
-        return search(self, queries, k=k)
+        return search(self, queries, k)
 
-    def dying(self: Bm25Searcher, queries: list[str], *, k: int) -> object:
+    def dying(self: Bm25Search, queries: list[str], k: int) -> object:
         if sum(searched) >= 12:
             raise KeyboardInterrupt
-        return counting(self, queries, k=k)
+        return counting(self, queries, k)
 
     with patch.dict(mining_parts._QUERIES_PER_PART, {"bm25": 4}), patch("os.cpu_count", return_value=1):
-        with patch.object(Bm25Searcher, "search", dying), pytest.raises(KeyboardInterrupt):
+        with patch.object(Bm25Search, "search", dying), pytest.raises(KeyboardInterrupt):
             mine_negatives(job)
         assert not local(job.output).exists()
         with pytest.raises(ValueError, match=r"(?s)an attempt at another job.*settings\.negatives: 6 != 5"):
             mine_negatives(job.model_copy(update={"negatives": 5}))
         searched.clear()
-        with patch.object(Bm25Searcher, "search", counting):
+        with patch.object(Bm25Search, "search", counting):
             again = mine_negatives(job)
     assert sum(searched) == 30 - 12, "three parts of four were done"
     assert (again.queries, again.negatives) == (whole.queries, whole.negatives)

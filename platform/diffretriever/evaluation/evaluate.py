@@ -29,8 +29,8 @@ from diffretriever.schemas.evaluate import Coverage, EvaluateJob
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.search import open_searcher
-from diffretriever.search.base import Searcher
 from diffretriever.search.batch import kept_hits, searched_depth
+from diffretriever.search.searcher import Searcher
 from diffretriever.search.selecting import BudgetChooser, Choice
 
 _LOG = logging.getLogger(__name__)

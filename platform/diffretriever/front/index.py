@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from diffretriever.schemas.inspect import VersionChange
     from diffretriever.schemas.metadata import Columns
     from diffretriever.schemas.serve import Explanation
-    from diffretriever.search.base import Searcher
+    from diffretriever.search.searcher import Searcher
 
 OnExisting = Literal["error", "skip", "replace"]
 
@@ -244,9 +244,10 @@ class Index:
         texts = texts_of(queries)
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
-        chosen: Mode = mode or self.searcher.default_mode
+        searcher = self.searcher
+        chosen: Mode = mode or searcher.default_mode
         budgets = None if budget is None else [budget] * len(texts)
-        hits = self.searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
+        hits = searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
         rows = self._table.shown(hits.rows())
         found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [

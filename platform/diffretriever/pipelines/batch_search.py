@@ -34,9 +34,9 @@ from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
 from diffretriever.schemas.search import BatchSearchJob, BatchSearchSummary
 from diffretriever.scoring.fusion import encoded_lists_for, lists_for, ranked
-from diffretriever.search.base import check_modes
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
+from diffretriever.search.searcher import check_modes
 
 _LOG = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.scoring.hits import Hit
-from diffretriever.search.base import check_modes
-from diffretriever.search.bm25 import Bm25Searcher
+from diffretriever.search.bm25 import Bm25Search
+from diffretriever.search.searcher import check_modes
 from diffretriever.training.data.examples import Checked, Example, passage_key, text_key
 from diffretriever.training.data.sources import ExampleSource, open_source
 
@@ -159,7 +159,7 @@ def _mine(
         exclude_self=False,
         queries_at_once=size,
     )
-    search: Search = partial(_search_texts, Bm25Searcher(index), job.depth) if is_bm25 else partial(_search, search_job)
+    search: Search = partial(_search_texts, Bm25Search(index), job.depth) if is_bm25 else partial(_search, search_job)
     mine = partial(_mine_part, job, Corpus(index), ledger, search)
     counts: Counter[str] = Counter()
     small = few_queries(index, len(first))
@@ -199,8 +199,8 @@ def _mine_part(
     return counts
 
 
-def _search_texts(searcher: Bm25Searcher, depth: int, _: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
-    return searcher.search(queries, k=depth)["sparse"]
+def _search_texts(bm25: Bm25Search, depth: int, _: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    return bm25.search(queries, depth)
 
 
 def _search(job: BatchSearchJob, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:

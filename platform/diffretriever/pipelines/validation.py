@@ -15,7 +15,7 @@ from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 
 MEASURE = "nDCG@10"
 _BLOCK_ROWS = 512
@@ -58,7 +58,7 @@ class Validator:
             index = PassageIndex.create(job.index, manifest_of(fresh))
             self._fill(index, fresh)
             job, _ = settled_by_index(job, index, self._queries, self._qrels)
-            runs = search_queries(NeuralSearcher(index, fresh, job.search_options), self._queries, job)
+            runs = search_queries(Searcher(index, job.search_options, fresh), self._queries, job)
         return {mode: evaluate(run, self._qrels, [MEASURE]).mean[MEASURE] for mode, run in runs.items()}
 
     def _fill(self, index: PassageIndex, encoder: BackboneEncoder) -> None:

@@ -6,9 +6,7 @@ Legend: Q queries, F passages found for all queries together, C those of one que
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,31 +27,28 @@ _NARROWEST_SPREAD = 1e-9
 
 def lists_for(modes: Iterable[Mode]) -> tuple[ListName, ...]:
     """Return the lists that ranking by these modes takes, none twice."""
-    return tuple(dict.fromkeys(name for mode in modes for name in lists_of(mode)))
+    return tuple(dict.fromkeys([name for mode in modes for name in lists_of(mode)]))
 
 
 def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
     """Return those of the lists that take encoded queries."""
-    return tuple(name for name in lists_for(modes) if name != "bm25")
+    return tuple([name for name in lists_for(modes) if name != "bm25"])
 
 
 def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
-    """Return how many passages of each list it takes to find the best `k` by every one of these modes.
-
-    Sums are of `depth` passages of each list.
-    """
-    return max(k, depth) if any(len(lists_of(mode)) > 1 for mode in modes) else k
+    """Return how many passages of each list it takes to find the best `k` by every mode; sums take `depth` of each."""
+    return max([k, *[depth for mode in modes if len(lists_of(mode)) > 1]])
 
 
 class Summand(NamedTuple):
-    """A list in a sum, of one query."""
+    """A list in a sum."""
 
-    numbers_C: np.ndarray
-    """int32, its passages."""
-    values_C: np.ndarray
+    hits: Hits
+    """The passages that take part."""
+    values_F: np.ndarray
     """float64, their weighted scores."""
-    lacking: float
-    """The weighted score of a passage that the list lacks."""
+    missing_Q: np.ndarray
+    """float64, the weighted score of a passage that is not in the list."""
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
@@ -70,44 +65,23 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSI
         k: passages kept.
         depth: passages of each list that take part in a sum.
     """
-    weights, own = weights_of(mode), {name: lists[name] for name in lists_of(mode)}
-    if len(own) == 1:
-        return next(iter(own.values())).first(k)
+    names, weights = lists_of(mode), weights_of(mode)
+    if len(names) == 1:
+        return lists[names[0]].first(k)
     if weights is None:
-        return fused(list(own.values()), k, depth=depth)
-    scaled = [hits if name == "dense" else _by_highest(hits) for name, hits in own.items()]
-    summands = [_weighted_summands(hits, weight, depth) for hits, weight in zip(scaled, weights, strict=True)]
-    return _best_sums(scaled[0], summands, k)
-
-
-def _by_highest(hits: Hits) -> Hits:
-    """Return hits whose scores are divided by the highest of their query; all 0 where that is not above 0."""
-    highest_Q = np.zeros(len(hits))
-    filled_Q = hits.counts_Q > 0
-    highest_Q[filled_Q] = hits.scores_F[hits.offsets[:-1][filled_Q]]
-    factors_Q = np.divide(1.0, highest_Q, out=np.zeros(len(hits)), where=highest_Q > 0)
-    return replace(hits, scores_F=hits.scores_F * np.repeat(factors_Q, hits.counts_Q))
-
-
-def _weighted_summands(hits: Hits, weight: float, depth: int) -> list[Summand]:
-    cut = hits.first(depth)
-    return _summands(cut, weight * cut.scores_F, weight * _floors(cut, depth))
-
-
-def _summands(hits: Hits, values_F: np.ndarray, lacking_Q: np.ndarray) -> list[Summand]:
-    """Return each query's part of a sum."""
-    return [
-        Summand(hits.numbers_F[start:end], values_F[start:end], lacking)
-        for (start, end), lacking in zip(pairwise(hits.offsets.tolist()), lacking_Q.tolist(), strict=True)
-    ]
-
-
-def _floors(hits: Hits, depth: int) -> np.ndarray:
-    """Return float64 [Q]: the scores of passages that the lists lack."""
-    floor_Q = np.zeros(len(hits))
-    is_full_Q = hits.counts_Q == depth
-    floor_Q[is_full_Q] = hits.scores_F[hits.offsets[1:][is_full_Q] - 1]
-    return floor_Q
+        return fused([lists[name] for name in names], k, depth=depth)
+    summands = []
+    for name, weight in zip(names, weights, strict=True):
+        hits = lists[name].first(depth)
+        counts_Q, factors_Q, last_Q = np.diff(hits.offsets), np.ones(len(hits)), np.zeros(len(hits))
+        if name != "dense":
+            highest_Q = np.zeros(len(hits))
+            highest_Q[counts_Q > 0] = hits.scores_F[hits.offsets[:-1][counts_Q > 0]]
+            factors_Q = np.divide(1.0, highest_Q, out=np.zeros(len(hits)), where=highest_Q > 0)
+        scores_F = hits.scores_F * np.repeat(factors_Q, counts_Q)
+        last_Q[counts_Q == depth] = scores_F[hits.offsets[1:][counts_Q == depth] - 1]
+        summands.append(Summand(hits, weight * scores_F, weight * last_Q))
+    return _best_sums(summands, k)
 
 
 def fused(
@@ -144,41 +118,29 @@ def fused(
         raise ValueError(f"depth is {depth}: let at least one passage of each list take part")
     shares = np.array([1.0] * len(lists) if weights is None else weights)
     cut = [hits.first(depth) for hits in lists]
-    zeros_Q = np.zeros(len(first))
     summands = [
-        _summands(hits, share * _counted(hits, by), zeros_Q)
+        Summand(hits, share * _counted(hits, by), np.zeros(len(hits)))
         for share, hits in zip(shares / shares.sum(), cut, strict=True)
     ]
-    return _best_sums(first, summands, k)
+    return _best_sums(summands, k)
 
 
-def _best_sums(first: Hits, lists: Sequence[Sequence[Summand]], k: int) -> Hits:
-    """Return each query's `k` passages with the largest sums; all lists have the queries and passages of the first."""
+def _best_sums(summands: Sequence[Summand], k: int) -> Hits:
+    """Return each query's `k` passages with the largest sums."""
+    first = summands[0].hits
     best = TopK(len(first), k, first.passages)
-    for query, summands in enumerate(zip(*lists, strict=True)):
-        numbers_U, places = _union([each.numbers_C for each in summands])
-        parts = [_filled(len(numbers_U), own_C, each) for own_C, each in zip(places, summands, strict=True)]
+    for query in range(len(first)):
+        own = [slice(*each.hits.offsets[query : query + 2]) for each in summands]
+        numbers = [each.hits.numbers_F[rows] for each, rows in zip(summands, own, strict=True)]
+        numbers_U, places = np.unique(np.concatenate(numbers), return_inverse=True)
+        parts, start = [], 0
+        for each, rows, numbers_C in zip(summands, own, numbers, strict=True):
+            values_U = np.full(len(numbers_U), each.missing_Q[query])
+            values_U[places[start : start + len(numbers_C)]] = each.values_F[rows]
+            start += len(numbers_C)
+            parts.append(values_U)
         best.add_for(query, reduce(np.add, parts), numbers_U)
     return best.results()
-
-
-def _union(lists: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the numbers, ascending, that are in any of the lists, and for each list the places of its own in them."""
-    joined = np.concatenate(lists)
-    order = np.argsort(joined)
-    ordered = joined[order]
-    is_first = np.ones(len(joined), bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    places = np.empty(len(joined), np.int64)
-    places[order] = np.cumsum(is_first) - 1
-    return ordered[is_first], np.split(places, np.cumsum([len(each) for each in lists[:-1]]))
-
-
-def _filled(size: int, places_C: np.ndarray, summand: Summand) -> np.ndarray:
-    """Return float64 [size]: the values of a summand in their places, its `lacking` in the others."""
-    made = np.full(size, summand.lacking, np.float64)
-    made[places_C] = summand.values_C
-    return made
 
 
 def _counted(hits: Hits, by: Fusion) -> np.ndarray:

@@ -9,11 +9,10 @@ query, N given ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self, TypeAlias, TypeVar, overload
+from typing import Self, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ import pyarrow.compute as pc
 
 from diffretriever.representations import offsets_of, rows_of
 
-Result = TypeVar("Result")
 Hit: TypeAlias = tuple[str, float]
 """A passage id and its score."""
 
@@ -43,11 +41,7 @@ class Passages:
 
     @classmethod
     def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
-        """Return the passages that these ids name, and the number of each id, int32 [N].
-
-        Args:
-            ids: N texts, some of them more than once, as such or with a dictionary.
-        """
+        """Return the passages that these ids name, and the number of each id, int32 [N]; ids may repeat."""
         coded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.unify_dictionaries().combine_chunks()
@@ -280,11 +274,7 @@ class TopK:
         self._thresholds_Q = np.full(n_queries, -np.inf)
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
-        """Take in a batch of P passages; no passage may come twice.
-
-        Args:
-            scores_QP: floating [Q, P].
-            numbers_P: int32 [P], the passages' numbers.
+        """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
 
         Raises:
             ValueError: a score is NaN.
@@ -331,15 +321,6 @@ class TopK:
         if len(scores_C) == self.k:
             self._thresholds_Q[query] = scores_C.min()
         self._scores[query], self._numbers[query] = scores_C, numbers_C
-
-
-def each_of(count: int, compute: Callable[[int], Result], threads: int) -> Iterator[Result]:
-    """Yield what is computed of each of `count` queries, by their numbers, shared out among at most so many threads."""
-    if min(threads, count) <= 1:
-        yield from map(compute, range(count))
-        return
-    with ThreadPoolExecutor(min(threads, count)) as pool:
-        yield from pool.map(compute, range(count))
 
 
 def kth_largest(values_C: np.ndarray, k: int) -> float:

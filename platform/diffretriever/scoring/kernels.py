@@ -10,12 +10,11 @@ Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hid
 from __future__ import annotations
 
 import functools
-import platform
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -26,42 +25,15 @@ _ZERO = np.int32(0)
 _SHORT = 1024
 """Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
 
-# The bits of a half and of a single: the exponent of a half counts from 15 and that of a single from 127.
-_EXPONENTS = np.float32(2.0**112)
-_SIGN = np.uint32(0x8000)
-_REST = np.uint32(0x7FFF)
-_NOT_FINITE = np.uint32(0x7C00 << 13)
-_NOT_FINITE_SINGLE = np.uint32(0x7F800000)
-
-
-def _converts_halves() -> bool:
-    """Return whether this processor has an instruction for it: a compiler without one calls a function not there."""
-    is_arm = platform.machine().lower() in {"aarch64", "arm64"}
-    return is_arm or bool(binding.get_host_cpu_features().get("f16c"))
-
 
 @intrinsic
-def _by_instruction(_: Any, __: Any) -> Any:
+def _widened(_: Any, __: Any) -> Any:
     """Return the single that equals a half, given by its bits, uint16."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), generate
-
-
-@kernel(inline="always")
-def _by_arithmetic(half: np.uint16) -> np.float32:
-    """Return what `_by_instruction` does, on any processor."""
-    bits = np.uint32(half)
-    rest = np.uint32((bits & _REST) << np.uint32(13))
-    scaled = np.float32(rest.view(np.float32) * _EXPONENTS).view(np.uint32)
-    if rest >= _NOT_FINITE:
-        scaled = np.uint32(rest | _NOT_FINITE_SINGLE)
-    return np.uint32(scaled | ((bits & _SIGN) << np.uint32(16))).view(np.float32)
-
-
-_widened = _by_instruction if _converts_halves() else _by_arithmetic
 
 
 def _single(number: np.float32 | np.uint16) -> np.float32:
@@ -71,36 +43,19 @@ def _single(number: np.float32 | np.uint16) -> np.float32:
 
 @overload(_single, inline="always", strict=False)
 def _single_of(number: Any) -> Callable[[Any], Any]:
-    # Numba takes functions alone here, and an intrinsic is none.
+    # Numba accepts only functions here, and an intrinsic is not one.
     return (lambda number: number) if number == types.float32 else (lambda number: _widened(number))  # noqa: PLW0108
 
 
-def scan(
-    codes_NH: np.ndarray,
-    scales_N: np.ndarray,
-    begins_C: np.ndarray,
-    ends_C: np.ndarray,
-    query_MH: np.ndarray,
-    query_scales_M: np.ndarray,
-    out_C: np.ndarray,
-) -> None:
-    """Write the sum over query vectors of the best product with a passage's vectors.
-
-    Args:
-        codes_NH: int8 [N, H].
-        scales_N: float32 [N], value of one step of each vector's codes.
-        begins_C: int64 [C], the first row of each passage.
-        ends_C: int64 [C], the row after its last one; -inf is written for a passage without rows.
-        query_MH: int16 [M, H], so small that no product of a query and a code row exceeds 32 bits.
-        query_scales_M: float32 [M].
-        out_C: float32 [C], overwritten.
-    """
-    _scan_of(codes_NH.shape[1])(codes_NH, scales_N, begins_C, ends_C, query_MH, query_scales_M, out_C)
-
-
 @functools.cache
-def _scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
-    """Compile for one hidden size, because loops of a known length take the processor two thirds of the time."""
+def scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
+    """Return the compiled `scan` of one hidden size: loops of a known length take the processor two thirds of the time.
+
+    It writes, for each passage, the sum over query vectors of the best product with the passage's vectors. Arguments:
+    codes_NH, int8; scales_N, float32, the value of a step of each vector's codes; begins_C and ends_C, int64, the rows
+    of each passage (without rows it scores -inf); query_MH, int16, so small that no product of a query and a row of
+    codes exceeds 32 bits; query_scales_M, float32; out_C, float32, overwritten.
+    """
 
     @kernel()
     def scan(  # noqa: C901

@@ -23,7 +23,7 @@ import torch
 from diffretriever.representations import runs
 from diffretriever.scoring import kernels
 from diffretriever.scoring.hits import TopK, kth_largest
-from diffretriever.scoring.kernels import reduce_products, scan
+from diffretriever.scoring.kernels import reduce_products, scan_of
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
@@ -35,7 +35,7 @@ _BLOCK_CELLS = 1 << 26
 """Similarities held at once: 256 MiB of fp32, whatever the number of queries."""
 
 _INT8, _INT16, _INT32 = 2**7 - 1, 2**15 - 1, 2**31 - 1
-_PRODUCT_VECTORS = 8
+PRODUCT_VECTORS = 8
 """With more query vectors than this, one integer matrix product is faster than a pass of the kernel for each query."""
 _PRODUCT_ROWS = 8192
 """Vectors of passages in one integer matrix product."""
@@ -110,9 +110,7 @@ def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: 
 def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return [P, B]: each query vector's largest similarity with a vector of each passage; -inf without vectors.
 
-    Args:
-        similarities_NB: of all passages' vectors, one passage after the other.
-        counts: int64 [P] on the host, vectors of each passage.
+    `counts`, int64 [P] on the host, are the vectors of each passage, one passage after the other.
     """
     n_passages, width = len(counts), similarities_NB.shape[1]
     first = int(counts[0]) if n_passages else 0
@@ -274,33 +272,21 @@ class CodedQueries:
         self._norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
         self._errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self._norms_Q
 
-    @classmethod
-    def for_scan(cls, vectors_MH: np.ndarray, offsets: np.ndarray) -> CodedQueries:
-        """Round queries to what is fastest for `scores` of many passages."""
-        return cls(vectors_MH, offsets, 8 if len(vectors_MH) > _PRODUCT_VECTORS else 16)
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def scores(self, passages: Codes) -> np.ndarray:
         """Return float32 [Q, P]: approximate mean MaxSim of every query with every passage; -inf without vectors."""
-        return self.kernel_scores(passages) if self.bits == 16 else self.product_scores(passages)
-
-    def kernel_scores(self, passages: Codes) -> np.ndarray:
-        """Return float32 [Q, P], as `scores`, by a pass of the kernel for each query."""
-        begins_P, ends_P = passages.offsets[:-1], passages.offsets[1:]
-        return np.stack([self._scanned(query, passages, begins_P, ends_P) for query in range(len(self))])
-
-    def product_scores(self, passages: Codes) -> np.ndarray:
-        """Return float32 [Q, P], as `scores`, by integer matrix products of all queries with blocks of passages."""
-        assert self.bits == 8, "products are of 8 bits by 8"
+        if self.bits == 16:
+            every_P = np.arange(len(passages))
+            return np.stack([self.chosen_scores(query, passages, every_P) for query in range(len(self))])
         # A transposed array can have strides that torch 2.13 misreads in this product.
         query_HM = torch.empty(self.codes_MH.shape[::-1], dtype=torch.int8).copy_(torch.from_numpy(self.codes_MH).T)
         scores_QP = np.empty((len(self), len(passages)), np.float32)
         for run in runs(passages.offsets, _PRODUCT_ROWS):
             offsets, block_QP = passages.offsets[run.start : run.stop + 1], scores_QP[:, run]
             rows = slice(offsets[0], offsets[-1])
-            # Memory-mapped arrays cannot be written to, which torch will not have: hence the copy.
+            # torch rejects memory-mapped arrays, which cannot be written to.
             codes_NH = torch.from_numpy(np.array(passages.codes_NH[rows]))
             products_NM = torch._int_mm(codes_NH, query_HM).numpy()  # noqa: SLF001  (torch has no public name for it)
             scales_N = passages.scales_N[rows]
@@ -309,13 +295,11 @@ class CodedQueries:
 
     def chosen_scores(self, query: int, passages: Codes, chosen_C: np.ndarray) -> np.ndarray:
         """Return float32 [C], as `scores`, of one query with the passages numbered `chosen_C` (int64)."""
-        return self._scanned(query, passages, passages.offsets[chosen_C], passages.offsets[chosen_C + 1])
-
-    def _scanned(self, query: int, passages: Codes, begins_C: np.ndarray, ends_C: np.ndarray) -> np.ndarray:
         own = slice(self.offsets[query], self.offsets[query + 1])
-        scores_C = np.empty(len(begins_C), np.float32)
         codes_MH, scales_M = self.codes_MH[own], self.scales_M[own]
-        scan(passages.codes_NH, passages.scales_N, begins_C, ends_C, codes_MH, scales_M, scores_C)
+        begins_C, ends_C = passages.offsets[chosen_C], passages.offsets[chosen_C + 1]
+        scores_C = np.empty(len(chosen_C), np.float32)
+        scan_of(codes_MH.shape[1])(passages.codes_NH, passages.scales_N, begins_C, ends_C, codes_MH, scales_M, scores_C)
         return scores_C / np.float32(own.stop - own.start)
 
     def slack(self, query: int, errors_P: np.ndarray, norms_P: np.ndarray) -> np.ndarray:

@@ -49,12 +49,9 @@ _BYTES, _BYTE_ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101
 
 
 def main_directions(sample_SH: np.ndarray) -> np.ndarray:
-    """Return float32 [H, D]: the directions in which vectors are longest, mixed by a random rotation.
+    """Return float32 [H, D]: the directions in which vectors (float32 [S, H]) are longest, mixed by a random rotation.
 
     A product with them keeps inner products of vectors of up to D dimensions, and most of those of longer ones.
-
-    Args:
-        sample_SH: float32 [S, H].
     """
     count = min(DIRECTIONS, *sample_SH.shape)
     with torch.random.fork_rng(devices=[]):

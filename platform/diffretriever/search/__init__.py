@@ -10,7 +10,7 @@ from diffretriever.schemas.search import SearchOptions
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.index.table import PassageIndex
-    from diffretriever.search.base import Searcher
+    from diffretriever.search.searcher import Searcher
 
 __all__ = ["encoder_of", "open_searcher", "searcher_of"]
 
@@ -27,31 +27,17 @@ def open_searcher(index: str, options: SearchOptions | None = None, version: int
 
 
 def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Searcher:
-    """Return the searcher of an opened index, whichever version that is; raises as `open_searcher`.
+    """Return the searcher of an open index; `encoder` is its own, if loaded already. Raises as `open_searcher`."""
+    from diffretriever.search.searcher import Searcher
 
-    Args:
-        index: to search.
-        options: how.
-        encoder: of its retriever, where it is loaded already.
-    """
-    retriever = index.manifest.retriever
-    if not is_neural(retriever):
-        from diffretriever.search.bm25 import Bm25Searcher
-
-        return Bm25Searcher(index)
-
-    from diffretriever.search.neural import NeuralSearcher
-
-    return NeuralSearcher(index, encoder_of(index, options, encoder), options)
+    is_bm25 = not is_neural(index.manifest.retriever)
+    return Searcher(index, options, None if is_bm25 else encoder_of(index, options, encoder))
 
 
 def encoder_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Encoder:
-    """Return the encoder that made an index of a neural retriever; raises as `open_searcher`.
+    """Load the encoder of an index of a neural retriever, or check a loaded one; raises as `open_searcher`.
 
-    Args:
-        index: says which.
-        options: where its weights lie now, and on which device they are to be.
-        encoder: the same, where it is loaded already.
+    `options` name its weights, if they have moved, and its device.
     """
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import check_same, manifest_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
@@ -19,6 +20,7 @@ from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSet
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.bm25 import keep_bm25
+from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
@@ -34,7 +36,6 @@ from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragmen
 from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.neural import NeuralSearcher
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
@@ -95,15 +96,10 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
 
 
 def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | None = None) -> list[Missing]:
-    """Make what an index version lacks, and remove the files of fragments that are gone; return what it lacked.
+    """Make the files that an index version lacks, and remove those of deleted fragments; return the missing ones.
 
-    With it comes BM25 of the texts, unless there are so many that whoever asks for it must have the memory to count
-    their words. Killed, it goes on when run again.
-
-    Args:
-        index: the version.
-        make: makes files of several fragments.
-        beside: what codes are to hold; None: as those that are there, or else the vectors once more.
+    BM25 of the texts is stored too, unless there are too many texts to count their words unasked. If it is killed, run
+    it again. `beside` is what codes are to store; None: as the present ones, or else the vectors too.
 
     Raises:
         ValueError: a passage's vectors or impacts are not sound; the message names it.
@@ -147,15 +143,8 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         )
         for kind in kinds_of(index)
     }
-    only_streams = _beside_now(index) == "means" and not _has_candidates(index)
+    only_streams = _beside_now(index) == "means" and unless_damaged(partial(read_settings, index)) is None
     return Accelerated(files=files, candidates=settings, only_streams=only_streams)
-
-
-def _has_candidates(index: PassageIndex) -> bool:
-    """Return whether a candidate index was calibrated and is there, of whatever fragments."""
-    if unless_damaged(lambda: read_settings(index)) is None:
-        return False
-    return len(CandidateIndex.open(open_segments(index)[0]).passages) > 0
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
@@ -179,18 +168,16 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
 
 def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
     """Choose how many candidates reach the recall; all passages where the exact scan is no slower."""
-    from diffretriever.search import open_searcher
+    from diffretriever.search import encoder_of
 
-    segments, _ = open_segments(index)
-    CandidateIndex.build(index, segments)
+    CandidateIndex.build(index, open_segments(index)[0])
     index.refresh()
     options = SearchOptions(index=job.index, backbone=job.backbone, adapter=job.adapter, search_budget="exact")
-    searcher = open_searcher(job.index, options)
-    assert isinstance(searcher, NeuralSearcher), "an index with vectors has an encoder"
-    scan = searcher.dense
+    encoder = encoder_of(index, options)
+    scan = open_dense(index, options, encoder.facts.device)
     stream = scan.stream if isinstance(scan, CodedScan) else scan
     assert isinstance(stream, StreamingScan), "codes were built for every fragment, or all is scanned"
-    queries = sample_queries(index, searcher.encoder, job.sample)
+    queries = sample_queries(index, encoder, job.sample)
     exact, scanned = scan.search(queries, job.top_k), milliseconds(scan, queries, job.top_k)
     candidate_index = CandidateIndex.open(open_segments(index)[0])
     count, measured = choose_count(candidate_index, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)

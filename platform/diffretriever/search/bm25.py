@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +31,8 @@ from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import Progress
 from diffretriever.representations import offsets_of
-from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.scoring.hits import NO_NUMBER, Hits
-from diffretriever.search.base import FILTERS_KEPT, Searcher
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, search
 
@@ -57,29 +54,6 @@ _TEXTS_AT_ONCE = 1024
 _SEGMENT_BLOCKS = 4
 """Blocks of a segment. A segment stores one number for each of its terms and blocks, and most words are rare."""
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
-
-
-class Bm25Searcher(Searcher):
-    """Searches an index of texts alone."""
-
-    def __init__(self, index: PassageIndex) -> None:
-        super().__init__(index)
-        self._texts = Bm25Search(index)
-        self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
-
-    def _search(
-        self,
-        queries: Sequence[str],
-        k: int,
-        modes: tuple[Mode, ...],
-        budgets: Sequence[int] | None,
-        condition: str | None,
-    ) -> dict[Mode, Hits]:
-        texts = self._texts if condition is None else self._filtered(condition)
-        return dict.fromkeys(modes, texts.search(queries, k))
-
-    def _admitting(self, condition: str) -> Bm25Search:
-        return self._texts.admitting(IndexPart.filtered(self.index, condition))
 
 
 @dataclass(frozen=True)
@@ -170,9 +144,9 @@ class Bm25Search:
         found = search(self._weights.segments, self._numbers, weighted, k)
         return Hits(
             self._passages,
-            offsets_of([len(each.numbers) for each in found]),
-            np.concatenate([np.empty(0, np.int32), *(each.numbers for each in found)]),
-            np.concatenate([np.empty(0), *(each.scores for each in found)]),
+            np.cumsum([0, *[len(each.numbers) for each in found]], dtype=np.int64),
+            np.concatenate([np.empty(0, np.int32), *[each.numbers for each in found]]),
+            np.concatenate([np.empty(0), *[each.scores for each in found]]),
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,28 +15,13 @@ from diffretriever.encoders.preparer import Preparer, join_title
 from diffretriever.representations import Representations
 from diffretriever.schemas.serve import Explanation, Reading, SlotMatch, TermMatch, Word
 
-NameWord = Callable[[int], str]
+NameWord: TypeAlias = Callable[[int], str]
 """A vocabulary entry's text."""
-ReadVectors = Callable[[np.ndarray], list[Reading]]
-"""What vectors [M, H] say in words of the whole vocabulary, such as `Encoder.read`."""
+ReadVectors: TypeAlias = Callable[[np.ndarray], list[Reading]]
+"""The words of the whole vocabulary that vectors [M, H] predict, such as `Encoder.read`."""
+Parts: TypeAlias = tuple[list[str], list[str]]
+"""The parts of a query's and of a passage's text that their slots pool from; none where slots pool from whole texts."""
 
-
-class Readings(NamedTuple):
-    """What the slots of a query and of a passage say in words of the whole vocabulary."""
-
-    query: list[Reading]
-    passage: list[Reading]
-
-
-class Parts(NamedTuple):
-    """The parts of a query's and of a passage's text that their slots read; none where slots read whole texts."""
-
-    query: list[str]
-    passage: list[str]
-
-
-_UNREAD = Readings([], [])
-_WHOLE = Parts([], [])
 _NO_TOKEN = -1
 
 
@@ -75,11 +60,11 @@ def parts_of_each(
         passage_texts: `title` and `text` of each passage.
     """
     asked, encoded_slots = preparer.parts(query_text, "query", len(query.vectors_MH)), preparer.default_slots("passage")
-    each = []
+    each: list[Parts] = []
     for passage, slots in zip(passage_texts, np.diff(passages.offsets).tolist(), strict=True):
         joined = join_title(passage["title"], passage["text"], preparer.text)
-        # Of a pruned passage nobody knows which slots are left.
-        each.append(Parts(asked, preparer.parts(joined, "passage", slots) if slots == encoded_slots else []))
+        # The slots that pruning left are unknown.
+        each.append((asked, preparer.parts(joined, "passage", slots) if slots == encoded_slots else []))
     return each
 
 
@@ -87,59 +72,40 @@ def explain_each(
     query: Representations,
     passages: Representations,
     name: NameWord,
-    read: ReadVectors | None,
-    parts: Sequence[Parts],
+    read: ReadVectors | None = None,
+    parts: Sequence[Parts] | None = None,
 ) -> list[Explanation]:
-    """Explain each of several passages, whose vectors are read together with the query's.
+    """Take the scores of passages for one query apart (paper Eqs. 2 and 3).
+
+    Products are in double precision, so that their mean is the dense score up to the rounding of fp32.
 
     Args:
         query: one query.
         passages: any number.
-        name: as in `explain`.
-        read: what reads vectors; None: they are not read.
+        name: returns the text of a vocabulary entry.
+        read: returns the words that vectors predict; the query's and the passages' are read in one call.
         parts: of each passage, as `parts_of_each` returns them.
     """
-    each = [passages.take(np.array([number])) for number in range(len(passages))]
-    if read is None:
-        return [explain(query, passage, name, parts=own) for passage, own in zip(each, parts, strict=True)]
-    readings = read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
+    readings = [] if read is None else read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
     asked, held = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]
-    slots = pairwise(passages.offsets.tolist())
-    return [
-        explain(query, passage, name, Readings(asked, held[start:end]), own)
-        for passage, (start, end), own in zip(each, slots, parts, strict=True)
-    ]
-
-
-def explain(
-    query: Representations,
-    passage: Representations,
-    name: NameWord,
-    readings: Readings = _UNREAD,
-    parts: Parts = _WHOLE,
-) -> Explanation:
-    """Take the scores of one passage for one query apart (paper Eqs. 2 and 3).
-
-    Args:
-        query: one query.
-        passage: one passage.
-        name: what a vocabulary entry is called.
-        readings: what their slots say; none where they are not read.
-        parts: what their slots read; none where that is the whole text.
-
-    Returns:
-        Products in double precision, so that their mean is the dense score up to the rounding of fp32.
-    """
-    passage_words = slot_words(passage, name)
-    return Explanation(
-        slots=_matches(query, passage, slot_words(query, name), passage_words),
-        passage_slots=passage_words,
-        terms=_common_terms(query, passage, name),
-        query_readings=readings.query,
-        passage_readings=readings.passage,
-        query_parts=parts.query,
-        passage_parts=parts.passage,
-    )
+    query_words = slot_words(query, name)
+    explanations = []
+    for number, (start, end) in enumerate(pairwise(passages.offsets.tolist())):
+        passage = passages.take(np.array([number]))
+        passage_words = slot_words(passage, name)
+        query_parts, passage_parts = ([], []) if parts is None else parts[number]
+        explanations.append(
+            Explanation(
+                slots=_matches(query, passage, query_words, passage_words),
+                passage_slots=passage_words,
+                terms=_common_terms(query, passage, name),
+                query_readings=asked,
+                passage_readings=held[start:end],
+                query_parts=query_parts,
+                passage_parts=passage_parts,
+            )
+        )
+    return explanations
 
 
 def _matches(

@@ -12,8 +12,7 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.sweep import encoder_fingerprint
-from diffretriever.search.base import Searcher
-from diffretriever.search.neural import NeuralSearcher
+from diffretriever.search.searcher import Searcher
 
 _BATCH_ROWS = 4096
 
@@ -66,7 +65,7 @@ class BudgetChooser:
             ValueError: as there.
         """
         method = searcher.index.manifest.retriever.method
-        if not isinstance(searcher, NeuralSearcher):
+        if searcher.encoder is None:
             raise ValueError(f"the {method} method has no query budget: leave --selector out")
         return cls(source, searcher.index, searcher.encoder.preparer)
 

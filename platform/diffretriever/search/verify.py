@@ -118,18 +118,16 @@ class _Problems:
 
 
 def _derived_files(index: PassageIndex, fragment: Any, problems: _Problems) -> _Derived:
-    codes = _opened("codes", CODES, index, fragment, problems)
-    packed = _opened("packed vectors", PACKED, index, fragment, problems)
-    postings = _opened("postings", POSTINGS, index, fragment, problems)
-    return _Derived(codes, packed, postings, None if postings is None else postings.segment.passage_digests())
+    def opened(what: str, kind: FileKind[Files]) -> Files | None:
+        try:
+            return kind.checked(index, fragment)
+        except DamagedError as error:
+            problems.add(f"the {what} of a fragment are damaged", [str(error)])
+            return None
 
-
-def _opened(what: str, kind: FileKind[Files], index: PassageIndex, fragment: Any, problems: _Problems) -> Files | None:
-    try:
-        return kind.checked(index, fragment)
-    except DamagedError as error:
-        problems.add(f"the {what} of a fragment are damaged", [str(error)])
-        return None
+    postings = opened("postings", POSTINGS)
+    digests = None if postings is None else postings.segment.passage_digests()
+    return _Derived(opened("codes", CODES), opened("packed vectors", PACKED), postings, digests)
 
 
 def _check_derived_of_version(index: PassageIndex, problems: _Problems) -> None:
@@ -298,13 +296,9 @@ def _places(batch: pa.RecordBatch, known_rows: np.ndarray) -> tuple[np.ndarray, 
 def _differs(
     made: tuple[np.ndarray, np.ndarray], kept: tuple[np.ndarray, np.ndarray], places_P: np.ndarray, there_P: np.ndarray
 ) -> np.ndarray:
-    """Return bool [P]: passages whose rows in a derived file are not those made of the table.
+    """Return bool [P]: passages whose rows in a derived file (`kept`) are not those made of the table (`made`).
 
-    Args:
-        made: the rows of the batch, and offsets [P + 1].
-        kept: the rows in the file, and their offsets.
-        places_P: the place of each passage in the file.
-        there_P: bool [P], whether it is in the file.
+    Both are rows and offsets; places_P are the places of the passages in the file, there_P whether they are in it.
     """
     chosen_C = np.flatnonzero(there_P)
     chosen_C = chosen_C[np.diff(kept[1])[places_P[chosen_C]] == np.diff(made[1])[chosen_C]]

@@ -23,12 +23,11 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
-from diffretriever.search.base import FILTERS_KEPT
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.encoded import EncodedSearch
+from diffretriever.search.searcher import FILTERS_KEPT
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.base import SparseSearch
 from diffretriever.serving.measure import Measure, unmeasured
 
 KEPT_VERSIONS = 3
@@ -155,10 +154,10 @@ class Snapshot:
             found_by={name: way for name, way in ways.items() if name in offered},
         )
 
-    def _admitting(self, condition: str) -> tuple[DenseSearch, SparseSearch]:
+    def _admitting(self, condition: str) -> tuple[EncodedSearch, EncodedSearch]:
         return self._open(IndexPart.filtered(self._index, condition))
 
-    def _open(self, index: PassageIndex) -> tuple[DenseSearch, SparseSearch]:
+    def _open(self, index: PassageIndex) -> tuple[EncodedSearch, EncodedSearch]:
         return open_dense(index, self._options, self._device), open_sparse(index, self._options)
 
 

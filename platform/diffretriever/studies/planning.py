@@ -22,7 +22,7 @@ from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
-from diffretriever.scoring.kernels import scan
+from diffretriever.scoring.kernels import scan_of
 from diffretriever.scoring.sketches import READ_BYTES, SKETCH_BYTES
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
 
@@ -332,6 +332,7 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
     query_MH = rng.integers(-99, 100, (query_vectors, hidden_size), np.int16)
     scores_P = np.empty(n_passages, np.float32)
     scales_M = np.ones(query_vectors, np.float32)
+    scan = scan_of(codes_NH.shape[1])
     scan(codes_NH[:0], scales_N[:0], offsets[:0], offsets[:0], query_MH, scales_M, scores_P[:0])
     seconds: list[float] = []
     while len(seconds) < _LEAST_REPEATS or sum(seconds) < _SECONDS:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from diffretriever.index.table import PassageIndex
     from diffretriever.schemas.search import SearchOptions
-    from diffretriever.search.dense.base import DenseSearch
+    from diffretriever.search.encoded import EncodedSearch
 
 
-def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> DenseSearch:
+def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device) -> EncodedSearch:
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:
         ValueError: the index holds no vectors, or a number of candidates is asked for and there is no candidate index.
     """
-    stream = StreamingScan.open(index, options, device)
+    stream = StreamingScan(index, options, device)
     if asks_for_the_authors_score(options):
         return stream
     segments, uncoded = open_segments(index)

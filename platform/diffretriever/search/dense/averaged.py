@@ -15,16 +15,16 @@ import torch
 
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations, read_vectors, refuse_queries
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.encoded import EncodedSearch
 
 _BATCH_ROWS = 4096
 
 
-class AveragedSlots(DenseSearch):
+class AveragedSlots(EncodedSearch):
     """Scores every passage by mean vectors; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "averaged"
@@ -35,7 +35,6 @@ class AveragedSlots(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages by the inner product of averaged slots."""
-        refuse_queries(queries)
         asked = _means(queries.vectors_MH, queries.offsets)
         best = TopK(len(queries), k, self._order.passages)
         for batch in finite_rows(self._index.uri, self._index.addressed_batches(["id", "reps"], _BATCH_ROWS)):

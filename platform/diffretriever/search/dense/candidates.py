@@ -17,7 +17,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -25,16 +25,16 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations, refuse_queries
+from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import CodedQueries
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.codes import CODES, open_segments
 from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 _DIGEST = "digest"
 _GROWN = 1.5
@@ -49,7 +49,7 @@ _ENOUGH_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 
 
-class CandidateSearch(DenseSearch):
+class CandidateSearch(EncodedSearch):
     """Scores the passages that a candidate index proposes, `n_candidates` for each query."""
 
     way: ClassVar[Way] = "candidates"
@@ -57,13 +57,9 @@ class CandidateSearch(DenseSearch):
     def __init__(
         self, candidate_index: CandidateIndex, unknown: list[Any], stream: StreamingScan, n_candidates: int
     ) -> None:
-        """Search through an open candidate index.
+        """Search through an open candidate index; `stream` scans the fragments that it does not know.
 
-        Args:
-            candidate_index: proposes the candidates.
-            unknown: the fragments that it does not know.
-            stream: scans those.
-            n_candidates: passages to score for each query; more where more are asked for.
+        `n_candidates` passages are scored for each query, or k if that is more.
         """
         self.candidate_index = candidate_index
         self.n_candidates: int = n_candidates
@@ -72,7 +68,6 @@ class CandidateSearch(DenseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages among the candidates and the fragments not known to it."""
-        refuse_queries(queries)
         best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)
@@ -82,6 +77,12 @@ class CandidateSearch(DenseSearch):
         chosen = [passages.best_of(coded, query, np.sort(numbers_C), k) for query, numbers_C in enumerate(proposals)]
         passages.rescore(queries, chosen, best)
         return best.results()
+
+    def among(self, n_candidates: int) -> Self:
+        """See `EncodedSearch`; the candidate index is the same."""
+        if n_candidates >= self.n_candidates:
+            return self
+        return type(self)(self.candidate_index, self._unknown, self._stream, n_candidates)
 
 
 def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
@@ -231,7 +232,7 @@ def recall_at(
     return np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
 
 
-def milliseconds(search: DenseSearch, queries: Representations, k: int) -> float:
+def milliseconds(search: EncodedSearch, queries: Representations, k: int) -> float:
     """Return the median time of a query alone, over the first few."""
     times: list[float] = []
     for query in range(min(len(queries), _TIMED)):

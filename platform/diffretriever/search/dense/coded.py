@@ -1,7 +1,7 @@
 """Exact search by way of 8-bit codes: scan the codes, and rescore whatever can still be among the best k.
 
 Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
-the best. How many were rescored is counted: where bounds are loose the search gets slower, never wrong.
+the best: where bounds are loose the search gets slower, never wrong.
 
 Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
 """
@@ -9,21 +9,22 @@ Legend: Q queries, P passages of all segments, C chosen passages of one query, N
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from diffretriever.progress import track
-from diffretriever.representations import Representations, offsets_of, refuse_queries
+from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK, each_of
-from diffretriever.scoring.maxsim import CodedQueries, Shortlist, can_be_best, exact_scores
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
+from diffretriever.scoring.maxsim import PRODUCT_VECTORS, CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.resident import ResidentCodes
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
@@ -31,7 +32,7 @@ _FEW = 0.3
 """Share of the passages that a filter leaves: to score fewer one by one is faster than to scan all."""
 
 
-class CodedScan(DenseSearch):
+class CodedScan(EncodedSearch):
     """Scans the codes of all segments; fragments without codes are scanned in fp32 and merged."""
 
     way: ClassVar[Way] = "codes"
@@ -44,14 +45,9 @@ class CodedScan(DenseSearch):
         options: SearchOptions,
         resident: ResidentCodes | None = None,
     ) -> None:
-        """Search open segments.
+        """Search the passages of open segments; `stream` scans the fragments without codes (`uncoded`).
 
-        Args:
-            passages: of the segments.
-            uncoded: fragments without codes.
-            stream: scans those.
-            options: say how much memory scores may take.
-            resident: the codes of the same segments on a device that scores them; None: the processor does.
+        `resident` has the codes of the same segments on a device that scores them; None: the processor does.
         """
         self._passages = passages
         self._uncoded = uncoded
@@ -59,23 +55,16 @@ class CodedScan(DenseSearch):
         """What fragments without codes are scanned by."""
         self._resident = resident
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
-        self.rescored = 0
-        """Passages whose stored vectors were read since the search was opened, summed over queries."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        refuse_queries(queries)
-        if not len(queries):
-            return TopK(0, k, self.stream.order.passages).results()
-        # If a device does not keep all codes, each round copies some again.
-        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
-        return Hits.joined([self._search(part, self._chosen(part, k), k) for part in queries.split(at_once)])
-
-    def _search(self, queries: Representations, shortlists: Sequence[Shortlist], k: int) -> Hits:
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
-        self.rescored += self._passages.rescore(queries, shortlists, best)
+        # If a device does not keep all codes, each round copies some again.
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
+        parts = queries.split(at_once) if len(queries) else []
+        self._passages.rescore(queries, [each for part in parts for each in self._chosen(part, k)], best)
         return best.results()
 
     def _chosen(self, queries: Representations, k: int) -> list[Shortlist]:
@@ -86,10 +75,12 @@ class CodedScan(DenseSearch):
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         if self._resident is not None:
             return self._resident.shortlists(queries, k)
-        coarse = CodedQueries.for_scan(queries.vectors_MH, queries.offsets)
+        # Integer matrix products for many query vectors, a pass of the kernel for each of few.
+        bits: Literal[8, 16] = 8 if len(queries.vectors_MH) > PRODUCT_VECTORS else 16
+        coarse = CodedQueries(queries.vectors_MH, queries.offsets, bits)
         scores_QP = self._passages.scores(coarse)
         chosen = [self._passages.best_of_all(coarse, query, row_P, k) for query, row_P in enumerate(scores_QP)]
-        if coarse.bits != 8:
+        if bits == 16:
             return chosen
         fine = CodedQueries(queries.vectors_MH, queries.offsets)
         return [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
@@ -167,26 +158,29 @@ class CodedPassages:
         parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
         return _joined(parts, np.float32)
 
-    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> int:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim; return how many passages were read.
+    def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> None:
+        """Score each query's shortlist into `best` by exact fp32 MaxSim.
 
         The most promising come first: their scores rule out most of the others. torch's number of threads share the
         queries: if a GPU names the candidates, this takes nearly all of the time.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
-        def score(query: int) -> int:
+        def score(query: int) -> None:
             own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
             rest_C = ~first_C & (most_C >= best.threshold(query))
             self._score(query, own_MH, chosen_C[rest_C], best)
-            return int(first_C.sum() + rest_C.sum())
 
         count = len(shortlists)
-        rescored = each_of(count, score, torch.get_num_threads())
-        return sum(rescored if count == 1 else track(rescored, "dense search", "queries", count))
+        if count == 1:
+            score(0)
+            return
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            for _ in track(pool.map(score, range(count)), "dense search", "queries", count):
+                pass
 
     def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):

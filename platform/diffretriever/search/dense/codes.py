@@ -24,7 +24,6 @@ from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
-from diffretriever.scoring.hits import NO_NUMBER
 from diffretriever.scoring.kernels import encode
 from diffretriever.scoring.maxsim import Codes
 
@@ -57,42 +56,25 @@ class Segment:
     numbers_P: np.ndarray
     """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
 
-    live_P: np.ndarray
-    """bool [P]; False for a passage deleted since."""
-
-    @property
-    def slots(self) -> SlotCodes:
-        """The codes of all its vectors, where they are not of mean vectors alone."""
-        assert self.codes.slots is not None, "an exact scan opens no codes of means alone"
-        return self.codes.slots
-
-    def ids_of(self, rows_C: np.ndarray) -> list[str]:
-        """Return the ids of passages (int64 [C]) that are still in the table."""
-        found: list[str] = self.index.order.passages.ids.take(pa.array(self.numbers_P[rows_C])).to_pylist()
-        return found
-
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments that have no codes."""
     found, without = with_files(index, CODES)
     version = index.pinned()
-    return [_segment(version, *each) for each in found], without
-
-
-def _segment(index: PassageIndex, fragment: Any, codes: FragmentCodes) -> Segment:
-    numbers_P = index.order.numbers_in(fragment, codes.rows_P)
-    return Segment(index, fragment, CODES.folder_of(index, fragment), codes, numbers_P, numbers_P != NO_NUMBER)
+    segments = [
+        Segment(
+            version, fragment, CODES.folder_of(index, fragment), codes, index.order.numbers_in(fragment, codes.rows_P)
+        )
+        for fragment, codes in found
+    ]
+    return segments, without
 
 
 def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
-    """Make the codes that fragments lack; return how many fragments got some. Killed, it is simply run again.
-
-    Args:
-        index: whose fragments they are of.
-        beside: which, and whether the vectors once more.
+    """Make the codes that fragments lack; return their number. Run it again if it is killed.
 
     Raises:
-        ValueError: the index holds no vectors, or some that are not finite.
+        ValueError: the index contains no vectors, or some that are not finite.
     """
     if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
@@ -105,18 +87,15 @@ def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
 def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:
     """Make the codes of one fragment.
 
-    Args:
-        index: whose fragment it is.
-        fragment: Lance's.
-        beside: which, and whether the vectors once more.
-
     Raises:
-        ValueError: a passage's vectors hold NaN or infinity; the message names it.
+        ValueError: a passage's vectors contain NaN or infinity; the message names it.
     """
-    assert index.manifest.hidden_size is not None, "there are vectors"
+    hidden_size, files = index.manifest.hidden_size, _FILES[beside]
+    assert hidden_size is not None, "there are vectors"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.folder_of(index, fragment).build() as folder:
-        FragmentCodes.write(folder, batches, index.manifest.hidden_size, beside)
+        written = write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
+        write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=int(beside == "vectors"))
 
 
 @dataclass(frozen=True)
@@ -167,30 +146,11 @@ class FragmentCodes:
         _check_sizes(arrays, hidden_size)
         each_its_own = np.arange(len(arrays["rows"]) + 1)
         means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], each_its_own)
-        return cls(means, arrays["rows"], _slots_in(arrays, hidden_size))
-
-    @classmethod
-    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], hidden_size: int, beside: Beside) -> None:
-        """Write a fragment's files into an empty folder.
-
-        Args:
-            folder: is filled.
-            batches: have `id`, `reps` and `_rowaddr`.
-            hidden_size: H.
-            beside: which files.
-        """
-        files = _FILES[beside]
-        written = write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
-        slots = int(beside == "vectors")
-        write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=slots)
-
-
-def _slots_in(arrays: Mapping[str, np.ndarray], hidden_size: int) -> SlotCodes | None:
-    if "codes" not in arrays:
-        return None
-    vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
-    copy_NH = arrays["vectors"].reshape(-1, hidden_size)
-    return SlotCodes(vectors, arrays["errors"], arrays["norms"], copy_NH)
+        if "codes" not in arrays:
+            return cls(means, arrays["rows"], None)
+        vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
+        slots = SlotCodes(vectors, arrays["errors"], arrays["norms"], arrays["vectors"].reshape(-1, hidden_size))
+        return cls(means, arrays["rows"], slots)
 
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:

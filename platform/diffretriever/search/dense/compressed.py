@@ -13,10 +13,10 @@ packed vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,12 @@ from diffretriever.index.derived import read_arrays, read_header, write_arrays, 
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
-from diffretriever.representations import Representations, offsets_of, refuse_queries, rows_of
+from diffretriever.representations import Representations, offsets_of, rows_of
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
-from diffretriever.search.dense.base import DenseSearch
 from diffretriever.search.dense.stream import StreamingScan
+from diffretriever.search.encoded import EncodedSearch
 
 _FILES = {"packed": np.uint8, "counts": np.int32, "rows": np.uint32}
 _BUILD_ROWS = 4096
@@ -67,11 +67,27 @@ class FragmentPacked:
             raise ValueError("the files do not fit together")
         return cls(arrays["packed"].reshape(-1, width), offsets, arrays["rows"])
 
-    @classmethod
-    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], width: int) -> None:
-        """Write a fragment's files into an empty folder from a stream of batches with `codes` and `_rowaddr`."""
-        rows = write_arrays(folder, _FILES, map(_arrays_of, batches))
-        write_header(folder, width=width, passages=rows["rows"])
+
+PACKED = FileKind("packed", FragmentPacked.open)
+"""The packed vectors of a fragment, as derived files of the index."""
+
+
+def open_packed(index: PassageIndex) -> tuple[list[tuple[FragmentPacked, np.ndarray]], list[Any]]:
+    """Return the mapped vectors of a compressed index, and the fragments without.
+
+    With each fragment's vectors come the numbers of its passages, int32 [P]; `NO_NUMBER` for deleted ones.
+    """
+    found, without = with_files(index, PACKED)
+    return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
+
+
+def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
+    """Make the packed vectors of one fragment."""
+    assert index.manifest.codec is not None, "the index is compressed"
+    with PACKED.folder_of(index, fragment).build() as folder:
+        batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
+        written = write_arrays(folder, _FILES, map(_arrays_of, batches))
+        write_header(folder, width=index.manifest.codec.width, passages=written["rows"])
 
 
 def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
@@ -80,35 +96,7 @@ def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     return {"packed": packed_NW, "counts": np.diff(offsets), "rows": rows_P}
 
 
-PACKED = FileKind("packed", FragmentPacked.open)
-"""The packed vectors of a fragment, as derived files of the index."""
-
-
-@dataclass(frozen=True)
-class PackedSegment:
-    """A fragment's packed vectors, and which of its passages are still in the table."""
-
-    packed: FragmentPacked
-    numbers_P: np.ndarray
-    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
-
-
-def open_packed(index: PassageIndex) -> tuple[list[PackedSegment], list[Any]]:
-    """Return what a version of a compressed index has mapped, and the fragments that have no such files."""
-    found, without = with_files(index, PACKED)
-    order = index.order
-    return [PackedSegment(packed, order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
-
-
-def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
-    """Make the packed vectors of one fragment."""
-    assert index.manifest.codec is not None, "the index is compressed"
-    batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
-    with PACKED.folder_of(index, fragment).build() as folder:
-        FragmentPacked.write(folder, batches, index.manifest.codec.width)
-
-
-class CompressedScan(DenseSearch):
+class CompressedScan(EncodedSearch):
     """Scores every passage by what the codec made of it; all queries share one pass.
 
     Packed vectors come from the mapped files of the fragments that have some, and from the table for the others.
@@ -120,68 +108,50 @@ class CompressedScan(DenseSearch):
         self,
         index: PassageIndex,
         stream: StreamingScan,
-        segments: Sequence[PackedSegment] = (),
+        mapped: Sequence[tuple[FragmentPacked, np.ndarray]] = (),
         without: Sequence[Any] = (),
     ) -> None:
-        """Search a compressed index.
-
-        Args:
-            index: the version.
-            stream: scans the same index; it knows how many passages fit into memory.
-            segments: what is mapped of it; where nothing is, all is read from the table.
-            without: the fragments that have no mapped files.
-        """
+        """Search a compressed index; `mapped` and `without` are those of `open_packed`, `stream` scans it."""
         self._index = index
-        self._segments, self._without = segments, without
+        self._mapped, self._without = mapped, without
         self._stream = stream
         self._codec = codec_of(index.uri, index.manifest)
-        self.rescored = 0
-        """Passages decoded since the search was opened."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingScan`, faster."""
-        refuse_queries(queries)
         order = self._stream.order
         best = TopK(len(queries), k, order.passages)
         rows = self._stream.batch_rows(queries)
-        for block in (block for segment in self._segments for block in _mapped_blocks(segment, rows)):
-            self._add(block, queries, best)
+        for packed, numbers_P in self._mapped:
+            for start in range(0, len(packed), rows):
+                offsets = packed.offsets[start : start + rows + 1]
+                packed_NW = packed.packed_NW[offsets[0] : offsets[-1]]
+                self._add(packed_NW, offsets - offsets[0], numbers_P[start : start + rows], queries, best)
         for batch in self._batches(rows):
-            self._add(_Block(*read_packed(batch), order.numbers(batch.column("_rowaddr").to_numpy())), queries, best)
+            self._add(*read_packed(batch), order.numbers(batch.column("_rowaddr").to_numpy()), queries, best)
         return best.results()
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        if not self._segments:
+        if not self._mapped:
             yield from self._index.addressed_batches(_COLUMNS, rows)
             return
         for fragment in self._without:
             yield from self._index.fragment_batches(fragment, _COLUMNS, rows)
 
-    def _add(self, block: _Block, queries: Representations, best: TopK) -> None:
+    def _add(
+        self,
+        packed_NW: np.ndarray,
+        offsets: np.ndarray,
+        numbers_P: np.ndarray,
+        queries: Representations,
+        best: TopK,
+    ) -> None:
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
-        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, block.packed_NW, block.offsets)
-        scores_QP[:, block.numbers_P == NO_NUMBER] = -np.inf
+        scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, packed_NW, offsets)
+        scores_QP[:, numbers_P == NO_NUMBER] = -np.inf
         chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
-        self.rescored += len(needed_P)
-        rows_N, needed_offsets = rows_of(block.offsets, needed_P)
-        decoded_NH = self._codec.decode(block.packed_NW[rows_N]).astype(np.float16)
+        rows_N, needed_offsets = rows_of(offsets, needed_P)
+        decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
-        add_exact(asked, Vectors(decoded_NH, needed_offsets), block.numbers_P[needed_P], rows, best)
-
-
-class _Block(NamedTuple):
-    """Some passages that are scored together."""
-
-    packed_NW: np.ndarray
-    offsets: np.ndarray
-    numbers_P: np.ndarray
-    """int32 [P]; `NO_NUMBER` for those that are not in the table any more."""
-
-
-def _mapped_blocks(segment: PackedSegment, rows: int) -> Iterator[_Block]:
-    packed = segment.packed
-    for start in range(0, len(packed), rows):
-        offsets = packed.offsets[start : start + rows + 1]
-        packed_NW = packed.packed_NW[offsets[0] : offsets[-1]]
-        yield _Block(packed_NW, offsets - offsets[0], segment.numbers_P[start : start + rows])
+        add_exact(asked, Vectors(decoded_NH, needed_offsets), numbers_P[needed_P], rows, best)

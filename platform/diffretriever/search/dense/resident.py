@@ -3,7 +3,13 @@
 Codes that do not fit beside the rest of the GPU's memory are copied again in each pass, once for all queries of it.
 Searches of one process share copied codes: other versions of the index, and filters, mostly have the same fragments.
 
-Legend: Q queries, P passages of a piece, F lower bounds kept of a query, C candidates.
+GPUs multiply halves many times faster than singles and add the products up as singles. Codes are halves as they are,
+and their scales multiply the products. Query vectors are divided by a power of two, so that they are no longer than 1,
+and rounded to halves. The loss is bounded by the Cauchy-Schwarz inequality, as of the codes themselves
+(`scoring.maxsim`).
+
+Legend: Q queries, P passages of a piece, F lower bounds kept of a query, C candidates, M vectors of all queries
+together, N vectors of all passages together, H hidden size.
 """
 
 from __future__ import annotations
@@ -11,16 +17,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from diffretriever.representations import Representations, offsets_of, runs
-from diffretriever.scoring.halves import DeviceCodes, HalfQueries
-from diffretriever.scoring.maxsim import Codes, Shortlist
-from diffretriever.search.dense.codes import Segment
+from diffretriever.scoring.hits import NO_NUMBER
+from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes, Shortlist, best_of_each, sum_per_query
+from diffretriever.search.dense.codes import Segment, SlotCodes
 
+_ADDITION = 2.0**-23
+"""Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is
+added is cut off, not rounded, at 24 bits."""
+_CELLS = 1 << 26
+"""Codes as halves, and products, held at once: 128 MiB of halves."""
 _PIECE_BYTES = 1 << 30
 _SHARE = 0.75
 """Most of a device's memory that is used, with all that is there already: encoders need memory for their batches."""
@@ -32,6 +45,99 @@ _shared: WeakValueDictionary[Hashable, DeviceCodes] = WeakValueDictionary()
 """The pieces that some search of this process keeps, by `_Piece.key`."""
 
 
+@dataclass(frozen=True)
+class DeviceCodes:
+    """Codes of passages, copied to a device.
+
+    Attributes:
+        codes_NH: int8.
+        scales_N: float32, value of a step of each vector's codes.
+        offsets: int64 [P + 1] on the host; passage i owns vectors offsets[i] to offsets[i + 1].
+        errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
+        norms_P: float32, length of its longest vector.
+    """
+
+    codes_NH: Tensor
+    scales_N: Tensor
+    offsets: np.ndarray
+    errors_P: Tensor
+    norms_P: Tensor
+
+    @classmethod
+    def copy(cls, codes: Codes, errors_P: np.ndarray, norms_P: np.ndarray, device: torch.device) -> Self:
+        """Copy codes to a device.
+
+        Args:
+            codes: of P passages.
+            errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
+            norms_P: float32, length of its longest vector.
+            device: where to.
+        """
+        return cls(
+            _copied(codes.codes_NH, device),
+            _copied(codes.scales_N, device),
+            codes.offsets,
+            _copied(errors_P, device),
+            _copied(norms_P, device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class HalfQueries:
+    """Queries made ready, on a device, to be scored against codes that lie there."""
+
+    def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> None:
+        """Round queries (float16 or float32 [M, H], int64 offsets [Q + 1], each with a vector) and copy them."""
+        vectors_MH = np.asarray(vectors_MH, np.float32)
+        counts_Q = np.diff(offsets)
+        norms_M = np.linalg.norm(vectors_MH, axis=1)
+        # A power of two above the length: to divide by it rounds nothing.
+        scales_M = np.ldexp(np.float32(1), np.frexp(norms_M)[1])
+        halves_MH = (vectors_MH / scales_M[:, None]).astype(np.float16)
+        lost_M = np.linalg.norm(vectors_MH - halves_MH.astype(np.float32) * scales_M[:, None], axis=1)
+        norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
+        relative = vectors_MH.shape[1] * _ADDITION + FP32_ROUNDING
+        errors_Q = np.add.reduceat(lost_M, offsets[:-1]) / counts_Q + relative * norms_Q
+        self._counts = torch.from_numpy(counts_Q)
+        self._counts_Q = self._counts.to(device)
+        self._halves_HM = _copied(halves_MH, device).T.contiguous()
+        self._scales_M = _copied(scales_M, device)
+        self._norms_Q1 = _copied(norms_Q.astype(np.float32), device)[:, None]
+        self._errors_Q1 = _copied(errors_Q.astype(np.float32), device)[:, None]
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def scores(self, codes: DeviceCodes) -> Tensor:
+        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
+        scores_QP = torch.empty(len(self), len(codes), device=codes.scales_N.device)
+        for passages in runs(codes.offsets, _CELLS // sum(self._halves_HM.shape)):
+            offsets = codes.offsets[passages.start : passages.stop + 1]
+            rows = slice(int(offsets[0]), int(offsets[-1]))
+            products_NM = _products(codes.codes_NH[rows], self._halves_HM).mul_(codes.scales_N[rows, None])
+            best_PM = best_of_each(products_NM, torch.from_numpy(np.diff(offsets))) * self._scales_M
+            scores_QP[:, passages] = (sum_per_query(best_PM, self._counts) / self._counts_Q).T
+        return scores_QP
+
+    def slack(self, codes: DeviceCodes) -> Tensor:
+        """Return float32 [Q, P]: the most by which a score can differ from the fp32 score."""
+        return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
+
+
+def _products(codes_NH: Tensor, right_HM: Tensor) -> Tensor:
+    """Return float32 [N, M]: products of codes, int8, with halves, added up as singles."""
+    if codes_NH.device.type == "cuda":
+        return torch.mm(codes_NH.half(), right_HM, out_dtype=torch.float32)
+    return codes_NH.float() @ right_HM.float()
+
+
+def _copied(values: np.ndarray, device: torch.device) -> Tensor:
+    # Memory-mapped arrays cannot be written to, which torch will not have: hence the copy.
+    return torch.from_numpy(np.array(values)).to(device)
+
+
 def resident_codes(segments: Sequence[Segment], device: torch.device, memory_mb: int) -> ResidentCodes | None:
     """Return `ResidentCodes`; None for the CPU, whose kernels read the codes where they are mapped."""
     return None if device.type == "cpu" else ResidentCodes(segments, device, memory_mb)
@@ -41,12 +147,9 @@ class ResidentCodes:
     """Finds, by codes on a device, the passages that can be among the best of queries."""
 
     def __init__(self, segments: Sequence[Segment], device: torch.device, memory_mb: int) -> None:
-        """Copy the codes of segments to a device, as many as fit.
+        """Copy the codes of segments to a device, as many as fit beside `memory_mb` MiB for scores.
 
-        Args:
-            segments: passages are numbered through in their order, deleted ones included.
-            device: usually a GPU.
-            memory_mb: MiB that scores may take there beside the codes.
+        Passages are numbered through in the order of the segments, deleted ones included.
         """
         self._device = device
         self._pieces = list(_pieces(segments))
@@ -79,7 +182,7 @@ class ResidentCodes:
         groups = [_Group(part, k, self._device) for part in queries.split(self._queries_at_once)]
         for number, piece in enumerate(self._pieces):
             codes = self._kept.get(number) or piece.copy(self._device)
-            live_P = torch.from_numpy(piece.live_P).to(self._device)
+            live_P = torch.from_numpy(piece.segment.numbers_P[piece.passages] != NO_NUMBER).to(self._device)
             for group in groups:
                 group.add(codes, live_P, piece.start)
         return [shortlist for group in groups for shortlist in group.shortlists()]
@@ -93,19 +196,16 @@ class _Group:
         self._lower_QF = torch.empty(len(queries), 0, device=device)
         self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
-    def _floor(self) -> torch.Tensor:
+    def _floor(self) -> Tensor:
         """Return [Q, 1]: the least that the k-th best of the passages so far can score; -inf for fewer than k."""
         if self._lower_QF.shape[1] < self._k:
             return self._lower_QF.new_full((len(self._queries), 1), -torch.inf)
         return self._lower_QF[:, -1:]
 
-    def add(self, codes: DeviceCodes, live_P: torch.Tensor, start: int) -> None:
-        """Note which passages can be among the best k of those so far.
+    def add(self, codes: DeviceCodes, live_P: Tensor, start: int) -> None:
+        """Note which passages can be among the best k of those so far; `start` is the number of the first.
 
-        Args:
-            codes: of P passages.
-            live_P: bool, False for deleted passages, whose codes can be anything.
-            start: number of the first passage.
+        live_P is False for deleted passages, whose codes can be anything.
         """
         scores_QP = self._queries.scores(codes).masked_fill_(~live_P, -torch.inf)
         slack_QP = self._queries.slack(codes).masked_fill_(~live_P, 0)
@@ -148,11 +248,6 @@ class _Piece:
         """Memory that its codes take on a device."""
         return int(self.rows.stop - self.rows.start) * _vector_bytes(self.segment) + len(self) * _PASSAGE_BYTES
 
-    @property
-    def live_P(self) -> np.ndarray:  # noqa: N802 (an array)
-        """Which of its passages are still in the table."""
-        return self.segment.live_P[self.passages]
-
     def key(self, device: torch.device) -> Hashable:
         """Return a key that is equal for pieces of equal codes on one device."""
         # Files made after a deletion leave rows out that others of the same fragment have.
@@ -161,7 +256,7 @@ class _Piece:
 
     def copy(self, device: torch.device) -> DeviceCodes:
         """Return its codes, copied to a device."""
-        codes, own = self.segment.slots, self.passages
+        codes, own = _slots(self.segment), self.passages
         offsets = codes.vectors.offsets[own.start : own.stop + 1] - self.rows.start
         vectors = Codes(codes.vectors.codes_NH[self.rows], codes.vectors.scales_N[self.rows], offsets)
         return DeviceCodes.copy(vectors, codes.errors_P[own], codes.norms_P[own], device)
@@ -170,14 +265,19 @@ class _Piece:
 def _pieces(segments: Sequence[Segment]) -> Iterator[_Piece]:
     starts = offsets_of([len(segment.codes) for segment in segments]).tolist()
     for segment, start in zip(segments, starts, strict=False):
-        offsets = segment.slots.vectors.offsets
+        offsets = _slots(segment).vectors.offsets
         for passages in runs(offsets, _PIECE_BYTES // _vector_bytes(segment)):
             rows = slice(int(offsets[passages.start]), int(offsets[passages.stop]))
             yield _Piece(segment, passages, rows, start + passages.start)
 
 
+def _slots(segment: Segment) -> SlotCodes:
+    assert segment.codes.slots is not None, "an exact scan opens no codes of means alone"
+    return segment.codes.slots
+
+
 def _vector_bytes(segment: Segment) -> int:
-    codes = segment.slots.vectors
+    codes = _slots(segment).vectors
     return codes.codes_NH.shape[1] + codes.scales_N.itemsize
 
 

@@ -6,7 +6,7 @@ Legend: Q queries, P passages of a batch, M query vectors, N passage vectors, H 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,13 @@ import torch
 from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
-from diffretriever.representations import Representations, read_vectors, refuse_queries
+from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
-from diffretriever.search.dense.base import DenseSearch
+from diffretriever.search.encoded import EncodedSearch
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20
@@ -29,58 +29,57 @@ _BLOCK_BYTES = 32 << 20
 _COLUMNS = ("id", "reps")
 
 
-class StreamingScan(DenseSearch):
+class StreamingScan(EncodedSearch):
     """Scores every passage in fp32; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "stream"
 
-    def __init__(self, index: PassageIndex, options: SearchOptions, device: torch.device, max_vectors: int) -> None:
-        """`max_vectors` is the most vectors a passage can have; memory for a batch is reserved by it."""
-        self._index = index
-        self._options = options
-        self._device = device
-        self._max_vectors = max_vectors
-        self.order = index.order
-        """What the numbers of passages mean."""
+    def __init__(self, index: PassageIndex, options: SearchOptions, device: torch.device) -> None:
+        """Open any index with vectors.
 
-    @classmethod
-    def open(cls, index: PassageIndex, options: SearchOptions, device: torch.device) -> Self:
-        """Open it; any index with vectors can be searched so."""
+        Raises:
+            ValueError: the index is of the bm25 method.
+        """
         retriever = index.manifest.retriever
         if not is_neural(retriever):
             raise ValueError(f"{index.uri} is of the bm25 method and holds no vectors: search it by its words")
-        return cls(index, options, device, retriever.max_vectors("passage"))
-
-    @property
-    def uri(self) -> str:
-        """Where the index is."""
-        return self._index.uri
+        self._index = index
+        self._options = options
+        self._device = device
+        self._max_vectors = retriever.max_vectors("passage")
+        self.order = index.order
+        """The passages that numbers stand for."""
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
-        refuse_queries(queries)
         best = TopK(len(queries), k, self.order.passages)
         batches = self._index.addressed_batches(_COLUMNS, self.batch_rows(queries))
-        self.add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)
+        self._add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
         """Score one fragment's passages into `best`."""
-        self.add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
+        self._add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
 
-    def add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
+    def _add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
         """Score batches with `id`, `reps` and `_rowaddr` into `best`."""
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
+        is_authors = asks_for_the_authors_score(self._options)
         for batch in batches:
             stored_NH, offsets = read_vectors(batch)
             passages = Vectors(stored_NH.astype(np.float32), offsets)
             length = longest(passages.vectors_MH)
             if not np.isfinite(length):
-                refuse_rows(self.uri, batch)
-            scores_QP = self._scores(device_query_MH, queries.offsets, passages)
+                refuse_rows(self._index.uri, batch)
+            passage_NH = torch.from_numpy(passages.vectors_MH).to(self._device)
+            reduction, score_dtype = self._options.maxsim, self._options.score_dtype
+            scores = maxsim(
+                device_query_MH, queries.offsets, passage_NH, offsets, reduction=reduction, score_dtype=score_dtype
+            )
+            scores_QP = scores.cpu().numpy()
             numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
-            if asks_for_the_authors_score(self._options):
+            if is_authors:
                 best.add(scores_QP, numbers_P)
                 continue
             chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)
@@ -92,18 +91,6 @@ class StreamingScan(DenseSearch):
         per_row = self._max_vectors * per_vector + len(queries) * 16
         by_vectors = _BLOCK_BYTES // (self._max_vectors * queries.hidden_size * 4)
         return max(1, min(_MAX_BATCH_ROWS, by_vectors, (self._options.memory_mb << 20) // per_row))
-
-    def _scores(self, query_MH: torch.Tensor, query_offsets: np.ndarray, passages: Vectors) -> np.ndarray:
-        scores_QP = maxsim(
-            query_MH,
-            query_offsets,
-            torch.from_numpy(passages.vectors_MH).to(self._device),
-            passages.offsets,
-            reduction=self._options.maxsim,
-            score_dtype=self._options.score_dtype,
-        )
-        scores: np.ndarray = scores_QP.cpu().numpy()
-        return scores
 
 
 def asks_for_the_authors_score(options: SearchOptions) -> bool:

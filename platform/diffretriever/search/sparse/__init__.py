@@ -12,10 +12,10 @@ from diffretriever.search.sparse.stream import StreamingImpacts
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
     from diffretriever.schemas.search import SearchOptions
-    from diffretriever.search.sparse.base import SparseSearch
+    from diffretriever.search.encoded import EncodedSearch
 
 
-def open_sparse(index: PassageIndex, options: SearchOptions) -> SparseSearch:
+def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
     """Return the fastest search that the index is ready for: an inverted index, or a stream of the stored impacts."""
     stream = StreamingImpacts(index, options.memory_mb)
     inverted, without = open_inverted(index)

@@ -23,19 +23,13 @@ BLOCK_ROWS = 1 << 16
 """Passages of a block: a row within it fits 16 bits."""
 _LOOK = 128
 """Rows looked at together."""
-_COMPLEMENT = 0xFFFFFFFF
+COMPLEMENT = 0xFFFFFFFF
 """The lower half of a key is this less the passage's number."""
 
 
 @kernel()
 def look_up(terms_D: np.ndarray, ids_T: np.ndarray, positions_T: np.ndarray) -> None:
-    """Find a query's terms in a segment.
-
-    Args:
-        terms_D: int32, ascending.
-        ids_T: int64, what to find.
-        positions_T: int64, written: the place of each in D, -1 where it is not there.
-    """
+    """Write into positions_T the place of each term (ids_T, both int64) in terms_D (int32, ascending); -1: absent."""
     for t in range(len(ids_T)):
         position = np.searchsorted(terms_D, ids_T[t])
         occurs = position < len(terms_D) and terms_D[position] == ids_T[t]
@@ -53,12 +47,6 @@ def best_keys(pool: tuple[np.ndarray, np.ndarray], k: int) -> np.ndarray:
     """Return the k highest keys of a pool, or all where there are fewer, in any order: uint64."""
     keys_C, state = pool
     return keys_C[: state[0] if state[0] <= k else _keep_best(keys_C, state[0], k)]
-
-
-def decoded(keys_F: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers int32 [F] and scores float32 [F] of the passages of keys."""
-    numbers_F = (_COMPLEMENT - (keys_F & _COMPLEMENT)).astype(np.int32)
-    return numbers_F, (keys_F >> np.uint64(32)).astype(np.uint32).view(np.float32)
 
 
 @kernel()
@@ -145,7 +133,7 @@ def _any_reaches(bits_L: np.ndarray, lowest: np.int32) -> bool:
 def _append(bits_L: np.ndarray, numbers_L: np.ndarray, lowest: np.int32, keys_C: np.ndarray, count: int) -> int:
     for i in range(len(numbers_L)):
         if bits_L[i] >= lowest and numbers_L[i] >= 0:
-            keys_C[count] = (np.uint64(bits_L[i]) << np.uint64(32)) | np.uint64(_COMPLEMENT - numbers_L[i])
+            keys_C[count] = (np.uint64(bits_L[i]) << np.uint64(32)) | np.uint64(COMPLEMENT - numbers_L[i])
             count += 1
     return count
 

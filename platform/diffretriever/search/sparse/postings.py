@@ -22,11 +22,11 @@ from diffretriever.index.derived import read_arrays, write_arrays, write_header
 from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.progress import track
-from diffretriever.representations import Representations, read_impacts, refuse_queries
+from diffretriever.representations import Representations, read_impacts
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.sparse import check_ids
-from diffretriever.search.sparse.base import SparseSearch
+from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, check_weights, search
 from diffretriever.search.sparse.stream import StreamingImpacts
 
@@ -35,29 +35,30 @@ _BUILD_ROWS = 4096
 _QUERIES_AT_ONCE = 256
 
 
-class PostingsSearch(SparseSearch):
+class PostingsSearch(EncodedSearch):
     """Searches the postings of all fragments that have some; the others are streamed and merged."""
 
     way: ClassVar[Way] = "postings"
 
-    def __init__(self, inverted: list[Inverted], without: list[Any], stream: StreamingImpacts, threads: int) -> None:
-        """Search open postings.
+    def __init__(
+        self,
+        inverted: list[tuple[FragmentPostings, np.ndarray]],
+        without: list[Any],
+        stream: StreamingImpacts,
+        threads: int,
+    ) -> None:
+        """Search the fragments of `open_inverted`; `stream` scans those without postings.
 
-        Args:
-            inverted: the fragments that have some.
-            without: those that have none.
-            stream: scans those.
-            threads: queries searched for at a time.
+        `threads` is the number of queries searched at a time.
         """
-        self._segments = [each.postings.segment for each in inverted]
-        self._numbers = [each.numbers_P for each in inverted]
+        self._segments = [postings.segment for postings, _ in inverted]
+        self._numbers = [numbers_P for _, numbers_P in inverted]
         self._without = without
         self._stream = stream
         self._threads = threads
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
-        refuse_queries(queries)
         check_ids(queries.impact_ids, self._segments[0].vocab_size)
         check_weights(queries.impact_weights, "the queries")
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
@@ -72,28 +73,21 @@ class PostingsSearch(SparseSearch):
         return best.results()
 
 
-@dataclass(frozen=True)
-class Inverted:
-    """A fragment that has postings, and what the order of the index says of its passages."""
-
-    postings: FragmentPostings
-    numbers_P: np.ndarray
-    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
-
-
 def may_have_postings(index: PassageIndex) -> bool:
     """Return whether there are impacts to score by."""
     # BM25 has sparse scores as well, but no vocabulary of a model's.
     return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
 
 
-def open_inverted(index: PassageIndex) -> tuple[list[Inverted], list[Any]]:
-    """Return the fragments of an index version that have postings, and those that have none."""
+def open_inverted(index: PassageIndex) -> tuple[list[tuple[FragmentPostings, np.ndarray]], list[Any]]:
+    """Return the postings of an index version, and the fragments that have none.
+
+    With each fragment's postings come the numbers of its passages, int32 [P]; `NO_NUMBER` for deleted ones.
+    """
     if not may_have_postings(index):
         return [], index.fragments()
     found, without = with_files(index, POSTINGS)
-    order = index.order
-    return [Inverted(postings, order.numbers_in(fragment, postings.rows_P)) for fragment, postings in found], without
+    return [(postings, index.order.numbers_in(fragment, postings.rows_P)) for fragment, postings in found], without
 
 
 def build_postings(index: PassageIndex) -> int:
@@ -121,12 +115,23 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
     batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
     try:
         with POSTINGS.folder_of(index, fragment).build() as folder:
-            FragmentPostings.write(folder, batches, index.manifest.vocab_size)
+            rows: list[np.ndarray] = []
+            segment = PostingsSegment.build(_impacts(batches, rows), index.manifest.vocab_size, folder)
+            segment.save(folder)
+            write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
+            write_header(folder, passages=segment.passages)
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
             f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
         ) from error
+
+
+def _impacts(batches: Iterable[pa.RecordBatch], rows: list[np.ndarray]) -> Iterator[Impacts]:
+    """Yield the impacts of each batch, and append the rows of its passages to `rows`."""
+    for batch in batches:
+        rows.append(rows_written(batch.column("_rowaddr").to_numpy()))
+        yield read_impacts(batch)
 
 
 @dataclass(frozen=True)
@@ -151,30 +156,6 @@ class FragmentPostings:
         if len(rows_P) != segment.passages:
             raise ValueError("the files do not fit together")
         return cls(segment, rows_P)
-
-    @classmethod
-    def write(cls, folder: Path, batches: Iterable[pa.RecordBatch], vocab_size: int) -> None:
-        """Write a fragment's files.
-
-        Args:
-            folder: where they go, empty.
-            batches: with `impact_ids`, `impact_weights` and `_rowaddr`.
-            vocab_size: V.
-
-        Raises:
-            ValueError: impacts are not sorted, not positive, or outside the vocabulary; see `PostingsSegment.build`.
-        """
-        rows: list[np.ndarray] = []
-
-        def impacts() -> Iterator[Impacts]:
-            for batch in batches:
-                rows.append(rows_written(batch.column("_rowaddr").to_numpy()))
-                yield read_impacts(batch)
-
-        segment = PostingsSegment.build(impacts(), vocab_size, folder)
-        segment.save(folder)
-        write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
-        write_header(folder, passages=segment.passages)
 
 
 POSTINGS = FileKind("postings", FragmentPostings.open)

@@ -23,7 +23,7 @@ from diffretriever.index.derived import read_arrays
 from diffretriever.representations import offsets_of
 from diffretriever.scoring.sparse import check_ids
 from diffretriever.search.sparse import kernels
-from diffretriever.search.sparse.kernels import BLOCK_ROWS
+from diffretriever.search.sparse.kernels import BLOCK_ROWS, COMPLEMENT
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some texts: ids (integers, ascending within a passage), weights (float32), offsets (int64, texts + 1)."""
@@ -92,12 +92,7 @@ class PostingsSegment:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[Impacts], counts_V: np.ndarray, passages: int) -> Self:
-        """Make a segment of valid impacts in memory.
-
-        Args:
-            blocks: int32 ids, float32 weights and int64 offsets of 65,536 passages at a time.
-            counts_V: int64 [V], the number of passages that have each term.
-            passages: N.
+        """Make a segment in memory of valid impacts, 65,536 passages at a time; counts_V are the passages of each term.
 
         Raises:
             ValueError: there are 2**32 postings or more.
@@ -211,7 +206,9 @@ def _find(
             kernels.look_up(segment.terms_D, ids_T, positions_T)
             arrays = segment.starts_DB, segment.rows_P, segment.weights_P
             kernels.collect(arrays, (positions_T, weights_T), numbers_N, scores, pool, k)
-        found = Found(*kernels.decoded(np.sort(kernels.best_keys(pool, k))[::-1]))
+        keys_F = np.sort(kernels.best_keys(pool, k))[::-1]
+        numbers_F = (COMPLEMENT - (keys_F & COMPLEMENT)).astype(np.int32)
+        found = Found(numbers_F, (keys_F >> np.uint64(32)).astype(np.uint32).view(np.float32))
         if len(found.scores) and found.scores[0] == np.inf:
             raise ValueError("scores of this query exceed float32: scale its weights or the passages' down")
         results.append(found)

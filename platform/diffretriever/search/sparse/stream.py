@@ -10,17 +10,17 @@ import pyarrow as pa
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.progress import track
-from diffretriever.representations import Representations, read_impacts, refuse_queries
+from diffretriever.representations import Representations, read_impacts
 from diffretriever.schemas.mode import Way
 from diffretriever.scoring.hits import Hits, TopK
 from diffretriever.scoring.sparse import impact_matrix, sparse_scores
-from diffretriever.search.sparse.base import SparseSearch
+from diffretriever.search.encoded import EncodedSearch
 
 _MAX_BATCH_ROWS = 16384
 _COLUMNS = ("id", "impact_ids", "impact_weights")
 
 
-class StreamingImpacts(SparseSearch):
+class StreamingImpacts(EncodedSearch):
     """Multiplies the queries with every passage; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "stream"
@@ -35,7 +35,6 @@ class StreamingImpacts(SparseSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages."""
-        refuse_queries(queries)
         best = TopK(len(queries), k, self.order.passages, only_positive=True)
         batches = self._index.addressed_batches(_COLUMNS, self._batch_rows(queries))
         self._add(track(batches, "sparse scan", "passages", len(self._index), len), queries, best)

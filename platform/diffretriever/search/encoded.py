@@ -1,0 +1,35 @@
+"""The interface of searches that take encoded queries: ranked passages with exact scores out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+from diffretriever.representations import Representations
+from diffretriever.schemas.mode import Way
+from diffretriever.scoring.hits import Hits
+
+
+class EncodedSearch(ABC):
+    """Finds the best passages of one index version: dense by mean MaxSim (paper Eq. 2), sparse by impacts (Eq. 3).
+
+    Ties are ranked by score descending, then by passage id ascending. A sparse search does not retrieve a passage that
+    shares no vocabulary entry with the query.
+    """
+
+    way: ClassVar[Way]
+    """The name of the search method in the description of a server."""
+    n_candidates: int | None = None
+    """Passages that a candidate index proposes for each query, at least k; None: all passages are scored."""
+
+    @abstractmethod
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages as (id, fp32 score), best first.
+
+        Raises:
+            ValueError: a stored passage contains NaN or infinity; the message names it. Encoders check queries.
+        """
+
+    def among(self, n_candidates: int) -> Self:
+        """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""
+        return self

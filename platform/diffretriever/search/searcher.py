@@ -1,0 +1,169 @@
+"""The search of an index by texts: dense MaxSim, sparse impacts, BM25, and sums of them (paper Eqs. 2-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache, partial
+
+import numpy as np
+
+from diffretriever.encoders.base import Encoder
+from diffretriever.index.filters import condition_of
+from diffretriever.index.parts import IndexPart
+from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.base import suggest
+from diffretriever.schemas.mode import ListName, Mode, unweighted
+from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.serve import Explanation
+from diffretriever.scoring.fusion import depth_for, lists_for, ranked
+from diffretriever.scoring.hits import Hits
+from diffretriever.search.bm25 import Bm25Search
+from diffretriever.search.dense import open_dense
+from diffretriever.search.explain import explain_each, parts_of_each
+from diffretriever.search.sparse import open_sparse
+
+FILTERS_KEPT = 8
+"""Filters whose searches stay open beside that of all passages: about 20 bytes a passage each."""
+
+
+class Searcher:
+    """Searches one version of an index. Every score is exact.
+
+    Ties are ranked by score descending, then by passage id ascending.
+    """
+
+    def __init__(self, index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> None:
+        """Open the index; `encoder` is the one that encoded it, None for an index of the bm25 method."""
+        self.index = index
+        self.encoder = encoder
+        self._options = options
+        self._whole = None if encoder is None else _Encoded(index, options, encoder)
+        self._filtered = lru_cache(FILTERS_KEPT)(partial(IndexPart.filtered, index))
+        self._encoded_of = lru_cache(FILTERS_KEPT)(self._open_encoded)
+        self._bm25_of = lru_cache(FILTERS_KEPT)(self._open_bm25)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The scores of the retriever, and the one that it is ranked by."""
+        return self.index.manifest.retriever.reported_modes
+
+    @property
+    def default_mode(self) -> Mode:
+        """The score to rank by where you name none."""
+        return self.index.manifest.retriever.ranked_by
+
+    @cached_property
+    def bm25(self) -> Bm25Search:
+        """BM25 of the index's texts; opened or built when you first need it."""
+        return Bm25Search(self.index)
+
+    def search(
+        self,
+        queries: Sequence[str],
+        *,
+        k: int = 1000,
+        modes: Sequence[Mode] | None = None,
+        budgets: Sequence[int] | None = None,
+        filter: str | None = None,  # noqa: A002 (what everybody calls it)
+    ) -> dict[Mode, Hits]:
+        """Return, per mode, each query's best `k` passages, best first: `hits[i]` are (id, score) of query i.
+
+        Args:
+            queries: texts.
+            k: passages kept per query.
+            modes: scores to rank by; None is those of the index's retriever.
+            budgets: K_q of each query; None is the retriever's own.
+            filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see
+                `diffretriever.index.filters`. Dense, sparse and BM25 scores stay; sums are of the lists that are left.
+
+        Raises:
+            ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a
+                list of them, a query that is not valid Unicode, or a filter that cannot be understood.
+        """
+        self._check_budget(has_budget=budgets is not None)
+        _check_texts(queries)
+        wanted = tuple(modes) if modes is not None else self.modes
+        check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
+        condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
+        if self.encoder is None:
+            return dict.fromkeys(wanted, self._bm25(condition).search(queries, k))
+        names, depth, lists = lists_for(wanted), depth_for(wanted, k), dict[ListName, Hits]()
+        if names != ("bm25",):
+            encoded = self.encoder.encode_queries(queries, budgets)
+            found = self._whole if condition is None else self._encoded_of(condition)
+            assert found is not None, "there is an encoder"
+            if "dense" in names:
+                lists["dense"] = found.dense.search(encoded, depth)
+            if "sparse" in names:
+                lists["sparse"] = found.sparse.search(encoded, depth)
+        if "bm25" in names:
+            lists["bm25"] = self._bm25(condition).search(queries, depth)
+        return {mode: ranked(mode, lists, k) for mode in wanted}
+
+    def explain(self, query: str, rows: np.ndarray, *, budget: int | None = None, words: int = 0) -> list[Explanation]:
+        """Take the scores of passages for a query apart: slots that matched, terms in common (paper Eqs. 2 and 3).
+
+        Args:
+            query: a text.
+            rows: int64, rows of the passages in the index.
+            budget: K_q; None is the retriever's own.
+            words: number of words of the whole vocabulary for each slot, if the retriever's vectors are readable.
+
+        Raises:
+            ValueError: the retriever encodes nothing, a budget for a retriever without slots, or negative words.
+        """
+        self._check_budget(has_budget=budget is not None)
+        if words < 0:
+            raise ValueError(f"words must be at least 0, and is {words}")
+        if self.encoder is None:
+            method = self.index.manifest.retriever.method
+            raise ValueError(
+                f"{method} encodes nothing: it goes by the words of texts, so there are no slots to explain"
+            )
+        encoded = self.encoder.encode_queries([query], None if budget is None else [budget])
+        read = partial(self.encoder.read, words=words) if words and self.encoder.config.is_readable else None
+        preparer, passages = self.encoder.preparer, self.index.representations(rows)
+        parts = parts_of_each(preparer, encoded, passages, query, self.index.shown(rows))
+        return explain_each(encoded, passages, preparer.vocabulary.word, read, parts)
+
+    def _check_budget(self, *, has_budget: bool) -> None:
+        if has_budget and (self.encoder is None or not self.encoder.config.has_query_budget):
+            raise ValueError(f"the {self.index.manifest.retriever.method} method has no query budget")
+
+    def _bm25(self, condition: str | None) -> Bm25Search:
+        return self.bm25 if condition is None else self._bm25_of(condition)
+
+    def _open_bm25(self, condition: str) -> Bm25Search:
+        return self.bm25.admitting(self._filtered(condition))
+
+    def _open_encoded(self, condition: str) -> _Encoded:
+        assert self.encoder is not None, "there is an encoder"
+        return _Encoded(self._filtered(condition), self._options, self.encoder)
+
+
+class _Encoded:
+    """The searches of an index, or of the passages that a filter admits, that take encoded queries."""
+
+    def __init__(self, index: PassageIndex, options: SearchOptions, encoder: Encoder) -> None:
+        self.dense = open_dense(index, options, encoder.facts.device)
+        self.sparse = open_sparse(index, options)
+
+
+def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> None:
+    """Raise `ValueError` for the first mode that an index does not offer; `index` is its name in the message."""
+    for mode in wanted:
+        if unweighted(mode) not in offered:
+            raise ValueError(f"{index} has no {mode} scores.{suggest(mode, offered)}")
+
+
+def _check_texts(queries: Sequence[str]) -> None:
+    if isinstance(queries, str):
+        raise ValueError("queries: this is a single text: give a list of texts")
+    for number, query in enumerate(queries):
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"query number {number} holds a lone surrogate at character {error.start}, so it is no valid Unicode: "
+                "decode it from UTF-8, or remove that character"
+            ) from None
