@@ -153,8 +153,9 @@ class BudgetUsed(Model):
 
     slots: int | None
     """K_q; None for retrievers without slots."""
-    reason: Literal["asked", "adaptive", "retriever"]
-    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own."""
+    reason: Literal["asked", "adaptive", "retriever", "load"]
+    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own; `load`: one
+    of the last two, lowered under load."""
     rule: str | None = None
     """Name of the selector of adaptive budgets: `rule`, `fixed:4` or that of a fitted selector."""
     allowed: tuple[int, ...] = ()
@@ -179,7 +180,7 @@ class SearchHit(Model):
     """By the mode of the response."""
     scores: dict[Mode, float | None]
     """The score by the mode and, for a sum, by each of its lists; None if the passage is not in the list, that is among
-    the 1000 best by that score."""
+    the 1000 best by that score (fewer if the response is reduced)."""
     explanation: Explanation | None = None
 
 
@@ -204,6 +205,15 @@ class SearchTimings(Model):
     total: float
 
 
+class Reduced(Model):
+    """Reductions of a response under load, within the bounds that the server's setting `load` states."""
+
+    query_slots: int | None
+    """Highest K_q of queries whose budget has the reason `load`; None: no query has."""
+    candidates: int | None
+    """Passages of each list of a sum, and the most that a candidate index retrieves; None: not reduced."""
+
+
 class SearchResponse(Model):
     """Response to `POST /search`, all of it from one version of the index."""
 
@@ -214,6 +224,8 @@ class SearchResponse(Model):
     timings_ms: SearchTimings
     missing_shards: tuple[int, ...] = ()
     """Numbers of the shards that did not answer, from 0. Always empty unless `shards_needed` allows it."""
+    reduced: Reduced | None = None
+    """None: the response is not reduced, as always if the server states no bounds."""
 
 
 class EncodeRequest(Model):

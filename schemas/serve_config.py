@@ -11,6 +11,16 @@ from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.serve import ServeLimits
 
 
+class LoadBudget(Model):
+    """The least that a request is given under load: from a third of `max_ongoing` on less, from two thirds on this."""
+
+    least_query_slots: PositiveInt | None = None
+    """Smallest K_q under load, unless the request gives a number. Default: K_q is never lowered."""
+    least_candidates: PositiveInt | None = None
+    """Under load, fewest passages of each list of a sum (1000 without load) and of a candidate index, at least `k`.
+    Default: never lowered."""
+
+
 class ReplicaConfig(Model):
     """How many copies of a deployment run, and with what."""
 
@@ -69,6 +79,7 @@ class ServeConfig(Model):
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
     """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
+    load: LoadBudget = LoadBudget()
     max_queued: PositiveInt = 256
     """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None

@@ -16,6 +16,8 @@ _REQUESTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
 _SLOTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 _FAMILIES = ("ray_diffretriever_", "ray_serve_")
 """Beginnings of the names of this application's metrics, and of Ray Serve's metrics of proxies and replicas."""
+_TAGS: dict[Measured, str] = {"stage_ms": "stage", "reduced_requests": "level"}
+"""Names of the tags of metrics; the others have `kind`."""
 _AGENT_S = 5.0
 
 
@@ -29,6 +31,7 @@ class RayMetrics:
             "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, tag_keys=kind),
             "waiting_requests": Gauge("diffretriever_waiting_requests", "Requests after the batch", tag_keys=kind),
             "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS),
+            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
             "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard"),
             "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
             "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),
@@ -38,7 +41,7 @@ class RayMetrics:
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""
         metric = self._metrics[name]
-        tags = {"stage" if name == "stage_ms" else "kind": tag} if tag else None
+        tags = {_TAGS.get(name, "kind"): tag} if tag else None
         if isinstance(metric, Histogram):
             metric.observe(value, tags=tags)
         elif isinstance(metric, Gauge):

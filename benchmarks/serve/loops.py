@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from typing import Any
 from unittest import mock
@@ -36,6 +37,25 @@ class Loop(Model):
     def rate(self) -> float:
         """Requests answered in a second."""
         return self.requests / self.seconds
+
+
+class Arrival(Model):
+    """A request that was sent when its time had come, whatever had become of those before it."""
+
+    query: int
+    """Its place among the queries."""
+    status: int
+    ms: float
+    """From the moment at which it was due."""
+    hits: list[str]
+    """Ids of the passages, best first; none where it was refused."""
+    is_reduced: bool
+
+
+class Arrivals(Model):
+    """An open loop: requests come at a rate, by a Poisson process."""
+
+    requests: list[Arrival]
 
 
 def in_process(index: str, queries: list[str], seconds: float, threads: int) -> Loop:
@@ -112,6 +132,50 @@ async def _clients(url: str, queries: list[str], seconds: float, clients: int) -
         return _loop(clients, time.perf_counter() - start, times, errors)
 
 
+def at_rate(url: str, queries: list[str], seconds: float, rate: float) -> Arrivals:
+    """Ask the application at a rate, in requests a second; equal calls ask for the same at the same times."""
+    gaps = np.random.default_rng(0).exponential(1 / rate, size=max(1, round(seconds * rate)))
+    return Arrivals(requests=asyncio.run(_arrivals(url, queries, np.cumsum(gaps).tolist())))
+
+
+async def _arrivals(url: str, queries: list[str], due: list[float]) -> list[Arrival]:
+    import aiohttp
+
+    start = time.perf_counter()
+
+    async def one(session: Any, number: int) -> tuple[int, float, bytes]:
+        async with session.post(f"{url}/search", json={"query": queries[number % len(queries)]}) as response:
+            body = await response.read()
+        return response.status, 1000 * (time.perf_counter() - start - due[number]), body
+
+    # With a limit on connections, requests would wait here and not at the server.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        tasks = []
+        for number, moment in enumerate(due):
+            await asyncio.sleep(max(0.0, start + moment - time.perf_counter()))
+            tasks.append(asyncio.create_task(one(session, number)))
+        answers = await asyncio.gather(*tasks)
+    # Reading the answers meanwhile would take the cores from the server.
+    return [_arrival(number % len(queries), *answer) for number, answer in enumerate(answers)]
+
+
+def _arrival(query: int, status: int, ms: float, body: bytes) -> Arrival:
+    if status != 200:
+        return Arrival(query=query, status=status, ms=ms, hits=[], is_reduced=False)
+    answer = json.loads(body)
+    hits = [hit["id"] for hit in answer["results"][0]["hits"]]
+    return Arrival(query=query, status=status, ms=ms, hits=hits, is_reduced=answer["reduced"] is not None)
+
+
+def rankings(index: str, queries: list[str]) -> list[list[str]]:
+    """Return the ids of the best ten passages of each query, as a server without load answers."""
+    from diffretriever.search import open_searcher
+
+    searcher = open_searcher(index)
+    mode = searcher.default_mode
+    return [[name for name, _ in hits] for hits in searcher.search(queries, k=10, modes=[mode])[mode]]
+
+
 def _loop(clients: int, seconds: float, times: list[float], errors: int) -> Loop:
     p50, p95, p99 = (1000 * np.quantile(times, [0.5, 0.95, 0.99])).tolist()
     return Loop(
@@ -120,4 +184,4 @@ def _loop(clients: int, seconds: float, times: list[float], errors: int) -> Loop
 
 
 if __name__ == "__main__":
-    serve_child({"in_process": in_process, "over_http": over_http})
+    serve_child({"in_process": in_process, "over_http": over_http, "at_rate": at_rate, "rankings": rankings})

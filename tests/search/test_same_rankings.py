@@ -40,6 +40,7 @@ from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.backend import Found, find_together
+from diffretriever.serving.load import ALL
 from diffretriever.serving.searches import Search, with_bm25
 from diffretriever.serving.snapshots import Snapshots, View
 
@@ -229,7 +230,7 @@ def served(made: Made, shards: int, wanted: str | None = None) -> Found:
     view = View(PassageIndex.open(made.opened.uri))
     condition = None if wanted is None else condition_of(wanted, COLUMNS)
     request = SearchRequest(query=asked(made), k=FEW)
-    search = Search(request, asked(made), view, "dense+sparse+bm25", condition)
+    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, ALL)
     opened = [Snapshots(options, CPU, (number, shards)) for number in range(shards)]
     found = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:

@@ -90,11 +90,11 @@ def keep_asking(url: str, is_enough: Callable[[list[Answer]], bool], **body: Any
 
 
 def note_measured(seen: dict[str, set[str]], exposed: str, application: str) -> None:
-    """Add to `seen` the measurements of an application by name, with their stages or kinds.
+    """Add to `seen` the measurements of an application by name, with their stages, kinds or levels.
 
     On a busy machine an exposition may lack some: Ray's agent drops a gauge of which it has not heard for two seconds.
     """
     for line in exposed.splitlines():
         if f'application="{application}"' in line:
             tags = seen.setdefault(line.partition("{")[0], set())
-            tags.add("".join(re.findall(r'(?:stage|kind)="(\w+)"', line)))
+            tags.add("".join(re.findall(r'(?:stage|kind|level)="(\w+)"', line)))

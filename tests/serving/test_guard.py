@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.guard import Guard, Keys
+from diffretriever.serving.load import Caps, Load
 from tests.asgi import request
 
 
@@ -28,7 +29,7 @@ async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
 
 def guard(keys: Keys | None = None, **settings: Any) -> Guard:
     config = ServeConfig.model_validate({"index": "i", **settings})
-    return Guard(answer, config, keys or Keys())
+    return Guard(answer, config, keys or Keys(), Load(config.max_ongoing, (Caps(),)))
 
 
 def test_too_many_requests_are_refused_at_once() -> None:

@@ -59,7 +59,7 @@ def make_api(
         redirect_slashes=False,
         exception_handlers={RequestError: _problem, RequestValidationError: _invalid, HTTPException: _http},
     )
-    api.add_middleware(Guard, config=service.config, keys=keys)
+    api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
     api.add_middleware(SafeHeaders)
     if service.config.cors_origins:
         api.add_middleware(

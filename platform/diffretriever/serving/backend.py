@@ -106,7 +106,7 @@ def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) ->
 
 
 def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
-    """Search for each request; those with the same version, lists and filter share a scan.
+    """Search for each request; those with the same version, lists, filter and candidates share a scan.
 
     The scan is as deep as the deepest request: the best of a shorter list are the first of a longer one.
     """

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.serving.load import Load
 from diffretriever.serving.problems import (
     ForbiddenError,
     ForeignError,
@@ -104,8 +105,8 @@ class Guard:
         ongoing: number of requests that are being processed.
     """
 
-    def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys, load: Load) -> None:
+        self._app, self._keys, self._load = app, keys, load
         self._limits, self._most = config.limits, config.max_ongoing
         self._names = frozenset(["localhost", *map(_name_in, config.hosts)])
         self._origins = config.cors_origins
@@ -135,11 +136,11 @@ class Guard:
                 raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
             if self.ongoing >= self._most:
                 raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
-            self.ongoing += 1
+            self._count(1)
             try:
                 await self._within_time(scope, Replayed(body, receive), send)
             finally:
-                self.ongoing -= 1
+                self._count(-1)
         except RequestError as refused:
             await refused.response(scope["path"])(scope, receive, send)
 
@@ -157,6 +158,10 @@ class Guard:
         origin = headers.get("origin", "")
         if origin and _writes(scope) and origin not in self._origins and _name_in(origin) not in {name, *self._names}:
             raise ForeignError(origin)
+
+    def _count(self, change: int) -> None:
+        self.ongoing += change
+        self._load.observe(self.ongoing)
 
     async def _within_time(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False

@@ -9,6 +9,7 @@ Measured: TypeAlias = Literal[
     "batch_requests",
     "waiting_requests",
     "query_slots",
+    "reduced_requests",
     "partial_answers",
     "held_passages",
     "index_version",
@@ -17,7 +18,7 @@ Measured: TypeAlias = Literal[
 
 
 class Measure(Protocol):
-    """Receives measurements; `tag` names a stage or a batch."""
+    """Receives measurements; `tag` names a stage, a batch or a level of load."""
 
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""

@@ -24,10 +24,11 @@ from diffretriever.schemas.serve import (
     SearchHit,
     SearchRequest,
 )
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for, lists_for
+from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
 from diffretriever.scoring.hits import Hits
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.serving.backend import Found
+from diffretriever.serving.load import Caps
 from diffretriever.serving.snapshots import SearchSpec, Version, View
 
 
@@ -42,6 +43,8 @@ class Search:
     mode: Mode
     condition: str | None
     """The filter; None where it admits all passages."""
+    caps: Caps
+    """The most that the request is given; `candidates` is None where a cap has no effect."""
     began: float = field(default_factory=time.perf_counter)
     budgets: list[BudgetUsed] = field(init=False)
     prepared: list[PreparedText] = field(init=False)
@@ -52,10 +55,16 @@ class Search:
     best: Hits = field(init=False)
 
     @property
+    def fusion_depth(self) -> int:
+        """Passages of each list that take part in a sum."""
+        return min(FUSION_DEPTH, self.caps.candidates or FUSION_DEPTH)
+
+    @property
     def spec(self) -> SearchSpec:
         """The lists to search for with encoded queries."""
-        depth = depth_for([self.mode], self.request.k)
-        return SearchSpec(self.view.version, encoded_lists_for([self.mode]), depth, self.condition)
+        modes, k = [self.mode], self.request.k
+        depth, lists = depth_for(modes, k, self.fusion_depth), encoded_lists_for(modes)
+        return SearchSpec(self.view.version, lists, depth, self.condition, self.caps.candidates)
 
 
 def with_bm25(search: Search, found: Found) -> Found:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.base import shortened, suggest
-from diffretriever.schemas.mode import unweighted
+from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (
     MOST_READ_PASSAGES,
@@ -31,15 +32,17 @@ from diffretriever.schemas.serve import (
     IndexResponse,
     IngestRequest,
     IngestResponse,
+    Reduced,
     SearchRequest,
     SearchResponse,
     SearchTimings,
 )
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.scoring.fusion import lists_for, ranked
+from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving import ingest
 from diffretriever.serving.backend import Backend, Batcher
+from diffretriever.serving.load import Caps, Load, ladder
 from diffretriever.serving.measure import Measure, unmeasured
 from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
 from diffretriever.serving.searches import (
@@ -66,6 +69,7 @@ class Service:
         config: of the application.
         limits: of a request; `max_budget` is at most the number of slots that the encoder takes.
         view: the version that answers new requests.
+        load: how much requests are reduced now.
         is_other_retriever: whether the index was replaced by one of another retriever, which needs a new service.
     """
 
@@ -77,7 +81,11 @@ class Service:
         backend: Backend,
         measure: Measure = unmeasured,
     ) -> None:
-        """Serve `index` and its later versions; raise `ValueError` if the selector cannot be used for it."""
+        """Serve `index` and its later versions.
+
+        Raises:
+            ValueError: the selector cannot be used for the index, or a bound of `config.load` has no effect.
+        """
         self.config = config
         most = min(config.limits.max_budget, preparer.most_slots or config.limits.max_budget)
         self.limits = config.limits.model_copy(update={"max_budget": most})
@@ -85,7 +93,8 @@ class Service:
         self.is_other_retriever = False
         self._is_lost = False
         self._retriever = index.manifest.retriever
-        self._budget, self._chooser = open_budgets(config, index, preparer)
+        self._budget, self._chooser, levels = open_budgets(config, index, preparer)
+        self.load = Load(config.max_ongoing, levels)
         self._preparer, self._backend, self._measure = preparer, backend, measure
         self._batcher = Batcher("answer", self._answer, _tokens, backend.batch_tokens, measure, backend.threads)
         # Two threads in one tokenizer raise an error.
@@ -96,7 +105,7 @@ class Service:
         """Answer `POST /search`."""
         view = self.view
         try:
-            return await self._batcher(await self._checked(request, view))
+            return await self._batcher(await self._checked(request, view, self.load.caps))
         except RequestError:
             raise
         except Exception:
@@ -107,7 +116,7 @@ class Service:
                 raise UnavailableError(_LOST) from None
             raise
 
-    async def _checked(self, request: SearchRequest, view: View) -> Search:
+    async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> Search:
         """Check a request against the limits and the index, and open BM25 if its mode needs it."""
         texts = self._checked_texts(request.query, request.budget)
         if request.k > self.limits.max_k:
@@ -127,12 +136,15 @@ class Service:
         condition = await self._condition(view, request.filter)
         if "bm25" in lists_for([mode]):
             await asyncio.to_thread(view.bm25)
-        return Search(request, texts, view, mode, condition)
+        if caps.candidates is not None:
+            caps = replace(caps, candidates=await self._candidates(view, mode, max(request.k, caps.candidates)))
+        return Search(request, texts, view, mode, condition, caps)
 
     def _answer(self, searches: list[Search]) -> list[SearchResponse]:
         """Answer requests together. This blocks: the batcher calls it in a thread."""
         for search in searches:
-            search.budgets, search.prepared = self._prepared(search.texts, search.request.budget)
+            most = search.caps.query_slots
+            search.budgets, search.prepared = self._prepared(search.texts, search.request.budget, most)
         times = [time.perf_counter()]
 
         encoded = self._backend.encode([search.prepared for search in searches])
@@ -147,7 +159,7 @@ class Service:
         times.append(time.perf_counter())
 
         for search in searches:
-            search.best = ranked(search.mode, search.found, search.request.k)
+            search.best = ranked(search.mode, search.found, search.request.k, search.fusion_depth)
         shown = shown_passages(searches)
         return [self._response(search, shown[search.view.version], times) for search in searches]
 
@@ -159,11 +171,14 @@ class Service:
         ends = [search.began, *times, time.perf_counter()]
         stages = dict(zip(("choose", "encode", "search", "passages"), np.diff(ends) * 1000, strict=True))
         timings = {name: round(float(value), 3) for name, value in [*stages.items(), ("total", sum(stages.values()))]}
+        reduced = _reduced(search)
         for name, value in timings.items():
             self._measure("stage_ms", value, name)
         for budget in search.budgets:
             if budget.slots is not None:
                 self._measure("query_slots", budget.slots)
+        if reduced is not None:
+            self._measure("reduced_requests", 1, str(search.caps.level))
         if search.missing:
             self._measure("partial_answers", 1)
         return SearchResponse(
@@ -172,6 +187,7 @@ class Service:
             results=results,
             timings_ms=SearchTimings(**timings),
             missing_shards=search.missing,
+            reduced=reduced,
         )
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
@@ -322,8 +338,19 @@ class Service:
             raise InvalidError(f"there is no collection '{shortened(wanted.collection)}'", fix, "filter.collection")
         return None if len(known) == 1 else condition_of(collection_filter(wanted.collection), metadata)
 
-    def _prepared(self, texts: list[str], budget: AskedBudget) -> tuple[list[BudgetUsed], list[PreparedText]]:
-        """Choose each query's K_q, and prepare the queries."""
+    async def _candidates(self, view: View, mode: Mode, most: int) -> int | None:
+        """Return the candidates that load leaves to a request; None if it would have no more without load."""
+        lists = lists_for([mode])
+        if "dense" in lists and view.candidates is None:
+            parts = await self._backend.parts(view.version)
+            view.candidates = max(part.candidates or 0 for part in parts)
+        retrieved = (view.candidates or 0) if "dense" in lists else 0
+        return most if most < max(retrieved, FUSION_DEPTH if len(lists) > 1 else 0) else None
+
+    def _prepared(
+        self, texts: list[str], budget: AskedBudget, most: int | None = None
+    ) -> tuple[list[BudgetUsed], list[PreparedText]]:
+        """Choose each query's K_q, of at most `most` unless the request gives a number, and prepare the queries."""
         with self._tokenizer:
             if budget == "adaptive":
                 assert self._chooser is not None, "the budget is checked"
@@ -336,25 +363,45 @@ class Service:
                 budgets = [BudgetUsed(slots=self._budget, reason="retriever")] * len(texts)
             else:
                 budgets = [BudgetUsed(slots=budget, reason="asked")] * len(texts)
+            if most is not None and not isinstance(budget, int):
+                budgets = [_lowered(each, most) for each in budgets]
             slots = [each.slots or self._preparer.default_slots("query") for each in budgets]
             return budgets, self._preparer.prepare(texts, "query", slots)
 
 
 def open_budgets(
     config: ServeConfig, index: PassageIndex, preparer: Preparer
-) -> tuple[int | None, BudgetChooser | None]:
-    """Return the retriever's own K_q and the selector of adaptive budgets; raise `ValueError` if it does not fit."""
+) -> tuple[int | None, BudgetChooser | None, tuple[Caps, ...]]:
+    """Return the retriever's own K_q, the selector of adaptive budgets, and the caps of each level of load.
+
+    Raises:
+        ValueError: the selector cannot be used for this index, or a bound of `config.load` has no effect.
+    """
     retriever = index.manifest.retriever
     budget = retriever.max_vectors("query") if retriever.has_query_budget else None
     chooser = None
     if has_slots(retriever):
         chooser = BudgetChooser(config.selector or retriever.default_selector, index, preparer)
-    return budget, chooser
+    return budget, chooser, ladder(config.load, budget)
 
 
 def _tokens(search: Search) -> int:
     """Return about the number of tokens to encode, before the texts are tokenised; `Encoder.encode` counts exactly."""
     return sum(len(text) // _CHARACTERS_PER_TOKEN + _PROMPT_TOKENS for text in search.texts)
+
+
+def _lowered(budget: BudgetUsed, most: int) -> BudgetUsed:
+    if budget.slots is None or budget.slots <= most:
+        return budget
+    return budget.model_copy(update={"slots": most, "reason": "load"})
+
+
+def _reduced(search: Search) -> Reduced | None:
+    """Return what load has lowered for a request; None if nothing."""
+    slots = search.caps.query_slots if any(budget.reason == "load" for budget in search.budgets) else None
+    if slots is None and search.caps.candidates is None:
+        return None
+    return Reduced(query_slots=slots, candidates=search.caps.candidates)
 
 
 def _check_finite(texts: Sequence[str], encoded: Representations) -> None:

@@ -58,12 +58,14 @@ class View:
         index: the version.
         version: its identity.
         checked: time (`time.monotonic`) at which it was last known to be the latest.
+        candidates: passages that candidate indexes retrieve for a query, 0 without such; None: not known yet.
     """
 
     def __init__(self, index: PassageIndex) -> None:
         self.index = index
         self.version = Version.of(index)
         self.checked = time.monotonic()
+        self.candidates: int | None = None
         self._state = IndexState(
             name=index.uri.rstrip("/").rpartition("/")[2],
             version=self.version.number,
@@ -116,6 +118,8 @@ class SearchSpec:
     """Passages kept of each list."""
     condition: str | None
     """The filter, in the syntax of `index.filters`; None admits all passages."""
+    candidates: int | None = None
+    """The most passages that a candidate index retrieves for a query; None: the calibrated number."""
 
 
 class Snapshot:
@@ -136,6 +140,8 @@ class Snapshot:
     def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
         """Return each query's best passages, best first, for each list of `spec`."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
+        if spec.candidates is not None:
+            dense = dense.among(spec.candidates)
         searches = {"dense": dense.search, "sparse": sparse.search}
         return {name: searches[name](queries, spec.depth) for name in spec.lists}
 
