@@ -83,7 +83,14 @@ class Backbone(ABC):
         attention: str,
         accepted_fields: Collection[str] = (),
     ) -> Self:
-        """Check the checkpoint and load it in evaluation mode; see `loader.load_backbone`.
+        """Check the checkpoint and load it in evaluation mode.
+
+        Args:
+            checkpoint: of this family.
+            dtype: of the weights and of all results.
+            device: where to compute.
+            attention: a name that `device.resolve_attention` knows.
+            accepted_fields: unknown fields of the config that have no effect.
 
         Raises:
             ValueError: A config field or tensor is unknown, missing or of the wrong kind.

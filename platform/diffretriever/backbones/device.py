@@ -91,7 +91,13 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def resolve_attention(attention: str, device: torch.device, dtype: torch.dtype, *, packs: bool) -> str:
-    """Return the attention to use; `auto` packs texts (if the model `packs` them) where that is faster.
+    """Return the attention to use; `auto` packs texts where that is faster.
+
+    Args:
+        attention: one of `ATTENTIONS`.
+        device: where the model runs.
+        dtype: of its weights.
+        packs: whether the model takes packed texts.
 
     Raises:
         ValueError: Another name, or packed texts for a model that does not take them.

@@ -80,7 +80,20 @@ def check_inputs(
     vocab_size: int,
     max_length: int,
 ) -> None:
-    """Check the tensors of `Backbone.forward`; `ValueError` if shapes or, on the CPU, values do not fit."""
+    """Check the tensors of `Backbone.forward`.
+
+    Args:
+        input_ids_BL: its `input_ids`.
+        mask_BL: its `attention_mask`.
+        positions_BP: its `positions`.
+        token_ids: [T], [B, T] or None.
+        position_ids_BL: its `position_ids`.
+        vocab_size: V.
+        max_length: most tokens of a row.
+
+    Raises:
+        ValueError: On the CPU, a value is out of range.
+    """
     batch, length = input_ids_BL.shape
     assert mask_BL.shape == (batch, length)
     assert positions_BP.shape[0] == batch

@@ -36,7 +36,7 @@ _HEAD_STEP, _LARGEST_HEAD = 8, 256
 _PRODUCT_KEYS = 64
 """Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
 Way: TypeAlias = Literal["varlen", "products", "sdpa"]
-"""Torch's kernel for texts of any lengths, `attend_by_products` for long texts, or torch's SDPA."""
+"""Torch's kernel for texts of any lengths, two products for long texts, or torch's SDPA."""
 
 
 def way_of(device: torch.device, dtype: torch.dtype) -> Way:
@@ -175,7 +175,14 @@ class PackedBatch:
         return values_BL.cpu().flatten()[self._columns_T][None]
 
     def layout(self, device: torch.device, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Layout:
-        """Return which tokens attend to which; `window` is how far near layers attend to either side, if any do."""
+        """Return which tokens attend to which.
+
+        Args:
+            device: the backbone's.
+            dtype: the backbone's.
+            is_causal: whether a token attends only to those before it.
+            window: how far near layers attend to either side; None without such layers, and for nested slots.
+        """
         texts, first, way = len(self.places_BL), self.first_slot, way_of(device, dtype)
         owner_T = self._columns_T // self.places_BL.shape[1]
         texts_B = owner_T[:first].bincount(minlength=texts)
@@ -219,8 +226,18 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 ) -> tuple[Tensor, None]:
     """Attend as an attention function of transformers does; returns [1, T, N, D].
 
-    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed. Keys and values have the
-    cache's tokens before the row's. `sliding_window` is None in layers that attend to the whole text.
+    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed.
+
+    Args:
+        module: the layer's attention.
+        query_1NTD: floating.
+        key_1GTD: floating, with the cache's tokens before the row's.
+        value_1GTD: likewise.
+        attention_mask: None with a layout.
+        packed_layout: of the row.
+        scaling: of the products.
+        dropout: probability.
+        sliding_window: None in layers that attend to the whole text.
     """
     if packed_layout is None:
         assert attention_mask is not None, "without a layout or a mask all texts would be one"
@@ -264,11 +281,21 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 def attend_text_by_text(
     part: Part, way: Way, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Return what torch's varlen kernel does, [T, N, D], by one call for neighbours of equal length."""
+    """Return what torch's varlen kernel does, [T, N, D], by one call for neighbours of equal length.
+
+    Args:
+        part: which tokens attend to which.
+        way: of the layout.
+        query_TND: floating.
+        key_MGD: floating.
+        value_MGD: floating.
+        scaling: of the products; None: 1 / √D.
+        dropout: probability.
+    """
     is_grouped = query_TND.shape[1] != key_MGD.shape[1]
     is_long = part.keys.longest >= _PRODUCT_KEYS and dropout == 0
     by_products = way == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
-    attend = attend_by_products if by_products else scaled_dot_product_attention
+    attend = _attend_by_products if by_products else scaled_dot_product_attention
     # Slices would each have a gradient as large as the row.
     queries = query_TND.split([group.queries * group.texts for group in part.groups])
     rows = [group.keys * group.texts for group in part.groups]
@@ -288,7 +315,7 @@ def attend_text_by_text(
     return torch.cat(found)
 
 
-def attend_by_products(
+def _attend_by_products(
     query_BNQD: Tensor,
     key_BNKD: Tensor,
     value_BNKD: Tensor,

@@ -29,7 +29,14 @@ def load_model(
 ) -> Any:
     """Return `model_class(config)` on the CPU, in evaluation mode, with the checkpoint's weights.
 
-    `ignored` is a pattern of tensors in the checkpoint that the model does not have.
+    Args:
+        model_class: a `PreTrainedModel` class.
+        config: its config.
+        checkpoint: where the weights are.
+        checkpoint_name: the model's name of a tensor → the checkpoint's.
+        ignored: pattern of tensors in the checkpoint that the model does not have.
+        dtype: of the weights.
+        attention: transformers' name of the attention kernel.
 
     Raises:
         ValueError: A tensor is missing, unexpected, of another shape than the config says, or was not loaded.

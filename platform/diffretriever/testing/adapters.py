@@ -33,6 +33,12 @@ def write_random_adapter(
 
     Its change of a matrix is about as large as the matrix. Equal arguments give equal files.
 
+    Args:
+        backbone: folder, hub id, or `minilm`.
+        folder: where to write.
+        rank: R of every matrix.
+        seed: of the values.
+
     Raises:
         ValueError: Unknown family, a rank below 1, or no checkpoint.
     """

@@ -156,7 +156,14 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
 
 
 def write_config(published: Published, size: Sizes, folder: Path, dtype: str) -> None:
-    """Write the config.json of a family's checkpoint."""
+    """Write the config.json of a family's checkpoint.
+
+    Args:
+        published: format of the family.
+        size: of the model.
+        folder: where to write.
+        dtype: of the weights.
+    """
     words = build_tokenizer(published)
     config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +180,14 @@ def _check_sizes(size: Sizes, tokens: int, shards: int) -> None:
 
 
 def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tensor]], shards: int) -> None:
-    """Write tensors, with their names, as a checkpoint's weight files, one of them in memory at a time."""
+    """Write tensors as a checkpoint's weight files, one of them in memory at a time.
+
+    Args:
+        folder: of the checkpoint.
+        names: of the tensors.
+        tensors: each with its name.
+        shards: number of weight files.
+    """
     places: dict[str, str] = {}
     for shard in range(shards):
         name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
