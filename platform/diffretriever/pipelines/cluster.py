@@ -81,9 +81,16 @@ def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> flo
 
 
 def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float, *, autoscale: bool) -> str | None:
-    """Return why `wanted` actors and `beside` further CPUs have no room; None if they have, or if nodes may come.
+    """Return why there is no room for `wanted` actors; None if there is, or if nodes may come.
 
-    Writes to stderr that the job waits if there is no room for a single actor now.
+    Says on stderr that the job waits where not one actor has room now.
+
+    Args:
+        nodes: of the cluster.
+        share: what each actor takes.
+        wanted: how many there are to be, at least 1.
+        beside: CPUs for other work.
+        autoscale: whether nodes may come.
     """
     room = room_for(nodes, share, beside)
     if autoscale:

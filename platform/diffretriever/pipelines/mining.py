@@ -257,10 +257,16 @@ class Mined(NamedTuple):
 
 
 def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: MineNegativesJob) -> Mined:
-    """Choose the negatives of a query among its best passages, `hits`, best first.
+    """Choose the negatives of a query among its best passages.
 
     Left out are the positives, passages with the text of a positive, of the query or of a better passage, the passage
     with the query's own id, and passages that score more than `max_share` of the best positive.
+
+    Args:
+        record: the query with its positives.
+        hits: its best `depth` passages, best first.
+        corpus: of the index that was searched.
+        job: the settings.
     """
     example = record.example
     id_of = dict(zip(record.keys, (passage.id for passage in example.positives), strict=False))

@@ -33,8 +33,15 @@ def in_tasks(
 ) -> Iterator[Any]:
     """Yield the result of each call, in order, from tasks of the running Ray session.
 
-    `at_once` calls run or wait at a time, each with `cpus`; on the driver's node if only that has the files.
-    Raises `ValueError` as the function does.
+    Args:
+        function: to call.
+        calls: the arguments of each call.
+        cpus: of each task.
+        at_once: number of calls that run or wait at a time.
+        on_this_node: whether only the driver's node has the files.
+
+    Raises:
+        ValueError: The function raised it.
     """
     options: dict[str, Any] = {"num_cpus": cpus}
     if on_this_node:

@@ -129,7 +129,13 @@ def write_training_set(
     blocks: Iterable[tuple[int, ExampleBlock]],
     progress: Callable[[int], object],
 ) -> TrainingSetManifest:
-    """Write blocks in the order of the sources; call `progress` with the number of examples of each.
+    """Write blocks in their order.
+
+    Args:
+        job: the output, and the policy for bad records.
+        inputs: of the blocks.
+        blocks: in the order of the sources, each with the number of its source.
+        progress: called with the number of examples of each block.
 
     Raises:
         BadInputError: A record cannot be used and the policy is `error`.

@@ -53,8 +53,13 @@ def attach_lora(
 
     A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
     authors' DeepSpeed configuration. B and the token head start as zero, so nothing changes yet. Slot embeddings start
-    with the spread of the backbone's input embeddings: equal vectors would stay equal for long. `word_weights_V`
-    (float32 on the CPU) are factors of impacts.
+    with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
+
+    Args:
+        backbone: without an adapter.
+        recipe: of the training.
+        readout: of the retriever.
+        word_weights_V: float32 on the CPU, factors of impacts; None: no factors.
     """
     config = lora_config(backbone, recipe)
     # BERT has dropout of its own, the decoders have none: the recipe's is the only one on all of them.
@@ -133,10 +138,16 @@ def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
 
 
 def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
-    """Write the adapter to `target`, which must not exist, and return the manifest written with it.
+    """Write the adapter to the folder `target`, which must not be there yet, and return the manifest written with it.
+
+    Args:
+        backbone: with the adapter on it.
+        config: PEFT's description of the adapter.
+        manifest: of the training, as far as it is.
+        target: the folder.
 
     Raises:
-        ValueError: the adapter is empty, not finite, or was not changed by the training.
+        ValueError: what was written is empty, not finite, or was not changed by the training.
     """
     with whole_folder(target) as folder:
         config.inference_mode = True

@@ -41,7 +41,14 @@ class TrainingData(Protocol):
         """Return the rows, int64, in the order of an epoch."""
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """Return the query of a row with a positive and `negatives` other passages; epochs count from 0."""
+        """Return the query of a row with a positive and other passages.
+
+        Args:
+            row: of the set.
+            epoch: counted from 0.
+            negatives: number of passages besides the positive.
+            seed: of the training.
+        """
 
 
 class Part(NamedTuple):

@@ -40,10 +40,14 @@ class Outcome(NamedTuple):
 
 
 def objective(queries: TextVectors, passages: TextVectors, recipe: Recipe, answers_QP: Tensor | None = None) -> Outcome:
-    """Compute the loss of Q queries over all candidates.
+    """Compute the loss of all queries over all candidates.
 
-    Query i has the passages from i C on, its positive first; C = 1 + `hard_negatives`. `answers_QP` (bool) marks
-    candidates known to answer a query: the dense and the sparse loss leave them out, distillation counts them.
+    Args:
+        queries: Q texts.
+        passages: Q · C texts, C = 1 + `hard_negatives`: those of query i from i C on, its positive first.
+        recipe: temperature and weights.
+        answers_QP: bool, the candidates known to answer a query. They are not among its negatives, in the dense loss or
+            the sparse one; distillation counts them. None: all candidates count.
     """
     positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * (1 + recipe.hard_negatives)
     scores_QP = dense_scores(queries, passages)

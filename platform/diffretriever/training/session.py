@@ -48,9 +48,16 @@ _PASSAGES_COUNTED = 20_000
 def describe_training(
     retriever: BackboneRetriever, recipe: Recipe, data: TrainingData, workers: int, device: str
 ) -> TrainingManifest:
-    """Return the manifest of a training that has not begun, without loading weights; call it where training will run.
+    """Return the manifest of a training that has not begun, without loading weights; run it where training will.
 
-    If the retriever has an adapter, training starts from it.
+    Where the retriever has an adapter, training starts from it.
+
+    Args:
+        retriever: to train.
+        recipe: of the training.
+        data: the training set.
+        workers: number of processes that train.
+        device: of each of them.
 
     Raises:
         ValueError: The backbone cannot be found, or the training set is too small.
@@ -130,6 +137,12 @@ class Session:
 
 def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
     """Load the backbone, attach a new adapter with the values that it starts from, and prepare for step 0.
+
+    Args:
+        data: the training set.
+        manifest: of the training.
+        device: of this worker.
+        workers: this one among all.
 
     Raises:
         ValueError: The backbone or the adapter cannot be loaded, or the training set is too small.

@@ -76,9 +76,15 @@ class TrainingSet:
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
         """Return one positive of a row and `negatives` other passages.
 
-        The query's id, `epoch` (from 0) and `seed` determine them. Epochs take the positives one after another, and the
-        next hard negatives in an order that does not change, from the start again after the last. If there are too few,
+        The query's id, `epoch` and `seed` determine them. Epochs take the positives one after another, and the next
+        hard negatives in an order that does not change, from the start again after the last. If there are too few,
         positives of other rows fill up: none that this row has, none twice, none of a row with the same query.
+
+        Args:
+            row: of the set.
+            epoch: counted from 0.
+            negatives: number of passages besides the positive.
+            seed: of the training.
 
         Raises:
             ValueError: The whole training set has too few passages.
