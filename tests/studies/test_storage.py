@@ -44,7 +44,7 @@ def test_the_papers_index_sizes(retriever: str, raw: str, zstd: str, two_bits: s
 
 
 def test_postings_take_what_their_files_hold() -> None:
-    assert sum(DTYPES[name].itemsize for name in ("rows", "weights")) == storage.POSTING
+    assert sum(np.dtype(DTYPES[name]).itemsize for name in ("rows", "weights")) == storage.POSTING
 
 
 @pytest.mark.parametrize(("n_vectors", "hidden_size", "n_impacts"), [(4, 64, 12), (1, 256, 30), (16, 32, 0)])
