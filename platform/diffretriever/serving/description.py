@@ -108,7 +108,8 @@ WELL = http.Health(status="ok")
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the descriptions of problems, by status."""
     found: dict[int | str, dict[str, Any]] = {}
-    for kind in [problems.RequestError, *problems.RequestError.__subclasses__()]:
+    kinds: list[type[problems.RequestError]] = [problems.RequestError, *problems.RequestError.__subclasses__()]
+    for kind in kinds:
         if kind.status in statuses and kind.status not in found:
             example = http.Problem(
                 type=f"urn:diffretriever:problem:{kind.kind}",
