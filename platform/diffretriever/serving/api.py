@@ -46,7 +46,14 @@ _REFUSED = (400, 401, 408, 413, 415, 421, 422, 503)
 def make_api(
     service: Service, keys: Keys, page: Path | None, exposition: Callable[[], Awaitable[str]] | None = None
 ) -> FastAPI:
-    """Return the application, with the search page in the folder `page` and `/metrics` from `exposition`, if given."""
+    """Return the application.
+
+    Args:
+        service: answers.
+        keys: that requests need.
+        page: folder of the search page; None: no page.
+        exposition: returns measurements in the text format of Prometheus; None: no `/metrics`.
+    """
     # FastAPI's own pages load scripts from other sites. Its redirects go to the site in the Host header, with the key.
     api = FastAPI(
         title="DiffRetriever",

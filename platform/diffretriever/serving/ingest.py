@@ -52,7 +52,13 @@ def add(
     passages: Sequence[PassageIn],
     encode: Callable[[list[str], list[str]], Representations],
 ) -> IngestResponse:
-    """Encode and write checked passages in one commit, except those that the index has already.
+    """Encode and write passages in one commit, except those that the index has already.
+
+    Args:
+        uri: of the index.
+        manifest: of the index that is served.
+        passages: checked.
+        encode: returns the representations of titles and texts.
 
     Raises:
         InvalidError: metadata without a column, or a passage that cannot be encoded; nothing is written.

@@ -127,7 +127,15 @@ def explanations(
     tokenizer: threading.Lock,
     read: Callable[[np.ndarray, int], list[Reading]],
 ) -> list[Explanation]:
-    """Explain every hit of all queries of a search; `read` returns the words that vectors predict."""
+    """Explain every hit of all queries of a search.
+
+    Args:
+        search: with its best passages.
+        shown: the fields of each passage, by row.
+        preparer: of the encoder.
+        tokenizer: lock of the preparer.
+        read: returns the words that vectors predict.
+    """
     words = search.request.words
     reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
     rows, places = np.unique(search.best.rows(), return_inverse=True)
@@ -144,7 +152,14 @@ def explanations(
 
 
 def encoded_query(text: str, budget: BudgetUsed, encoded: Representations, name: NameWord) -> EncodedQuery:
-    """Return one query's representations as `POST /encode` responds with them."""
+    """Return one query's representations as `POST /encode` responds with them.
+
+    Args:
+        text: the query.
+        budget: its K_q.
+        encoded: its representations.
+        name: returns the text of a vocabulary entry.
+    """
     slots = [
         EncodedSlot(words=words, vector=vector.tolist())
         for words, vector in zip(slot_words(encoded, name), encoded.vectors_MH.astype(np.float64), strict=True)
