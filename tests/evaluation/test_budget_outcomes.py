@@ -120,14 +120,6 @@ def test_a_folder_without_a_manifest_is_no_sweep(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_budgets_ascend() -> None:
-    with pytest.raises(ValueError, match="ascending"):
-        SweepManifest(
-            collection="c", retriever="r", fingerprint="f", query_budgets=(4, 1), passage_budgets=(1,),
-            modes=("dense",), measures=("MRR@10",), splits=("test",), command="x",
-        )  # fmt: skip
-
-
 def test_queries_are_read_back(tmp_path: Path) -> None:
     queries = [SweptQuery("q2", "what is é", (5, 6, 5)), SweptQuery("q1", "", ())]
     write_queries(tmp_path, "test", queries)
