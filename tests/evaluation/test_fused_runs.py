@@ -145,7 +145,6 @@ def test_queries_may_come_in_any_order() -> None:
         ({"runs": ()}, "give --index and --collection to search, or --runs and --qrels"),
         ({"qrels": None}, "--runs needs --qrels FILE"),
         ({"modes": ("dense",)}, "--modes goes with --index"),
-        ({"version": 2}, "--version goes with --index"),
         ({"weights": (1,)}, "give one for each of the 2 --runs"),
         ({"weights": (0, 0)}, "not all of them 0"),
         ({"weights": (1, -1)}, "greater than or equal to 0"),
