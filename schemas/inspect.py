@@ -64,30 +64,17 @@ class VersionChange(Model):
     """Passages that it took away; None where that takes the version before, which is forgotten."""
 
 
-class CodesContents(Model):
-    """The 8-bit codes beside the table; of a compressed index, the codec's codes, mapped into memory."""
+class FilesContents(Model):
+    """Files that searches use in place of the table: 8-bit codes, a codec's codes, or postings."""
 
-    coded_fragments: int
-    """Fragments of this version that have codes."""
-    uncoded_fragments: int
-    """Fragments that have none, which every search reads whole from the table."""
-    uncoded_rows: int
+    fragments: int
+    """Fragments of this version that have these files."""
+    missing_fragments: int
+    """Fragments that have none, which searches read whole from the table."""
+    missing_rows: int
     """Passages in those."""
     bytes: int
-    """Size of the codes of this version's fragments."""
-
-
-class PostingsContents(Model):
-    """The inverted index beside the table."""
-
-    inverted_fragments: int
-    """Fragments of this version that have postings."""
-    uninverted_fragments: int
-    """Fragments that have none, which every sparse search reads whole from the table."""
-    uninverted_rows: int
-    """Passages in those."""
-    bytes: int
-    """Size of the postings of this version's fragments."""
+    """Size of the files of this version's fragments."""
 
 
 class Problem(Model):
@@ -127,9 +114,9 @@ class IndexReport(Model):
     contents: IndexContents
     columns: dict[str, int]
     """Bytes of each column in the data files of this version."""
-    codes: CodesContents | None
+    codes: FilesContents | None
     """None for an index without vectors, which cannot have any."""
-    postings: PostingsContents | None
+    postings: FilesContents | None
     """None for an index without sparse scores, which cannot have any."""
     candidates: CandidateSettings | None
     """The calibrated candidate index, if there is one."""

@@ -120,17 +120,6 @@ class SweepManifest(Model):
     command: str
     """The command line."""
 
-    @model_validator(mode="after")
-    def _check_lists(self) -> Self:
-        for name in ("query_budgets", "passage_budgets"):
-            budgets = list(getattr(self, name))
-            if not budgets or budgets != sorted(set(budgets)):
-                raise ValueError(f"{name} {budgets}: give at least one number, ascending, none twice")
-        for name in ("modes", "measures", "splits"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is empty: a sweep has at least one")
-        return self
-
 
 class BudgetSelection(Model):
     """The file `selection.json` of a sweep: the best budget on one split, and the grid that it is the best of."""

@@ -46,18 +46,8 @@ class Presets(Generic[C]):
     """The named configs of one kind."""
 
     def __init__(self, kind: str, file: str, adapter: TypeAdapter[C], others: str = "a .yaml file") -> None:
-        """Read them when they are first needed.
-
-        Args:
-            kind: what one is called in messages.
-            file: YAML file in this package.
-            adapter: that checks a config.
-            others: what may be given in place of a name.
-        """
-        self._kind = kind
-        self._others = others
-        self._file = file
-        self._adapter = adapter
+        """`kind` and `others` are words of messages: a config, and what can stand in place of a name."""
+        self._kind, self._file, self._adapter, self._others = kind, file, adapter, others
 
     @cached_property
     def _named(self) -> dict[str, Any]:
@@ -80,11 +70,7 @@ class Presets(Generic[C]):
         return self.parse(self.read(name), name)
 
     def parse(self, values: Any, name: str) -> C:
-        """Return the config that `values`, read under the name `name`, describe.
-
-        Raises:
-            ValueError: an unknown key, or a value that does not fit.
-        """
+        """Check values that were read under a name; raises `ValueError` for an unknown key or a wrong value."""
         if isinstance(values, dict):
             values = {key: value for key, value in values.items() if key != _PURPOSE}
         try:
@@ -97,11 +83,7 @@ class Presets(Generic[C]):
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
     def read(self, name: str) -> Any:
-        """Return the values of the preset or file `name`, not checked yet.
-
-        Raises:
-            ValueError: no such preset or file, or a file that is no YAML.
-        """
+        """Return the unchecked values of a preset or file; raises `ValueError` for an unknown or unreadable one."""
         if name in self._named:
             return self._named[name]
         path = as_place(name)
@@ -214,11 +196,7 @@ def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> 
 
 
 def read_selection(path: Path | StorePath) -> BudgetSelection:
-    """Read a selection.
-
-    Raises:
-        ValueError: no such file, or no selection in it.
-    """
+    """Read a selection; raises `ValueError` for a missing file or other contents."""
     if not is_file(path):
         raise ValueError(f"no file {path}: give a budget such as q4p16, or the selection.json of a budget sweep")
     try:

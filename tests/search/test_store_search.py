@@ -109,7 +109,7 @@ def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, 
     for index in (stored, local):
         fill_report = inspect(index, check=True)
         assert fill_report.codes is not None
-        assert (fill_report.codes.coded_fragments, fill_report.codes.bytes) == (0, 0)
+        assert (fill_report.codes.fragments, fill_report.codes.bytes) == (0, 0)
         accelerate(AccelerateJob(index=index.uri))
     reports = [inspect(index, check=True) for index in (stored, local)]
     assert reports[0].codes == reports[1].codes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from diffretriever.index.damage import readable
 from diffretriever.index.derived import unless_damaged
@@ -11,7 +10,7 @@ from diffretriever.index.history import column_bytes, history
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import IndexContents
-from diffretriever.schemas.inspect import CodesContents, IndexReport, PostingsContents
+from diffretriever.schemas.inspect import FilesContents, IndexReport
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.verify import verify
@@ -28,13 +27,14 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
 
 
 def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> IndexReport:
+    codes: Kind = "packed" if "packed" in kinds_of(index) else "codes"
     return IndexReport(
         index=index.uri,
         fingerprint=index.manifest.fingerprint,
         contents=contents,
         columns=column_bytes(index),
-        codes=None if index.manifest.hidden_size is None else _codes_contents(index),
-        postings=_postings_contents(index) if "postings" in kinds_of(index) else None,
+        codes=None if index.manifest.hidden_size is None else _files(index, codes),
+        postings=_files(index, "postings") if "postings" in kinds_of(index) else None,
         candidates=unless_damaged(partial(read_settings, index)),
         versions=history(index),
         verification=verify(index, contents) if check else None,
@@ -42,24 +42,12 @@ def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> Ind
     )
 
 
-def _codes_contents(index: PassageIndex) -> CodesContents:
-    having, lacking, size = _files(index, "packed" if "packed" in kinds_of(index) else "codes")
-    rows = sum(fragment.count_rows() for fragment in lacking)
-    return CodesContents(coded_fragments=len(having), uncoded_fragments=len(lacking), uncoded_rows=rows, bytes=size)
-
-
-def _postings_contents(index: PassageIndex) -> PostingsContents:
-    having, lacking, size = _files(index, "postings")
-    return PostingsContents(
-        inverted_fragments=len(having),
-        uninverted_fragments=len(lacking),
-        uninverted_rows=sum(fragment.count_rows() for fragment in lacking),
-        bytes=size,
-    )
-
-
-def _files(index: PassageIndex, kind: Kind) -> tuple[list[Any], list[Any], int]:
-    """Return the fragments that have files of a kind, those that have none, and the bytes of all these files."""
+def _files(index: PassageIndex, kind: Kind) -> FilesContents:
     sizes = list(zip(index.fragments(), sizes_of(index, kind), strict=True))
-    having = [fragment for fragment, size in sizes if size is not None]
-    return having, [fragment for fragment, size in sizes if size is None], sum(size or 0 for _, size in sizes)
+    missing = [fragment for fragment, size in sizes if size is None]
+    return FilesContents(
+        fragments=len(sizes) - len(missing),
+        missing_fragments=len(missing),
+        missing_rows=sum(fragment.count_rows() for fragment in missing),
+        bytes=sum(size or 0 for _, size in sizes),
+    )
