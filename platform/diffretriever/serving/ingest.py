@@ -105,7 +105,7 @@ def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse
 @contextmanager
 def _changing(uri: str, manifest: IndexManifest, done: str) -> Iterator[PassageIndex]:
     """Yield the latest version under the writer's lock; turn errors of writing into problems."""
-    lock = WriterLock(uri, patient=False)
+    lock = WriterLock(uri)
     try:
         lock.__enter__()
     except ValueError as error:
