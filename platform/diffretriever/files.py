@@ -251,12 +251,9 @@ def file_size(place: AnyPlace) -> int:
 
 def file_state(place: AnyPlace) -> str:
     """Return the size and the modification time of a file, as a text to compare."""
-    if is_local(place):
-        status = _path(place).stat()
-        return f"{status.st_size}:{status.st_mtime_ns}"
     info = _info(place)
     if not info.is_file:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place))
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(place))
     return f"{info.size}:{info.mtime_ns}"
 
 
