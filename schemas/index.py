@@ -82,13 +82,6 @@ class IndexManifest(Model):
         return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}
 
 
-class DeletionChecksums(Model):
-    """What a commit that deletes passages leaves beside the table."""
-
-    files: dict[str, str]
-    """Path within the table of each of Lance's files of deleted rows → SHA-256 of its bytes, hexadecimal."""
-
-
 class CollectionPlaces(Model):
     """The places that the collections of an index came from: `collections.json` in its folder."""
 

@@ -37,8 +37,6 @@ class Round:
     """Its own, empty at first; kept where something is found."""
     shared: Path
     """Of all rounds of one command, for what is the same in each."""
-    s3: bool
-    """Whether an S3 endpoint may be started."""
     done: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 

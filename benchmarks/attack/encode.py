@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import yaml
 
-from benchmarks.attack.killed import KilledJobAttack, write_model
+from benchmarks.attack.killed import KilledJobAttack
 from diffretriever.index.table import PassageIndex
+from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import ROW_CHECKSUM
 from diffretriever.search.inspection import inspect
+from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.pipelines.corpora import line, write_corpus
 
 PASSAGES = 400
@@ -25,7 +28,11 @@ class EncodeAttack(KilledJobAttack):
     def prepare(self, folder: Path) -> None:
         """Write a corpus and a random model."""
         write_corpus(folder / "corpus", [line(number) for number in range(PASSAGES)])
-        write_model(folder)
+        place = write_random_checkpoint("llada", folder / "llada", hidden_size=64)
+        retriever = load_retriever("diffretriever-llada", str(place)).model_dump(mode="json")
+        # On a busy machine, the probe of `auto` may choose another precision.
+        retriever["backbone"]["dtype"] = "float32"
+        (folder / "retriever.yaml").write_text(yaml.safe_dump(retriever), "utf-8")
 
     def flags(self, inputs: Path, output: Path) -> list[str]:
         """Encode the corpus with one encoder, on a Ray of the job's own."""

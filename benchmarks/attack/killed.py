@@ -7,18 +7,15 @@ import signal
 import subprocess
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
-import yaml
 
 from benchmarks.attack.base import TRACEBACK, Attack, Round
 from benchmarks.attack.processes import everybody, kill_since, names, since, wait_for_none
-from diffretriever.presets import load_retriever
-from diffretriever.testing.checkpoints import write_random_checkpoint
 
 MOST_KILLS = 3
 _PYTHON = "python"
@@ -27,9 +24,7 @@ _END_S = 300.0
 _LIMIT_S = 900.0
 _LEFT_S = 180.0
 """For what Ray has started to see that its job is gone, on a machine that is busy as well."""
-_TOLD_TO_END = "told to end: what was committed is safe, the same command goes on from there"
-_ALLOWED: dict[str, str] = {}
-"""A text in the lines after a traceback that is none of ours → why it may be there."""
+_TOLD_TO_END = "told to end: "
 
 
 def _by_name(*wanted: str) -> Callable[[int, list[psutil.Process]], list[psutil.Process]]:
@@ -78,7 +73,6 @@ class KilledJobAttack(Attack):
     """Kill a job again and again, and compare."""
 
     script: ClassVar[str]
-    victims: ClassVar[tuple[str, ...]] = tuple(VICTIMS)
 
     @abstractmethod
     def prepare(self, folder: Path) -> None:
@@ -105,7 +99,7 @@ class KilledJobAttack(Attack):
         seconds = float((inputs / "seconds").read_text())
         output = given.folder / "output"
         for number in range(given.rng.randint(1, MOST_KILLS)):
-            victim = given.rng.choice(self.victims)
+            victim = given.rng.choice(list(VICTIMS))
             delay = given.rng.random() * seconds
             given.log(f"kill {number}: {victim} after {delay:.2f} s of {seconds:.2f}")
             job = Job(given, self.script, self.flags(inputs, output), f"kill-{number}")
@@ -127,19 +121,6 @@ class KilledJobAttack(Attack):
         if job.wait(_LIMIT_S) != 0:
             raise RuntimeError(f"the undisturbed job failed:\n{job.last_lines()}")
         (folder / "seconds").write_text(str(time.monotonic() - start))
-
-
-def write_model(folder: Path, hidden_size: int = 64) -> None:
-    """Write a random model, and a retriever that runs it in float32: on a busy machine a probe may choose otherwise.
-
-    Args:
-        folder: `llada` and `retriever.yaml` are written there.
-        hidden_size: H of the model.
-    """
-    place = write_random_checkpoint("llada", folder / "llada", hidden_size=hidden_size)
-    retriever = load_retriever("diffretriever-llada", str(place)).model_dump(mode="json")
-    retriever["backbone"]["dtype"] = "float32"
-    (folder / "retriever.yaml").write_text(yaml.safe_dump(retriever), "utf-8")
 
 
 class Job:
@@ -217,26 +198,10 @@ class Job:
             kill_since(self._before)
             self.process.wait()
         text = self.log.read_text("utf-8", "replace")
-        if TRACEBACK in text and not any(known in text for known in _ALLOWED):
+        if TRACEBACK in text:
             self.given.found(f"{self.name} said a traceback:\n{_around_traceback(text)}")
 
 
 def _around_traceback(text: str) -> str:
     start = text.index(TRACEBACK)
     return text[max(0, start - 300) : start + 3000]
-
-
-def different_files(expected: Path, output: Path, patterns: Iterable[str]) -> str | None:
-    """Return in which files of these patterns two folders differ, to the byte; None if in none."""
-    trees = [
-        {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for pattern in patterns
-            for file in folder.glob(pattern)
-        }
-        for folder in (expected, output)
-    ]
-    if not trees[0]:
-        return f"{expected} holds no files to compare"
-    wrong = sorted(name for name in trees[0].keys() | trees[1].keys() if trees[0].get(name) != trees[1].get(name))
-    return f"files {', '.join(wrong[:10])}" if wrong else None

@@ -1,4 +1,4 @@
-"""One round in a process of its own: `python -m benchmarks.attack.one NAME SEED NUMBER FOLDER SHARED S3`.
+"""One round in a process of its own: `python -m benchmarks.attack.one NAME SEED NUMBER FOLDER SHARED`.
 
 What it did goes to `FOLDER/round.json`, what it says to standard output. A process that ends without the former has
 crashed, which is a finding.
@@ -10,15 +10,17 @@ import logging
 import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks.attack.base import Outcome, Round, rng_of
-from benchmarks.attack.registry import attack_of
+from benchmarks.attack.base import Attack, Outcome, Round, rng_of
 
 RESULT = "round.json"
+ATTACKS = {"damage": "damage:DamageAttack", "life": "life:LifeAttack", "encode": "encode:EncodeAttack"}
+"""Name of an attack → "module:class" below `benchmarks.attack`."""
 
 
-def run_round(name: str, seed: int, number: int, folder: Path, shared: Path, *, s3: bool) -> Outcome:
+def run_round(name: str, seed: int, number: int, folder: Path, shared: Path) -> Outcome:
     """Run a round in this process and return what it did; an error that it raises is one more finding.
 
     Args:
@@ -27,13 +29,14 @@ def run_round(name: str, seed: int, number: int, folder: Path, shared: Path, *, 
         number: of the round.
         folder: its own; made if need be.
         shared: of all rounds of the command; made if need be.
-        s3: whether an S3 endpoint may be started.
     """
     for each in (folder, shared):
         each.mkdir(parents=True, exist_ok=True)
-    given = Round(rng_of(seed, name, number), folder, shared, s3)
+    given = Round(rng_of(seed, name, number), folder, shared)
     try:
-        attack_of(name)().round(given)
+        module, _, title = ATTACKS[name].partition(":")
+        attack: type[Attack] = getattr(import_module(f"benchmarks.attack.{module}"), title)
+        attack().round(given)
     except Exception:
         given.found(f"the round itself ended by an error:\n{traceback.format_exc()}")
     return given.outcome()
@@ -41,10 +44,10 @@ def run_round(name: str, seed: int, number: int, folder: Path, shared: Path, *, 
 
 def main() -> None:
     """Run the round that the command line names."""
-    name, seed, number, folder, shared, s3 = sys.argv[1:]
+    name, seed, number, folder, shared = sys.argv[1:]
     # What is passed over or made anew is named there, which is much.
     logging.getLogger("diffretriever").setLevel(logging.ERROR)
-    outcome = run_round(name, int(seed), int(number), Path(folder), Path(shared), s3=s3 == "s3")
+    outcome = run_round(name, int(seed), int(number), Path(folder), Path(shared))
     half = Path(folder) / f"{RESULT}.half"
     half.write_text(outcome.model_dump_json(), "utf-8")
     half.rename(half.with_name(RESULT))

@@ -32,7 +32,6 @@ from diffretriever.schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
     from pyarrow import fs
-    from typing_extensions import Buffer
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -136,45 +135,12 @@ def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
         with _path(place).open("rb") as file:
             yield file
         return
-    with io.BufferedReader(_Object(place), _READ_BYTES) as stream:
+    filesystem, path = filesystem_of(place)
+    with _named(place):
+        source = filesystem.open_input_file(path)
+    # It names the object in its own errors of reading.
+    with io.BufferedReader(source, _READ_BYTES) as stream:
         yield stream
-
-
-class _Object(io.RawIOBase):
-    """An object of a store, open for reading; its errors name the URI, and those of a caller's code stay."""
-
-    def __init__(self, place: AnyPlace) -> None:
-        super().__init__()
-        self._place = place
-        filesystem, path = filesystem_of(place)
-        with _named(place):
-            self._source = filesystem.open_input_file(path)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        with _named(self._place):
-            return int(self._source.readinto(buffer))
-
-    def readall(self) -> bytes:
-        # Without this, Python requests 8 KiB at a time.
-        with _named(self._place):
-            return bytes(self._source.read())
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._source.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._source.tell())
-
-    def close(self) -> None:
-        if not self.closed:
-            self._source.close()
-        super().close()
 
 
 def read_bytes(place: AnyPlace) -> bytes:
@@ -285,12 +251,9 @@ def file_size(place: AnyPlace) -> int:
 
 def file_state(place: AnyPlace) -> str:
     """Return the size and the modification time of a file, as a text to compare."""
-    if is_local(place):
-        status = _path(place).stat()
-        return f"{status.st_size}:{status.st_mtime_ns}"
     info = _info(place)
     if not info.is_file:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place))
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(place))
     return f"{info.size}:{info.mtime_ns}"
 
 

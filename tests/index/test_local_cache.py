@@ -1,12 +1,10 @@
-"""The cache of fetched folders: bounded, shared by processes, and nobody's files are taken away under them."""
+"""The cache of fetched folders: bounded, and the files that a process uses stay."""
 
 from __future__ import annotations
 
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +13,7 @@ import pytest
 
 from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
 
-ROOT = Path(__file__).resolve().parents[2]
 KB = 1000
-HOLDING = """
-import sys
-from pathlib import Path
-from diffretriever.index.local_cache import FolderCache
-
-held = FolderCache(Path(sys.argv[1])).get("a", 1000, lambda folder: None)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
 CLOCK = itertools.count(1)
 
 
@@ -84,21 +71,6 @@ def test_nothing_goes_that_is_in_use(cache: FolderCache) -> None:
     os.utime(cache.root / "a-1000", (0, 0))
     use(cache, "f")
     assert "a-1000" not in names(cache)
-
-
-def test_what_another_process_uses_stays_until_it_ends(cache: FolderCache) -> None:
-    command = [sys.executable, "-c", HOLDING, str(cache.root)]
-    path = {"PYTHONPATH": str(ROOT / "platform")}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=path) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        os.utime(cache.root / "a-1000", (0, 0))
-        use(cache, "b", "c", "d", "e")
-        assert "a-1000" in names(cache)
-        other.kill()
-    use(cache, "f")
-    assert "a-1000" not in names(cache)
-    assert len(list((cache.root / "users").iterdir())) == 1, "the dead are forgotten"
 
 
 def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import yaml
 
 from diffretriever.collections import read_run
 from diffretriever.index.derived import folders_in
-from diffretriever.index.rewrite import write_pruned
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import accelerate, executor, ray_executor
 from diffretriever.pipelines.batch_search import search_batch
@@ -30,6 +29,7 @@ from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.inspection import inspect
+from diffretriever.studies.budgets.pruned_index import write_pruned
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.pipelines.sweep_cases import make_job as make_sweep

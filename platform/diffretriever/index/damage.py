@@ -6,7 +6,8 @@ at a time writes to an index (`index.writer.WriterLock`). Lance has no checksums
 - Rows: a column has the CRC-32 of each row's other columns; the column `digest` covers title and text. `--verify`
   compares them.
 - Files of deleted rows: a damaged one hides a passage or brings one back. Before a commit names such files, their
-  SHA-256 are written to a record in the folder `deletions`. Opening an index on this machine compares them.
+  SHA-256 are stored in the folder `deletions`, each in the name of an empty file. Opening an index on this machine
+  compares them.
 
 Writers reject NaN and infinity, and readers of vectors and weights name passages that have some nevertheless.
 
@@ -15,7 +16,6 @@ Legend: P rows, C columns.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.files import file_state, files_in, is_local, json_digest, read_bytes, read_model, remove, write_text
+from diffretriever.files import file_digest, file_state, files_in, is_local, remove, write_bytes
 from diffretriever.representations import offsets_of, rows_not_finite
 from diffretriever.schemas.base import shortened
-from diffretriever.schemas.index import ROW_CHECKSUM, DeletionChecksums
+from diffretriever.schemas.index import ROW_CHECKSUM
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
@@ -46,8 +46,6 @@ _NAMED = 5
 """Passages that a message names."""
 _SUFFIX = ".manifest"
 _NOT_IN_CHECKSUM = ("title", "text", ROW_CHECKSUM)
-_FOLDER = "deletions"
-_FIX = "check by `inspect_index.py --verify` that nothing else is damaged, then remove it"
 
 
 def manifests_of(table: str) -> dict[int, str]:
@@ -231,17 +229,15 @@ def deletion_files(fragments: Iterable[Any]) -> set[str]:
 
 
 def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
-    """Write a record of the checksums of files of deleted rows, before a commit names them.
+    """Write the checksums of files of deleted rows, before a commit names these.
 
     Args:
         uri: of the index.
         table: path or URI of its Lance table.
         files: their paths within the table.
     """
-    sums = {name: _digest(f"{table}/{name}") for name in sorted(files)}
-    if sums:
-        record = f"{uri.rstrip('/')}/{_FOLDER}/{json_digest(sums)}.json"
-        write_text(record, DeletionChecksums(files=sums).model_dump_json())
+    for file in files:
+        write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table}/{file}')}", b"")
 
 
 def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> None:
@@ -252,63 +248,37 @@ def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterabl
     """
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
-    # `--verify` reports wrong records.
-    sums, _ = _records(uri)
-    wrong = [
-        f"{table}/{name}"
-        for name in sorted(deletion_files(fragments()) & sums.keys())
-        if _digest(f"{table}/{name}") != sums[name]
-    ]
+    wrong, _ = wrong_deletions(uri, table, fragments())
     if wrong:
         raise ValueError(
-            f"the table of {uri} is damaged: {', '.join(wrong)} is not what was written, so that deleted passages "
-            "would be back, or others missing: restore it from a copy, or make the index again"
+            f"the table of {uri} is damaged: {', '.join(f'{table}/{name}' for name in wrong)} is not what was written, "
+            "so that deleted passages would be back, or others missing: restore it from a copy, or make the index again"
         )
 
 
 def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[list[str], int]:
-    """Return which files of deleted rows, and which records, have changed, and the number of files without checksum."""
-    sums, wrong = _records(uri)
+    """Return the paths within the table of changed files of deleted rows, and the number of files without checksum."""
+    sums = {PurePosixPath(name).stem: PurePosixPath(name).suffix[1:] for name in _checksum_files(uri)}
     files = sorted(deletion_files(fragments))
-    known = [name for name in files if name in sums]
-    wrong += [f"{name} is not what was written" for name in known if _digest(f"{table}/{name}") != sums[name]]
+    known = [file for file in files if PurePosixPath(file).name in sums]
+    wrong = [file for file in known if _digest(f"{table}/{file}") != sums[PurePosixPath(file).name]]
     return wrong, len(files) - len(known)
 
 
 def forget_deletions(uri: str, table: str) -> None:
-    """Remove the records of files that are gone."""
-    there = {f"_deletions/{file.base_name}" for file in files_in(f"{table}/_deletions")}
-    for record in _record_files(uri):
-        with suppress(ValueError, FileNotFoundError):
-            if not there & _read_record(record).keys():
-                remove(record)
+    """Remove the checksums of files that are gone."""
+    there = {file.base_name for file in files_in(f"{table}/_deletions")}
+    for name in _checksum_files(uri):
+        if PurePosixPath(name).stem not in there:
+            remove(f"{_checksum_folder(uri)}/{name}")
 
 
-def _records(uri: str) -> tuple[dict[str, str], list[str]]:
-    """Return the checksums of all records, by path of the file, and the errors of damaged records."""
-    sums: dict[str, str] = {}
-    wrong: list[str] = []
-    for record in _record_files(uri):
-        try:
-            sums.update(_read_record(record))
-        except FileNotFoundError:
-            # Another process has removed it since.
-            continue
-        except ValueError as error:
-            wrong.append(str(error))
-    return sums, wrong
+def _checksum_folder(uri: str) -> str:
+    return f"{uri.rstrip('/')}/deletions"
 
 
-def _record_files(uri: str) -> list[str]:
-    folder = f"{uri.rstrip('/')}/{_FOLDER}"
-    return [f"{folder}/{file.base_name}" for file in files_in(folder) if file.extension == "json"]
-
-
-def _read_record(record: str) -> dict[str, str]:
-    files = read_model(record, DeletionChecksums, _FIX).files
-    if f"{json_digest(files)}.json" != PurePosixPath(record).name:
-        raise ValueError(f"{record} cannot be used: it is not what was written: {_FIX}")
-    return files
+def _checksum_files(uri: str) -> list[str]:
+    return [file.base_name for file in files_in(_checksum_folder(uri))]
 
 
 def _digest(place: str) -> str | None:
@@ -322,7 +292,7 @@ def _digest(place: str) -> str | None:
 @lru_cache(maxsize=1 << 14)
 def _digest_of(place: str, state: str) -> str:
     """Return the digest of a file in a state: see `file_state`."""
-    return hashlib.sha256(read_bytes(place)).hexdigest()
+    return file_digest(place)
 
 
 def refuse_to_write(table: pa.Table) -> None:

@@ -16,7 +16,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -106,7 +105,8 @@ class Listing(Model):
         header = folder / _HEADER
         values = TypeAdapter(dict[str, int]).validate_json(header.read_bytes()) if header.is_file() else {}
         header.unlink(missing_ok=True)
-        paths = sorted(file for file in folder.iterdir() if file.is_file())
+        paths = sorted(folder.iterdir())
+        assert all(path.is_file() for path in paths), "a listing has the files of one folder, none below it"
         files = {file.name: ListedFile(bytes=file.stat().st_size, sha256=file_digest(file)) for file in paths}
         listing = cls(files=files, header=values)
         (folder / LISTING).write_bytes(listing.to_bytes())
@@ -376,17 +376,6 @@ def write_arrays(
                 streams[name].write(np.ascontiguousarray(array, dtypes[name]).tobytes())
                 rows[name] += len(array)
     return rows
-
-
-def new_array(file: Path, dtype: type[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array that is mapped to a new file, for writing; the disk has space for all of it."""
-    size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-    with file.open("wb") as stream:
-        if not size:
-            return np.empty(shape, dtype)
-        # A full disk is an error here; later it would kill the process.
-        os.posix_fallocate(stream.fileno(), 0, size)
-    return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
 
 
 def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:

@@ -82,18 +82,13 @@ def _tokens(text: str) -> list[_Token]:
         found = _TOKEN.match(text, at)
         if found is None or found.lastgroup is None:
             start = at + len(text[at:]) - len(text[at:].lstrip())
-            raise FilterError(f"filter: {_unknown(text[start])} at character {start + 1}")
+            raise FilterError(
+                f"filter: unexpected {text[start]!r} at character {start + 1}: write texts in single quotes (a quote "
+                "within is written twice), and names of columns without quotes"
+            )
         tokens.append(_Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup) + 1))
         at = found.end()
     return [*tokens, _Token("end", "", end + 1)]
-
-
-def _unknown(letter: str) -> str:
-    if letter == "'":
-        return "a text begins and does not end (a quote within it is written twice)"
-    if letter in '"`':
-        return f"{letter} has no meaning: write texts in single quotes, and names of columns without any,"
-    return f"{letter!r} has no meaning"
 
 
 class _Parser:
@@ -112,11 +107,6 @@ class _Parser:
     @property
     def _next(self) -> _Token:
         return self._tokens[self._at]
-
-    def _take(self) -> _Token:
-        token = self._next
-        self._at += 1
-        return token
 
     def _took(self, word: str) -> bool:
         """Take the next token if it is `word`; return whether it was."""
@@ -160,7 +150,8 @@ class _Parser:
     def _comparison(self) -> str:
         if self._next.kind != "word":
             self._fail("a column's name")
-        token = self._take()
+        token = self._next
+        self._at += 1
         if token.text not in self._columns:
             raise FilterError(f"filter: there is no column {token}.{suggest(token.text, self._columns)}")
         name, kind = token.text, self._columns[token.text]
@@ -189,7 +180,8 @@ class _Parser:
         return f"(`{name}` = true)"
 
     def _compared(self, name: str, kind: ColumnType) -> str:
-        sign = _COMPARISONS[self._take().text]
+        sign = _COMPARISONS[self._next.text]
+        self._at += 1
         if kind == "bool" and sign not in ("=", "<>"):
             raise FilterError(f"filter: '{name}' is bool, and is compared by = or <> alone")
         return f"(`{name}` {sign} {self._value(name, kind)})"

@@ -1,21 +1,18 @@
 """A bounded cache of fetched folders that all processes of a machine share; the least recently used are removed first.
 
-An entry is a folder that never changes and appears by a rename. A process marks the entries that it has mapped by files
-of their names in a folder of its own, which it locks for as long as it lives.
+An entry is a folder that never changes and appears by a rename. A process never removes entries that it uses itself. If
+another process removes them, files that are mapped stay readable.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 import os
 import shutil
-import threading
 import time
 import uuid
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -26,14 +23,12 @@ BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""
 _SHARE_OF_DISK = 0.9
 """Of the space that is free or taken by fetched files: the bound if the variable is not set."""
-_ALIVE = ".alive"
-"""File that a process locks while it lives."""
 _ABANDONED_SECONDS = 24 * 3600
 """Age from which a temporary folder belongs to no running process."""
 
 
 class LocalFolder:
-    """A folder of files that stays where it is for as long as this object lives."""
+    """A folder of files that this process does not remove for as long as the object lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,6 +44,8 @@ class FolderCache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._used: weakref.WeakValueDictionary[str, LocalFolder] = weakref.WeakValueDictionary()
+        """The entries that this process uses or adds, by name of their folder."""
         self._fetching: dict[str, int] = {}
         """Sizes of the entries that this process is adding."""
 
@@ -65,9 +62,9 @@ class FolderCache:
             ValueError: the content does not fit into the bound next to the entries in use, or the bound is invalid.
         """
         target = self._entry(key, size)
-        held = self._hold(target)
+        found = self._use(target)
         if target.is_dir():
-            return held
+            return found
         # Of several processes that request the same, one fetches it.
         with locked(self.root / "fetching" / key[:2]):
             if not target.is_dir():
@@ -77,12 +74,12 @@ class FolderCache:
                         fill(temporary)
                 finally:
                     self._fetching.pop(target.name)
-        return held
+        return found
 
     def held(self, key: str, size: int) -> LocalFolder | None:
         """Return the folder of a key as `get` does; None if it is not there."""
         target = self._entry(key, size)
-        return self._hold(target) if target.is_dir() else None
+        return self._use(target) if target.is_dir() else None
 
     def _entry(self, key: str, size: int) -> Path:
         return self.root / f"{key}-{size}"
@@ -93,20 +90,15 @@ class FolderCache:
             if held.folder.is_dir():
                 _remove(held.folder)
 
-    def _hold(self, target: Path) -> LocalFolder:
-        holder = _holder(self.root)
+    def _use(self, target: Path) -> LocalFolder:
         with locked(self.root / "lock"):
-            holder.hold(target.name)
             if target.is_dir():
                 os.utime(target)
-        held = LocalFolder(target)
-        weakref.finalize(held, holder.release, target.name).atexit = False
-        return held
+            return self._used.setdefault(target.name, LocalFolder(target))
 
     def _make_room(self, name: str, size: int) -> None:
         with locked(self.root / "lock"):
             self._remove_abandoned()
-            in_use = self._in_use()
             entries = sorted(self.root.glob("[!.]*-*/"), key=lambda entry: entry.stat().st_mtime)
             sizes = {entry.name: int(entry.name.rpartition("-")[2]) for entry in entries}
             taken = sum({**self._fetching, **sizes}.values())
@@ -114,7 +106,7 @@ class FolderCache:
             for entry in entries:
                 if taken + size <= bound:
                     break
-                if entry.name not in in_use:
+                if entry.name not in self._used:
                     _remove(entry)
                     taken -= sizes[entry.name]
             if taken + size > bound and not os.environ.get(BOUND_VARIABLE):
@@ -126,16 +118,6 @@ class FolderCache:
                     "or search with more shards on more machines"
                 )
             self._fetching[name] = size
-
-    def _in_use(self) -> set[str]:
-        """Return the names of entries that running processes have mapped; remove the marks of ended processes."""
-        names: set[str] = set()
-        for user in (self.root / "users").glob("*/"):
-            if _is_alive(user):
-                names.update(file.name for file in user.iterdir())
-            else:
-                shutil.rmtree(user, ignore_errors=True)
-        return names
 
     def _remove_abandoned(self) -> None:
         for path in self.root.glob(".*.tmp"):
@@ -151,59 +133,6 @@ def shared_cache() -> FolderCache:
 @lru_cache(maxsize=8)
 def _cache_in(root: Path) -> FolderCache:
     return FolderCache(root)
-
-
-class _Holder:
-    """The marks of one process."""
-
-    def __init__(self, pid: int, root: Path) -> None:
-        self._pid = pid
-        self.folder = root / "users" / f"{pid}-{uuid.uuid4().hex}"
-        self._counts: Counter[str] = Counter()
-        self._lock = threading.RLock()
-        with locked(root / "lock"):
-            self.folder.mkdir(parents=True)
-            # Open, and so locked, until the process ends.
-            fcntl.flock(os.open(self.folder / _ALIVE, os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
-
-    def hold(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
-            (self.folder / name).touch()
-
-    def release(self, name: str) -> None:
-        # A forked process has copies of its parent's objects.
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._counts[name] -= 1
-            if not self._counts[name]:
-                del self._counts[name]
-                (self.folder / name).unlink(missing_ok=True)
-
-
-_holders: dict[tuple[int, Path], _Holder] = {}
-_holders_lock = threading.Lock()
-
-
-def _holder(root: Path) -> _Holder:
-    with _holders_lock:
-        key = (os.getpid(), root)
-        # A user may remove the whole cache at any time.
-        if key not in _holders or not _holders[key].folder.is_dir():
-            _holders[key] = _Holder(*key)
-        return _holders[key]
-
-
-def _is_alive(user: Path) -> bool:
-    try:
-        with (user / _ALIVE).open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _bound(root: Path, taken: int) -> int:

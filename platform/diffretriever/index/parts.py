@@ -55,11 +55,6 @@ class IndexPart(PassageIndex):
         part._rows = len(admitted)
         return part
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether passages of its fragments are left out."""
-        return self._condition is not None
-
     def __len__(self) -> int:
         return self._rows
 

@@ -1,13 +1,12 @@
-"""Rewrite a table: compressed, in parts and one commit, or pruned into a new index.
+"""Rewrite a table, in parts and one commit, for example compressed.
 
-Legend: m vectors of a block, S vectors of the sample, H hidden size, N vectors of the table, M vectors of a batch.
+Legend: m vectors of a block, S vectors of the sample, H hidden size.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import lance
@@ -20,8 +19,8 @@ from diffretriever.index.commits import changed_by_another, commit_to, data_file
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, table_uri
-from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside, stored_rows
-from diffretriever.representations import Representations, offsets_of, read_vectors
+from diffretriever.index.writer import stored_rows
+from diffretriever.representations import read_vectors
 from diffretriever.schemas.index import IndexManifest
 
 SAMPLE_SIZE = 1 << 17
@@ -29,8 +28,8 @@ SAMPLE_SIZE = 1 << 17
 
 # Work that a killed job loses, and memory of a worker.
 _PART_BYTES, _BATCH_BYTES = 256 << 20, 16 << 20
-# Batch sizes of rows drawn at random and of rows in table order.
-_TAKEN_ROWS, _PRUNED_ROWS = 1024, 4096
+_TAKEN_ROWS = 1024
+"""Batch size of rows drawn at random."""
 
 
 class TablePart(NamedTuple):
@@ -130,15 +129,13 @@ def sample_vectors(blocks: Iterable[np.ndarray], size: int = SAMPLE_SIZE, seed: 
     generator = np.random.default_rng(seed)
     pieces: list[np.ndarray] = []
     draws: list[np.ndarray] = []
-    limit = 1.0
     for block_mH in blocks:
         # The sample are the vectors with the smallest random numbers.
-        drawn_m = generator.random(len(block_mH))
-        pieces.append(block_mH[drawn_m < limit])
-        draws.append(drawn_m[drawn_m < limit])
+        pieces.append(block_mH)
+        draws.append(generator.random(len(block_mH)))
         if sum(map(len, draws)) > 2 * size:
             smallest_SH, smallest_S = _smallest(pieces, draws, size)
-            pieces, draws, limit = [smallest_SH], [smallest_S], float(smallest_S.max())
+            pieces, draws = [smallest_SH], [smallest_S]
     assert pieces, "a stream has at least one block"
     return _smallest(pieces, draws, size)[0]
 
@@ -149,52 +146,3 @@ def _smallest(pieces: list[np.ndarray], draws: list[np.ndarray], size: int) -> t
         return vectors_SH, drawn_S
     kept_S = np.sort(np.argpartition(drawn_S, size)[:size])
     return vectors_SH[kept_S], drawn_S[kept_S]
-
-
-def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIndex:
-    """Write the passages of `index` with some of their vectors, in fp16, to a new index; return that.
-
-    Args:
-        index: stays as it is.
-        kept_N: bool [N], whether each vector is kept, in the order of the table.
-        uri: folder or object-store URI of the new index.
-
-    Raises:
-        ValueError: there is an index with passages.
-    """
-    manifest = index.manifest.model_copy(update={"codec": None})
-    with WriterLock(uri):
-        pruned = _empty(uri, manifest)
-        writer = BlockWriter(uri)
-        receipts = {str(number): writer.write(table) for number, table in enumerate(_tables(index, kept_N))}
-        Committer(pruned).commit(receipts, [])
-    return pruned
-
-
-def _empty(uri: str, manifest: IndexManifest) -> PassageIndex:
-    """Create the index, or open the empty one of a killed attempt."""
-    if not PassageIndex.exists(uri):
-        return PassageIndex.create(uri, manifest)
-    found = PassageIndex.open(uri)
-    if len(found) or found.manifest.fingerprint != manifest.fingerprint:
-        raise ValueError(f"{uri} already holds an index: name another folder, or remove it")
-    return found
-
-
-def _tables(index: PassageIndex, kept_N: np.ndarray) -> Iterator[pa.Table]:
-    columns = [name for name in index.dataset.schema.names if name != "codes"]
-    columns += [] if "reps" in columns else ["reps"]
-    start = 0
-    for batch in index.batches(columns, _PRUNED_ROWS):
-        table = pa.Table.from_batches([batch])
-        whole = Representations.from_arrow(table)
-        own_M = kept_N[start : start + len(whole.vectors_MH)]
-        start += len(whole.vectors_MH)
-        before = offsets_of(own_M)
-        pruned = replace(
-            whole,
-            vectors_MH=whole.vectors_MH[own_M],
-            offsets=before[whole.offsets],
-            slot_tokens=whole.slot_tokens[own_M],
-        ).to_arrow()
-        yield beside(table.select(index.manifest.text_columns), pruned)

@@ -34,9 +34,9 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.measures import parse_measures
 from diffretriever.evaluation.statistics import ALPHA
 from diffretriever.files import write_bytes, write_text
-from diffretriever.index.rewrite import write_pruned
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import IndexPlace
+from diffretriever.studies.budgets.pruned_index import write_pruned
 from diffretriever.studies.budgets.pruning import (
     PrunePoint,
     PruneSource,
