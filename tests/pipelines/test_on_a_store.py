@@ -64,6 +64,7 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
     assert [reason.partition(":")[0] for reason in reasons] == ["malformed JSON", "duplicate id"]
     assert "encode.yaml" in [info.base_name for info in files_in(job.index)]
     assert PassageIndex.open(job.index).manifest.retriever.backbone.source == f"{bucket}/models/llada"  # type: ignore[union-attr]
+    assert files_in(f"{job.index}/.writer.lease") == []
 
     write_text(f"{bucket}/queries.tsv", "q\tmasked slot\nr\tquery index\n")
     search = BatchSearchJob(

@@ -22,6 +22,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from diffretriever.collections import Passage
 from diffretriever.index.commits import changed_by_another, commit_to, data_files
 from diffretriever.index.damage import as_stored, deletion_files, refuse_to_write, unreachable
+from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.vectors import with_packed
@@ -113,21 +114,31 @@ def beside(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 class WriterLock:
-    """A lock for one writing job per index at a time, so that a second job fails at its start.
+    """A lock for one writing job per index at a time.
 
-    It is a lock of the operating system on a file in the folder, which ends with the process. Object stores have no
-    such lock: there the second job fails at its first commit; see `Committer`.
+    In a folder it is a lock of the operating system, which ends with the process. On an object store it is a lease,
+    which expires half a minute after a crash; see `index.lease`. Commits are safe without it; see `Committer`.
     """
 
-    def __init__(self, uri: str) -> None:
-        """Prepare the lock of a folder or an object-store URI, without taking it."""
-        self._place = as_place(uri)
+    def __init__(self, uri: str, *, patient: bool = True) -> None:
+        """Prepare the lock, without taking it.
+
+        Args:
+            uri: folder or object-store URI.
+            patient: on an object store, wait until the lease of another job is renewed or expires; otherwise, any lease
+                counts as that of a running job.
+        """
+        self._place, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
+        self._lease: Lease | None = None
 
     def __enter__(self) -> WriterLock:
         """Take the lock; raises `ValueError` if another job has it."""
         if isinstance(self._place, Path):
             self._file = _locked(self._place)
+            return self
+        self._lease = Lease(self._place)
+        self._lease.acquire(patient=self._patient)
         return self
 
     def __exit__(
@@ -135,6 +146,8 @@ class WriterLock:
     ) -> None:
         if self._file is not None:
             self._file.close()
+        if self._lease is not None:
+            self._lease.release()
 
 
 def _locked(folder: Path) -> IO[str]:
@@ -158,7 +171,7 @@ def _locked(folder: Path) -> IO[str]:
 
 
 class Committer:
-    """Makes written blocks visible. A commit that comes second is refused; the `WriterLock` prevents it in a folder.
+    """Makes written blocks visible. Take the `WriterLock` first: a commit that comes second is refused.
 
     Of two commits to the same version one wins, also without the lock. Lance alone would rebase the second if the two
     change no fragment in common, as two appends, and rows that both wrote would be there twice. So a commit names all

@@ -1,0 +1,111 @@
+"""A lease on an object store: one writer at a time, without conditional requests.
+
+A writer puts an object of its own, its flag, into the folder `.writer.lease`, and then lists the flags of others. A
+store lists an object as soon as it is put, so that of two writers at least one sees the other and steps back. A running
+writer renews its flag; the flag of a killed one expires. Ages are differences of the store's own times, so that clocks
+need not agree. Commits are safe without the lease; see `index.writer.Committer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from diffretriever.files import files_in, read_bytes, remove, write_text
+from diffretriever.schemas.places import StorePath
+
+_FOLDER = ".writer.lease"
+_RENEW_SECONDS = 5.0
+_EXPIRE_SECONDS = 30.0
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+class Lease:
+    """The lease of a URI on an object store, from `acquire` to `release`."""
+
+    def __init__(self, place: StorePath) -> None:
+        self._place = place
+        self._flag = place
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        self._about = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+        self._ended = threading.Event()
+        self._renewal: threading.Thread | None = None
+
+    def acquire(self, *, patient: bool) -> None:
+        """Take the lease.
+
+        Args:
+            patient: wait until the flag of another writer is removed, renewed, or expires after 30 seconds; otherwise,
+                any flag counts as that of a running writer.
+
+        Raises:
+            ValueError: another writer has the lease; the message names it.
+        """
+        seen: dict[str, int] = {}
+        while others := self._raise_flag():
+            self._lower_flag()
+            renewed = (name for name, changed in others.items() if not patient or seen.get(name, changed) != changed)
+            if (name := next(renewed, None)) is not None:
+                raise ValueError(
+                    f"another job ({self._owner(name)}) is writing to {self._place}: wait for its end, or stop it; "
+                    "the same command then resumes its work"
+                )
+            if not seen:
+                owners = ", ".join(map(self._owner, others))
+                sys.stderr.write(f"{self._place} was being written to ({owners}): looking whether it still is\n")
+            seen |= others
+            # Two writers that step back at once must not retry at once.
+            time.sleep(_LOOK_AGAIN_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
+        self._ended.clear()
+        self._renewal = threading.Thread(target=self._renew, name=f"lease of {self._place}", daemon=True)
+        self._renewal.start()
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._ended.set()
+        if self._renewal is not None:
+            self._renewal.join()
+        self._lower_flag()
+
+    def _raise_flag(self) -> dict[str, int]:
+        """Put a flag; return name → time of the unexpired flags of others."""
+        self._flag = self._place / _FOLDER / uuid.uuid4().hex
+        self._put()
+        times = {info.base_name: info.mtime_ns for info in files_in(self._place / _FOLDER)}
+        mine = times.pop(self._flag.name, None)
+        if mine is None:
+            raise ValueError(f"{self._flag} was written and is not listed: check the rights to list the bucket")
+        expired = [name for name, changed in times.items() if mine - changed > _EXPIRE_SECONDS * 1e9]
+        for name in expired:
+            remove(self._place / _FOLDER / name)
+            del times[name]
+        return times
+
+    def _put(self) -> None:
+        write_text(self._flag, json.dumps(self._about) + "\n")
+
+    def _lower_flag(self) -> None:
+        # A flag that stays expires.
+        with suppress(OSError, ValueError):
+            remove(self._flag)
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEW_SECONDS):
+            # The next renewal may succeed.
+            with suppress(ValueError):
+                self._put()
+
+    def _owner(self, name: str) -> str:
+        try:
+            about = json.loads(read_bytes(self._place / _FOLDER / name))
+            return f"process {about['process']} on {about['host']} since {about['since']}"
+        except (OSError, ValueError, LookupError):
+            return "a process that has just ended"

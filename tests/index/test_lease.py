@@ -1,0 +1,125 @@
+"""One writer at a time on an object store: who comes second is told at its start, and a dead writer is forgotten."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from diffretriever.files import files_in, read_text, write_text
+from diffretriever.index import lease
+from diffretriever.index.writer import WriterLock
+
+OTHER = r"another job \(process 7 on node-7 since 2026-01-01T00:00:00\+00:00\) is writing to s3://.*: wait for its end"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "_LOOK_AGAIN_SECONDS", 0.2)
+
+
+def flags(uri: str) -> list[str]:
+    return [info.base_name for info in files_in(f"{uri}/.writer.lease")]
+
+
+def raise_flag(uri: str) -> None:
+    about = {"host": "node-7", "process": 7, "since": "2026-01-01T00:00:00+00:00"}
+    write_text(f"{uri}/.writer.lease/theirs", json.dumps(about))
+
+
+def test_the_second_is_refused_and_told_who_was_first(bucket: str) -> None:
+    with WriterLock(bucket):
+        (name,) = flags(bucket)
+        about = json.loads(read_text(f"{bucket}/.writer.lease/{name}"))
+        assert about["process"] == os.getpid()
+        # The patient one waits until the flag is renewed.
+        for patient in (True, False):
+            with (
+                pytest.raises(ValueError, match=rf"process {os.getpid()} on {about['host']} since 20.*is writing to"),
+                WriterLock(bucket, patient=patient),
+            ):
+                pass
+        assert flags(bucket) == [name]
+        with WriterLock(f"{bucket}/other"):
+            pass
+    assert flags(bucket) == []
+    with WriterLock(bucket):
+        pass
+
+
+def test_a_flag_that_is_not_renewed_expires(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raise_flag(bucket)
+    with pytest.raises(ValueError, match=OTHER), WriterLock(bucket, patient=False):
+        pass
+    monkeypatch.setattr(lease, "_EXPIRE_SECONDS", 2.0)
+    with WriterLock(bucket):
+        assert "theirs" not in flags(bucket)
+    assert (
+        "(process 7 on node-7 since 2026-01-01T00:00:00+00:00): looking whether it still is" in capsys.readouterr().err
+    )
+
+
+def test_a_flag_that_is_lowered_is_waited_for(bucket: str) -> None:
+    first = WriterLock(bucket)
+    first.__enter__()
+    timer = threading.Timer(0.1, first.__exit__, (None, None, None))
+    timer.start()
+    with WriterLock(bucket):
+        assert len(flags(bucket)) == 1
+    timer.join()
+
+
+def test_never_two_at_once(bucket: str) -> None:
+    """Impatient writers come again and again; while one has the lease, no other gets it."""
+    holders: list[int] = []
+    most: list[int] = []
+    errors: list[BaseException] = []
+
+    def write(number: int) -> None:
+        done = 0
+        while done < 3:
+            try:
+                with WriterLock(bucket, patient=False):
+                    holders.append(number)
+                    most.append(len(holders))
+                    time.sleep(0.02)
+                    holders.remove(number)
+                    done += 1
+            except ValueError:
+                time.sleep(0.01 * (number + 1))
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+    run_all([lambda n=n: write(n) for n in range(3)])  # type: ignore[misc]
+    assert not errors
+    assert most == [1] * 9
+
+
+def run_all(tasks: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_store_that_refuses_says_so(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="there is no such bucket"), WriterLock("s3://nobody-s/index"):
+        pass
+    with WriterLock(bucket):
+        with monkeypatch.context() as patch:
+            patch.setattr(lease, "write_text", _refuse)
+            time.sleep(0.5)
+        assert len(flags(bucket)) == 1
+
+
+def _refuse(*_: object) -> None:
+    raise ValueError("access is refused")
