@@ -29,7 +29,7 @@ RecipeName: TypeAlias = Literal["plain", "paper", "minilm"]
 
 RECIPES: dict[RecipeName, dict[str, Any]] = {
     "plain": {},
-    "paper": {"workers": 4},
+    "paper": {"strategy": "deepspeed", "workers": 4},
     "minilm": {
         "workers": 2,
         "batch_queries": 32,
@@ -81,6 +81,9 @@ class RecipeOptions(Model):
     """Numbers of passage slots, drawn independently. Default: the retriever's own."""
     gradient_checkpointing: bool = True
     """Keep one state per layer and compute the rest again: a third more time, a fraction of the memory."""
+    strategy: Literal["ddp", "deepspeed"] = "ddp"
+    """`ddp`: each worker has all gradients and the whole optimiser state of the adapter. `deepspeed`: ZeRO-2, which
+    shards them over the workers, for adapters of hundreds of millions of parameters. The gradients are the same."""
 
     @model_validator(mode="after")
     def _whole_parts(self) -> Self:
@@ -128,8 +131,8 @@ class TrainJob(RecipeOptions, PresetListing, RayAddress):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; the same command again resumes."""
 
     recipe: RecipeName = "plain"
-    """Recipe that flags are changes of. `paper`: the paper's hyperparameter table, four workers included.
-    `plain`: the same values on one worker. `minilm`: that of the embedded adapter."""
+    """Recipe that flags are changes of. `paper`: the paper's hyperparameter table, four workers and ZeRO-2 included.
+    `plain`: the same values with plain data parallelism on one worker. `minilm`: that of the embedded adapter."""
     train: str
     """Training set from prepare_training.py, a folder or object-store URI; or any --source of prepare_training.py, from
     which a training set is made in the output folder."""

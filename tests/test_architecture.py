@@ -141,6 +141,7 @@ def test_importing_a_module_loads_nothing_heavy() -> None:
         "diffretriever.ledger": ["torch", "ray", "lance"],
         "diffretriever.training.data.seeds": ["torch"],
         "diffretriever.training.data.training_set": ["torch"],
+        "diffretriever.training.engine": ["deepspeed"],
         "diffretriever.pipelines.encode": ["ray"],
     }
     code = f"""

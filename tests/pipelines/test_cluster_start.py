@@ -34,6 +34,31 @@ def test_messages_that_need_no_action_are_hidden(caplog: pytest.LogCaptureFixtur
     assert "Anyone with network access" in caplog.text
 
 
+def test_a_late_start_is_tried_again_and_other_failures_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    late = RuntimeError("Timed out waiting for file /tmp/ray/session/gcs_server_port_1")
+    with patch("ray.init", side_effect=[late, late, None]) as init:
+        connect("local", num_cpus=2)
+    assert (init.call_count, capsys.readouterr().err.count("starting it again")) == (3, 2)
+    with patch("ray.init", side_effect=late), pytest.raises(RuntimeError, match="Timed out"):
+        connect("local")
+    with patch("ray.init", side_effect=ConnectionError("refused")) as init, pytest.raises(ConnectionError):
+        connect("127.0.0.1:1")
+    assert init.call_count == 1
+
+
+def test_a_long_tmpdir_is_replaced_and_a_long_ray_tmpdir_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    for length, given in ((39, None), (40, "/tmp/ray")):
+        monkeypatch.setenv("TMPDIR", "/scratch".ljust(length, "x"))
+        with patch("ray.init") as init:
+            connect("local")
+        assert init.call_args.kwargs.get("_temp_dir") == given
+    monkeypatch.setenv("RAY_TMPDIR", "/scratch".ljust(40, "x"))
+    with patch("ray.init") as init, pytest.raises(ValueError, match=r"RAY_TMPDIR /scratchx+ is too long: .* 39 bytes"):
+        connect("local")
+    assert not init.called
+
+
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 def test_workers_trust_what_the_command_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

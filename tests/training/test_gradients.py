@@ -56,7 +56,7 @@ def gradients_of(session: Session) -> Gradients:
     trainer, found = session.trainer, Gradients()
 
     def keep(_: float) -> float:
-        trainer.engine._average()
+        trainer.engine._average()  # type: ignore[union-attr]  # the plain engine
         parameters = trainable_parameters(session.encoder.backbone)
         found.update({name: p.grad.clone() for name, p in parameters.items() if p.grad is not None})
         return 1.0

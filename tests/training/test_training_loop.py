@@ -13,7 +13,7 @@ from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.schemas.training import TrainJob
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.engine import Engine
+from diffretriever.training.engine import PlainEngine
 from diffretriever.training.gather import Workers
 from diffretriever.training.session import check_trainable
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of, with_dtype
@@ -113,6 +113,6 @@ def test_what_cannot_be_trained(
 
 def test_the_checkpoint_of_another_adapter_is_refused(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    Engine({"a": weight}, Workers(0, 1)).save(tmp_path)
+    PlainEngine({"a": weight}, Workers(0, 1)).save(tmp_path)
     with pytest.raises(ValueError, match="the checkpoint of another adapter"):
-        Engine({"b": weight}, Workers(0, 1)).load(tmp_path)
+        PlainEngine({"b": weight}, Workers(0, 1)).load(tmp_path)

@@ -40,6 +40,7 @@ PRELOADED = (
     "aiohttp_cors",
     "click",
     "colorful",
+    "deepspeed.runtime.engine",
     "fastapi",
     "google.protobuf.json_format",
     "google.protobuf.struct_pb2",

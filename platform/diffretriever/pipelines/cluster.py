@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import ray
+from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
 from diffretriever.consent import VARIABLE, trusted_sources
@@ -32,6 +33,11 @@ READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
 _SECONDS_TO_ANSWER = 3.0
+_STARTS = 4
+_TOO_LATE = ("timed out during startup", "Timed out waiting for file")
+"""Parts of Ray's messages when its own processes have not started in 15 or 30 seconds."""
+_FOLDER_BYTES = 107 - len("/ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store")
+"""Longest path of the folder of Ray's files: the rest of a Unix socket's path is below it."""
 _TOKENS = "ray._private.authentication.authentication_token_setup"
 """Logger of Ray's messages about tokens."""
 _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
@@ -148,19 +154,36 @@ def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]
 
 
 def connect(address: str, **options: Any) -> None:
-    """Connect to the cluster at `address`, or start a `local` one on this machine; `options` are of `ray.init`."""
+    """Connect to the cluster at `address`, or start a `local` one on this machine; `options` are of `ray.init`.
+
+    Raises:
+        ValueError: RAY_TMPDIR is too long for Ray's sockets. If TMPDIR is too long, Ray's files are in /tmp/ray.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _quieten()
+    if address == "local" and len(os.fsencode(folder := get_default_system_temp_dir())) > _FOLDER_BYTES:
+        if "RAY_TMPDIR" in os.environ:
+            raise ValueError(f"RAY_TMPDIR {folder} is too long: set it to a path of at most {_FOLDER_BYTES} bytes")
+        options = {"_temp_dir": "/tmp/ray", **options}  # noqa: S108 (Ray's own default)
     handler = signal.getsignal(signal.SIGTERM)
-    ray.init(
-        address=address,
-        runtime_env={"env_vars": worker_variables()},
-        # The dashboard takes as long to start as all the rest, and its address is not shown.
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.WARNING,
-        **options,
-    )
+    for attempt in range(_STARTS):
+        try:
+            ray.init(
+                address=address,
+                runtime_env={"env_vars": worker_variables()},
+                # The dashboard takes as long to start as all the rest, and its address is not shown.
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+                **options,
+            )
+        except Exception as error:
+            # A busy machine starts Ray's processes later than Ray waits for.
+            if attempt + 1 == _STARTS or not any(text in str(error) for text in _TOO_LATE):
+                raise
+            sys.stderr.write("Ray's own processes started too late: starting it again\n")
+        else:
+            break
     # Ray's own prints a stack and ends the process.
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)

@@ -33,7 +33,7 @@ from diffretriever.training.adapters import (
 )
 from diffretriever.training.batches import Batches, TrainingData
 from diffretriever.training.data.examples import passage_key
-from diffretriever.training.engine import Engine
+from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
@@ -161,7 +161,8 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0
     parameters = trainable_parameters(encoder.backbone)
-    trainer = Trainer(TrainableEncoder(encoder), batches, Engine(parameters, workers), recipe, workers)
+    engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
+    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 

@@ -16,12 +16,13 @@ from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, WARMUP, TrainJ
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.sizes import FAMILIES, parameters_of, published_of, shapes_of
 
+_STRATEGIES = {"ddp": "ddp", "deepspeed": "ZeRO-2"}
 _CAPS = {"promptreps_train": "promptreps-qwen2.5-tuned", "promptreps_zero_shot": "promptreps-qwen2.5"}
 
 _NOTES = (
     "The code's values are those of jobs/train.py --recipe paper and of the presets. Trainable parameters are counted "
-    "from the shapes of the published checkpoints. Plain data parallelism (ddp) has the gradients of ZeRO-2. The "
-    "default recipe, plain, differs in the number of GPUs alone; the precision is bf16 wherever there is a GPU."
+    "from the shapes of the published checkpoints. The default recipe, plain, has the same values but for ddp, whose "
+    "gradients are those of ZeRO-2, and the number of GPUs; the precision is bf16 wherever there is a GPU."
 )
 
 
@@ -85,6 +86,7 @@ def code_values() -> dict[str, str]:
         "optimizer": "AdamW",
         "learning_rate": f"{recipe.learning_rate:g}",
         "precision": "bf16",
+        "strategy": f"{_STRATEGIES[recipe.strategy]}, {job.workers}\N{MULTIPLICATION SIGN}H100",
         "accumulation": str(recipe.parts_per_worker(job.workers)),
         "negatives": f"1 positive + {recipe.hard_negatives} hard",
         "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
