@@ -31,10 +31,9 @@ from diffretriever.files import (
     write_bytes,
     write_text,
 )
-from diffretriever.schemas.base import Model
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.inspect import MaintainJob
-from diffretriever.schemas.places import Place, StorePath, as_place
+from diffretriever.schemas.places import StorePath, as_place
 from tests.cluster.s3 import S3
 
 
@@ -131,19 +130,6 @@ def test_a_store_path_is_put_together_as_a_path_is() -> None:
     for wrong in ("s3://", "s3:///folder", "://x", "s3://bucket/a?b", "s3://bucket/#"):
         with pytest.raises(ValueError, match=r"names no bucket|write . as %3F"):
             StorePath(wrong)
-
-
-class _Job(Model):
-    place: Place | None = None
-
-
-def test_a_place_in_a_config() -> None:
-    assert _Job(place="s3://bucket/x").place == StorePath("s3://bucket/x")
-    assert _Job(place="file:///x").place == Path("/x") == _Job(place=Path("/x")).place
-    for given in ("s3://bucket/x", "/x"):
-        assert _Job.model_validate_json(_Job(place=given).model_dump_json()) == _Job(place=given)
-    with pytest.raises(ValidationError, match="names no bucket"):
-        _Job(place="s3://")
 
 
 def test_a_setting_that_takes_a_path_takes_no_uri() -> None:
