@@ -18,10 +18,8 @@ import numpy as np
 import pytest
 
 from diffretriever import progress
-from diffretriever.files import whole_folder
 from diffretriever.full_disk import full_disk
-from diffretriever.index.derived import DerivedFolder, unless_damaged
-from diffretriever.index.local_cache import BOUND_VARIABLE, FolderCache
+from diffretriever.index.derived import DerivedFolder
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.search import SearchJob
 from diffretriever.search.bm25 import Bm25Search, bm25_folder
@@ -44,14 +42,6 @@ def small_files(most: int) -> Iterator[None]:
         sys.dont_write_bytecode = keeps_none
 
 
-def _a_folder(folder: Path) -> Callable[[], object]:
-    def write() -> None:
-        with whole_folder(folder / "made") as made:
-            np.arange(1000).tofile(made / "numbers")
-
-    return write
-
-
 def _an_artefact(folder: Path) -> Callable[[], object]:
     def write() -> None:
         with DerivedFolder(str(folder), "codes/key").build() as made:
@@ -71,12 +61,7 @@ def _a_commit(folder: Path) -> Callable[[], object]:
     return lambda: Committer(index).commit({"key": receipt}, [])
 
 
-def _a_deletion(folder: Path) -> Callable[[], object]:
-    index = fill(str(folder / "index"), 4)
-    return lambda: index.delete([index.batches(["id"], 4).__next__().column("id")[0].as_py()])
-
-
-WRITERS = [_a_folder, _an_artefact, _a_block, _a_commit, _a_deletion]
+WRITERS = [_an_artefact, _a_block, _a_commit]
 
 
 @pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
@@ -110,14 +95,6 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError("no disk"), OSError(errno.EACCES, "Permission denied"), OSError("LanceError(IO): (os error 2)")],
-)
-def test_other_errors_are_none(error: Exception) -> None:
-    assert full_disk(error) is None
-
-
 @pytest.fixture
 def entry(jobs_path: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """What every job begins with."""
@@ -148,18 +125,3 @@ def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
         found = Bm25Search(index).search(["text"], 3)
     assert bm25_folder(index).size() is None
     assert len(found[0]) == 3
-
-
-def test_a_cache_on_a_disk_that_is_too_full_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv(BOUND_VARIABLE, raising=False)
-    cache = FolderCache(tmp_path / "cache")
-    assert unless_damaged(lambda: cache.get("key", 1 << 60, lambda folder: None)) is None
-    assert "too full" in caplog.text
-
-    def fetch(folder: Path) -> None:
-        (folder / "file").write_bytes(b"12345")
-
-    with small_files(0), pytest.raises(OSError, match="too large"):
-        cache.get("key", 5, fetch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -43,26 +42,6 @@ def test_what_is_put_is_found_again(folder: str) -> None:
     assert again.get("three.json") == b'{"a": [1, 0.1, null, "\\u00fc"]}\n'
 
 
-def test_a_folder_is_no_entry(folder: str) -> None:
-    ledger = Ledger(folder)
-    ledger.put("deep/two", b"2")
-    assert not ledger.has("deep")
-    assert ledger.get("deep") is None
-
-
-def test_an_entry_is_replaced(folder: str) -> None:
-    ledger = Ledger(folder)
-    ledger.put("one", b"a long one")
-    ledger.put("one", b"short")
-    assert ledger.get("one") == b"short"
-
-
-def test_any_buffer_is_put(folder: str) -> None:
-    ledger = Ledger(folder)
-    ledger.put("one", memoryview(b"12"))  # type: ignore[arg-type]
-    assert ledger.get("one") == b"12"
-
-
 def test_what_is_done_is_removed(folder: str) -> None:
     ledger = Ledger(folder)
     for name in ("one", "1/a", "1/b", "2/a"):
@@ -73,16 +52,6 @@ def test_what_is_done_is_removed(folder: str) -> None:
     ledger.clear()
     assert not ledger.has("2/a")
     ledger.clear()
-
-
-def test_a_ledger_that_was_cleared_begins_anew(folder: str) -> None:
-    Ledger(folder, JOB).clear()
-    assert not Ledger(folder, {"source": "another"}).has("one")
-
-
-def test_a_job_finds_its_own_ledger(folder: str) -> None:
-    Ledger(folder, JOB).put("one", b"1")
-    assert Ledger(folder, JOB).get("one") == b"1"
 
 
 def test_another_job_is_refused_by_what_differs(folder: str) -> None:
@@ -152,13 +121,6 @@ def _die_while_writing(patched: pytest.MonkeyPatch, *, cleans_up: bool) -> None:
     patched.setattr(Path, "open", opened)
     if not cleans_up:
         patched.setattr(Path, "unlink", lambda path, **_: None if path.suffix == ".tmp" else unlink(path))
-
-
-def test_threads_put_entries_side_by_side(folder: str) -> None:
-    ledger = Ledger(folder)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: ledger.put(f"{number}", f"{number}".encode() * 100), range(64)))
-    assert all(ledger.get(f"{number}") == f"{number}".encode() * 100 for number in range(64))
 
 
 def test_the_same_work_is_not_refused() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from diffretriever import progress
@@ -51,13 +49,3 @@ def test_a_loop_is_silent_in_a_server(
     for item in track([5.0, 50.0], "writing runs", "queries"):
         clock[0] += item
     assert not capsys.readouterr().err
-
-
-def test_a_terminal_gets_one_live_line(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr", stream)
-    for _ in track(range(40), "writing runs", "queries"):
-        clock[0] += 0.6
-    assert "\rwriting runs:  10%|" in stream.getvalue()
-    assert stream.getvalue().count("\n") == 1

@@ -36,12 +36,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_takes_one_name(site: Path) -> None:
+def test_it_takes_one_name_and_has_every_file_of_the_package(site: Path) -> None:
     names = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
     assert names == {"diffretriever", "schemas.py"}
-
-
-def test_it_has_every_file_of_the_package(site: Path) -> None:
     folders = [ROOT / "platform" / "diffretriever", *(ROOT / name for name in FOLDERS[1:])]
     files = [
         file for folder in folders for file in folder.rglob("*") if file.is_file() and file.parent.name != "__pycache__"
@@ -49,9 +46,6 @@ def test_it_has_every_file_of_the_package(site: Path) -> None:
     inside = [str(file.relative_to(ROOT)).removeprefix("platform/diffretriever/") for file in files]
     missing = [name for name in inside if not (site / "diffretriever" / name).is_file()]
     assert not missing
-
-
-def test_the_command_is_declared(site: Path) -> None:
     (entry_points,) = site.glob("*.dist-info/entry_points.txt")
     assert "diffretriever = diffretriever.__main__:main" in entry_points.read_text("utf-8")
 

@@ -11,7 +11,9 @@ from diffretriever.index.table import PassageIndex
 from tests.index.compressed_cases import compressed, fill, stored_vectors
 
 
-def check(folder: str) -> None:
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_a_clone_changes_without_its_original(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    folder = str(tmp_path) if place == "disk" else f"{request.getfixturevalue('bucket')}/cloned"
     index = fill(f"{folder}/index", 20, 10)
     before = stored_vectors(index)
     clone = index.clone(f"{folder}/clone")
@@ -24,11 +26,3 @@ def check(folder: str) -> None:
     assert np.array_equal(stored_vectors(original), before)
     with pytest.raises(ValueError, match="clone"):
         index.clone(f"{folder}/clone")
-
-
-def test_in_a_folder(tmp_path: Path) -> None:
-    check(str(tmp_path))
-
-
-def test_on_an_object_store(bucket: str) -> None:
-    check(f"{bucket}/cloned")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index import compaction
+from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
@@ -159,17 +159,6 @@ def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageInd
     assert [row["text"] for row in index.shown(np.arange(4))] == ["one", "two", "two", "three"], "of the version"
 
 
-def test_large_collections_do_not_stay_in_memory(index: PassageIndex) -> None:
-    add(index, ["a", "b"])
-    with patch("diffretriever.index.table._HELD_BYTES", 10):
-        assert index.shown(np.array([0, 1])) == index.shown(np.array([0, 1]))
-        with (
-            patch.object(PassageIndex, "take", side_effect=ValueError("read again")),
-            pytest.raises(ValueError, match="read again"),
-        ):
-            index.shown(np.array([0]))
-
-
 def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> None:
     add(index, ["a"])
     add(index, ["b"], text="two")
@@ -178,11 +167,6 @@ def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> N
     (Path(index.uri) / "passages.lance" / "data" / first.data_files()[0].path).write_bytes(b"x" * 5000)
     for _ in range(2):
         assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
-
-
-def test_lance_opens_the_table(index: PassageIndex) -> None:
-    add(index, ["a", "b"])
-    assert lance.dataset(f"{index.uri}/passages.lance").count_rows() == 2
 
 
 def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
@@ -227,6 +211,36 @@ def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Pat
     assert [each.version for each in index.versions()] == [index.version]
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="was made by another version of diffretriever: encode it again"):
-        PassageIndex.create(str(tmp_path / "index"), manifest().model_copy(update={"format": 2}))
+def test_every_version_says_what_made_it(index: PassageIndex) -> None:
+    add(index, ["a", "b", "c", "e"])
+    add(index, ["b", "c", "d"], replaced=["b", "c"], text="new")
+    index.delete(["a", "nothing"])
+    index.compact()
+    said = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
+    assert said == [
+        ("created", 0, 0, 0),
+        ("appended", 4, 4, 0),
+        ("replaced", 5, 3, 2),
+        ("deleted", 4, 0, 1),
+        ("compacted", 4, 0, 0),
+    ]
+    versions = history(index)
+    assert [v.version for v in versions] == list(range(1, index.version + 1))
+    assert [v.time for v in versions] == sorted(v.time for v in versions)
+    assert abs(versions[-1].time - datetime.now(UTC)) < timedelta(minutes=5), "UTC, whatever the machine's zone"
+
+
+def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageIndex) -> None:
+    add(index, ["a", "b"])
+    index.delete(["a"])
+    index.dataset.cleanup_old_versions(older_than=timedelta(0))
+    (only,) = history(index)
+    assert (only.change, only.rows, only.removed) == ("deleted", 1, None)
+
+
+def test_columns_make_up_the_data_files(index: PassageIndex) -> None:
+    add(index, [f"passage-{n}" for n in range(3000)], text="some text")
+    sizes, vector_bytes = column_bytes(index), 3000 * 2 * 4 * 2
+    assert list(sizes) == index.dataset.schema.names
+    assert vector_bytes <= sizes["reps"] < 1.2 * vector_bytes
+    assert 0.9 * index.contents().bytes < sum(sizes.values()) <= index.contents().bytes

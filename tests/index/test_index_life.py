@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import lance
-import numpy as np
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -23,11 +22,9 @@ from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
-from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.postings import build_postings
 from tests.index.life_model import (
     ENCODED_QUERIES,
     IDS,
@@ -140,34 +137,6 @@ class IndexLife(RuleBasedStateMachine):
             self.commit([block])
         if done:
             self.changed(self.now | block)
-
-    @rule(after=st.integers(0, 3))
-    def crash_in_making_codes(self, after: int) -> None:
-        from diffretriever.search.dense import codes as fragment_codes
-
-        calls = iter(range(after))
-        quantise = fragment_codes.quantise
-
-        def dying(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            if next(calls, None) is None:
-                raise CrashError
-            return quantise(vectors)
-
-        # Batches of two passages, so that the crash also comes between two writes to the same files.
-        with (
-            suppress(CrashError),
-            patch.object(fragment_codes, "quantise", dying),
-            patch("diffretriever.search.dense.codes._BUILD_ROWS", 2),
-        ):
-            build_codes(PassageIndex.open(self.uri))
-
-    @rule()
-    def crash_in_making_postings(self) -> None:
-        with (
-            suppress(CrashError),
-            patch("diffretriever.search.sparse.segment.PostingsSegment.save", side_effect=CrashError),
-        ):
-            build_postings(PassageIndex.open(self.uri))
 
     @invariant()
     def the_index_is_the_model(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,21 +95,6 @@ def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pyt
     os.utime(left, (0, 0))
     use(cache, "e")
     assert not left.exists()
-
-
-def test_several_who_want_the_same_fetch_it_once(cache: FolderCache) -> None:
-    fetched: list[str] = []
-
-    def fetch(folder: Path) -> None:
-        fetched.append(folder.name)
-        (folder / "data").write_bytes(b"x")
-
-    threads = [threading.Thread(target=cache.get, args=("a", KB, fetch)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(fetched) == 1
 
 
 def test_what_is_being_fetched_counts(cache: FolderCache) -> None:

@@ -16,9 +16,8 @@ from diffretriever.index.writer import Committer, beside, text_table, write_bloc
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
 from diffretriever.representations import not_finite, rows_not_finite
-from diffretriever.studies.budgets.pruned_index import write_pruned
 from tests.index.compressed_cases import compressed, fill, representations
-from tests.index.damaged_cases import NUMBERS, damaged, damaged_index
+from tests.index.damaged_cases import NUMBERS, damaged
 
 Where = Literal["vector", "weight"]
 PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
@@ -52,14 +51,6 @@ def test_a_block_is_refused(codec: str | None, where: Where, number: float, tmp_
     with pytest.raises(ValueError, match="c: passages 'new4', 'new6' would be stored with NaN or infinity"):
         write_block(index.uri, beside(text_table(PASSAGES, "c"), encoded.to_arrow()))
     assert set((tmp_path / "index").rglob("*")) == files
-
-
-@pytest.mark.parametrize("where", ["vector", "weight"])
-def test_a_pruned_index_is_refused(where: Where, number: float, tmp_path: Path) -> None:
-    index = damaged_index(tmp_path, number, where)
-    kept = np.ones(sum(len(batch.column("reps").flatten()) for batch in index.batches(["reps"], 64)), bool)
-    with pytest.raises(ValueError, match="passage 'p50' would be stored"):
-        write_pruned(index, kept, str(tmp_path / "pruned"))
 
 
 @pytest.mark.parametrize("wrong", [[0, 8], list(range(9))])

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from diffretriever.files import is_local
-from diffretriever.front.index import Index
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, write_block
+from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob
 from diffretriever.schemas.places import plain_place
 from tests.index.test_index import block, manifest
@@ -66,22 +65,3 @@ def test_one_index_under_every_spelling(place: Path) -> None:
     with pytest.raises(ValueError, match="already holds an index"):
         PassageIndex.create(place.as_uri(), manifest())
     assert [path.name for path in place.parent.iterdir()] == [NAME]
-
-
-def test_all_of_an_index_lies_under_the_home_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = place.parent / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    for given in ("~/one", Path("~/one")):
-        Index.create(given, ["alpha beta"], retriever="bm25").search("alpha")
-    found = {path.name for path in place.parent.glob("one/*")}
-    assert {"passages.lance", ".writer.lock", "encode.yaml", "bm25"} <= found
-    assert not [*elsewhere.iterdir()], "nothing lies in a folder named ~"
-
-
-def test_the_lock_is_one_under_every_spelling(place: Path) -> None:
-    for uri in (*uris(place), str(place)):
-        with WriterLock(uri):
-            for other in (*uris(place), str(place)):
-                with pytest.raises(ValueError, match=r"another job .* is writing"), WriterLock(other):
-                    pass
