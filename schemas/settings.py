@@ -53,7 +53,7 @@ class JobConfig(Model):
             given, unknown = _parser(cls, examples).parse_known_args(arguments)
             if unknown:
                 flag = unknown[0].partition("=")[0]
-                _fail(f"unknown flag {flag}.{suggest(flag, [*map(_flag, cls.model_fields), '--config'])}")
+                _fail(f"unknown flag {flag}.{suggest(flag, [*map(_flag, cls.model_fields), '--config', '--help'])}")
             flags = vars(given)
             if trusted := flags.pop("trust_code", None):
                 os.environ[TRUST_VARIABLE] = ",".join([os.environ.get(TRUST_VARIABLE, ""), *trusted])

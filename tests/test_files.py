@@ -31,6 +31,7 @@ from diffretriever.files import (
     write_bytes,
     write_text,
 )
+from diffretriever.schemas.base import Model
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import Place, StorePath, as_place
 from tests.cluster.s3 import S3

@@ -138,9 +138,15 @@ def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
     filesystem, path = filesystem_of(place)
     with _named(place):
         source = filesystem.open_input_file(path)
-    # It names the object in its own errors of reading.
-    with io.BufferedReader(source, _READ_BYTES) as stream:
-        yield stream
+    try:
+        with io.BufferedReader(source, _READ_BYTES) as stream:
+            yield stream
+    except OSError as error:
+        # Errors of a store, which come while it is read, have no number.
+        if type(error) is not OSError or error.errno is not None:
+            raise
+        with _named(place):
+            raise
 
 
 def read_bytes(place: AnyPlace) -> bytes:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from diffretriever.schemas.serve_config import ServeConfig
 from tests.ports import free_port, status_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,8 +192,12 @@ def test_python_example(place: int, said: str, checkout: Path, environment: dict
 def test_the_servers_commands(checkout: Path, environment: dict[str, str]) -> None:
     """docs/serving.md: the server, then what it is asked."""
     page = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    start, *asked = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    start, *others = re.findall(r"^\$ (.*)$", page, re.MULTILINE)
+    asked = [command for command in others if command.startswith("curl ")]
     assert len(asked) == 3
+    for command in {*others} - {*asked}:
+        settings = command.removeprefix("python -m serve ").split()
+        ServeConfig.from_arguments(dict(each.split("=") for each in settings))
     port = free_port()
     place = f"localhost:{port}"
     with (checkout / "server.log").open("w") as log:

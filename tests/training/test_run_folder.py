@@ -119,7 +119,7 @@ def test_recipes_by_name(tmp_path: Path) -> None:
     plain, paper, *_ = (TrainJob.from_command_line([*given, "--recipe", name]) for name in RECIPES)
     assert plain == TrainJob.from_command_line(given)
     assert plain.hyperparameters == Recipe()
-    assert (paper.hyperparameters, paper.workers) == (Recipe(), 4)
+    assert (paper.hyperparameters, paper.workers) == (Recipe(strategy="deepspeed"), 4)
     for name, folder in EMBEDDED_ADAPTERS.items():
         shipped = TrainingManifest.model_validate_json((folder / "training.json").read_text())
         ours_now = TrainJob.from_command_line([*given, "--recipe", name])

@@ -89,7 +89,7 @@ def test_features_of_the_collection_and_of_a_first_pass_are_correlated(data: Ana
 
 
 def test_a_selector_may_look_at_idf_and_not_at_a_pass(sweep: Path, tmp_path: Path) -> None:
-    values: dict[str, object] = {"sweeps": (sweep / "test",), "mode": "dense", "curve": (0.0,), "output": tmp_path}
+    values: dict[str, object] = {"sweeps": (sweep / "test",), "mode": "dense", "output": tmp_path}
     report_selector(FitSelectorJob.model_validate(values | {"features": ("length", "mean_idf")}), "x")
     with pytest.raises(ValueError, match="'confidence' takes a pass of the encoder"):
         report_selector(FitSelectorJob.model_validate(values | {"features": ("confidence",)}), "x")
