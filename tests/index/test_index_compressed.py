@@ -181,4 +181,4 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     assert_sound(made)
     report = inspect(made, check=False).codes
     assert report is not None
-    assert (report.coded_fragments, report.uncoded_fragments, report.uncoded_rows) == (1, 1, 2)
+    assert (report.fragments, report.missing_fragments, report.missing_rows) == (1, 1, 2)

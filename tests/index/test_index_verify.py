@@ -162,7 +162,7 @@ def test_sound_postings(index: PassageIndex) -> None:
     assert (report.verification.postings, report.verification.problems) == (6, [])
     contents = report.postings
     assert contents is not None
-    assert (contents.inverted_fragments, contents.uninverted_fragments, contents.uninverted_rows) == (1, 0, 0)
+    assert (contents.fragments, contents.missing_fragments, contents.missing_rows) == (1, 0, 0)
     assert contents.bytes == sum(file.stat().st_size for file in postings_folder(index).rglob("*") if file.is_file())
     index.delete(["bb"])
     report = inspect(index, check=True)
@@ -175,7 +175,7 @@ def test_fragments_without_postings_are_counted(tmp_path: Path) -> None:
     assert report.verification is not None
     assert (report.verification.postings, report.verification.problems) == (0, [])
     assert report.postings is not None
-    assert (report.postings.uninverted_fragments, report.postings.uninverted_rows, report.postings.bytes) == (3, 3, 0)
+    assert (report.postings.missing_fragments, report.postings.missing_rows, report.postings.bytes) == (3, 3, 0)
 
 
 @pytest.mark.parametrize(
