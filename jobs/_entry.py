@@ -27,9 +27,9 @@ warnings.filterwarnings("ignore", message="lance is not fork-safe")
 gc.set_threshold(200_000, 20, 100)
 atexit.register(gc.freeze)
 
-from diffretriever.consent import trust_code  # noqa: E402  (found through the path above)
-from diffretriever.full_disk import causes, full_disk  # noqa: E402
-from diffretriever.progress import show_progress  # noqa: E402
+from diffretriever.core.consent import trust_code  # noqa: E402  (found through the path above)
+from diffretriever.core.full_disk import causes, full_disk  # noqa: E402
+from diffretriever.core.progress import show_progress  # noqa: E402
 from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 

@@ -53,7 +53,7 @@ class StoredCodec(Model):
     name: CodecConfig
     """Bits of a dimension."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    """Of the trained codec; see `diffretriever.codecs.product.Codec.digest`."""
+    """Of the trained codec; see `diffretriever.vectors.product.Codec.digest`."""
     width: int
     """Bytes of a vector."""
     keeps_vectors: bool

@@ -1,7 +1,7 @@
 """Where an index, a file or a folder is: a path, or the URI of an object store.
 
 A `file:` URI is the path that it names, and a leading `~` is a home folder. Reading and writing at a place is
-`diffretriever.files`.
+`diffretriever.core.files`.
 """
 
 from __future__ import annotations

@@ -20,14 +20,12 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
-from diffretriever.consent import trusted_sources
+from diffretriever.core.consent import trusted_sources
+from diffretriever.core.files import is_local
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.files import is_local
-from diffretriever.representations import Representations
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ReplicaConfig, ServeConfig
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import to_table
 from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
@@ -37,6 +35,8 @@ from diffretriever.serving.guard import KEY_VARIABLES, Keys
 from diffretriever.serving.opening import open_encoder, open_index, open_preparer, open_service
 from diffretriever.serving.service import Service
 from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 _PAGE = Path(__file__).parent / "static"
 _LOG = logging.getLogger("ray.serve")

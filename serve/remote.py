@@ -11,7 +11,6 @@ import pyarrow as pa
 from ray.serve.handle import DeploymentHandle
 
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ServeConfig
@@ -20,6 +19,7 @@ from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.backend import Found
 from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import SearchSpec, Version
+from diffretriever.vectors.representations import Representations
 
 T = TypeVar("T")
 

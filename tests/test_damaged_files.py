@@ -22,13 +22,12 @@ from pyarrow import parquet
 from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.loader import load_vocabulary
-from diffretriever.codecs.product import Codec, load_codec
 from diffretriever.collections import Run, open_collection, read_run, scan, write_run
 from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.trec import read_qrels
+from diffretriever.core.ledger import Ledger
 from diffretriever.index.collection_places import refuse_other_places
-from diffretriever.ledger import Ledger
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import CollectionPlaces
 from diffretriever.schemas.search import SearchJob
@@ -37,6 +36,7 @@ from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.data.training_set import EXAMPLES_FILE, TrainingSet
+from diffretriever.vectors.product import Codec, load_codec
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 EXAMPLES = examples(6)

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from diffretriever.collections import open_collection
 from diffretriever.collections.pydoc import PYDOC, passages_and_summaries
-from diffretriever.files import whole_file
+from diffretriever.core.files import whole_file
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.training.data.examples import are_in, keys_of, passage_key, text_key
 

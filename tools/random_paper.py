@@ -146,7 +146,7 @@ def write_inputs(folder: Path) -> Inputs:
 
 def _once(folder: Path, write: Callable[[Path], object]) -> Path:
     """Have a folder written unless it is there, whole or not at all; return it."""
-    from diffretriever.files import whole_folder
+    from diffretriever.core.files import whole_folder
 
     if not folder.is_dir():
         with whole_folder(folder) as written:

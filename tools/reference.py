@@ -17,13 +17,13 @@ MODULES = (
     "diffretriever.client",
     "diffretriever.schemas",
     "diffretriever.backbones.base",
-    "diffretriever.codecs.product",
+    "diffretriever.vectors.product",
     "diffretriever.collections.base",
     "diffretriever.encoders.base",
-    "diffretriever.representations",
+    "diffretriever.vectors.representations",
     "diffretriever.evaluation.measures",
     "diffretriever.rerank.likelihood",
-    "diffretriever.scoring",
+    "diffretriever.vectors",
     "diffretriever.search.searcher",
 )
 """What users call, what configs hold, and what a method, backbone or codec of one's own is made of."""

@@ -39,7 +39,7 @@ def main(config: SampleCollection) -> None:
     """Write the folder and say what is in it."""
     from diffretriever.collections import open_collection
     from diffretriever.collections.records import Passage
-    from diffretriever.files import whole_folder
+    from diffretriever.core.files import whole_folder
 
     collection = open_collection(config.collection)
     passages = [record for record in collection.records() if isinstance(record, Passage)]

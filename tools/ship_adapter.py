@@ -35,7 +35,7 @@ class ShipAdapter(JobConfig):
 def main(config: ShipAdapter) -> None:
     """Write the folder."""
     from diffretriever.backbones.adapter_files import CONFIG_FILE
-    from diffretriever.files import whole_folder
+    from diffretriever.core.files import whole_folder
 
     source = config.run / "adapter"
     manifest = TrainingManifest.model_validate_json((source / MANIFEST_FILE).read_text("utf-8"))
@@ -81,7 +81,7 @@ def _halved(source: Path, target: Path) -> dict[str, str]:
 
     from diffretriever.backbones.adapter_files import WEIGHT_FILE
     from diffretriever.backbones.slot_layers import SLOTS_FILE
-    from diffretriever.files import file_digest
+    from diffretriever.core.files import file_digest
 
     digests = {}
     for field, name in (("adapter", WEIGHT_FILE), ("slots", SLOTS_FILE)):

@@ -27,10 +27,10 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.hits import Hits
 from tests.index.compressed_cases import compressed
 from tests.index.life_model import (
     DIRECTIONS,

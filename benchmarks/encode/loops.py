@@ -29,9 +29,9 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit_float16
 from diffretriever.presets import load_retriever
-from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
-from diffretriever.scoring.sparse import impact_matrix
+from diffretriever.vectors.representations import Representations, offsets_of
+from diffretriever.vectors.sparse import impact_matrix
 
 NAIVE_BATCH = 16
 """Texts at a time of the plainest loop."""

@@ -114,7 +114,7 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
 
 def _encoded(texts: int, terms: int, seed: int) -> Any:
     """Draw vectors, and terms of which the first ones are frequent."""
-    from diffretriever.representations import Representations, offsets_of
+    from diffretriever.vectors.representations import Representations, offsets_of
 
     rng = np.random.default_rng(seed)
     vectors_NH = rng.standard_normal((texts * SLOTS, HIDDEN)).astype(np.float32)

@@ -63,10 +63,10 @@ class Arrays(NamedTuple):
 def main(config: BenchArrays) -> None:
     """Read the index, encode the queries, measure the neighbours."""
     from diffretriever.collections import open_collection
-    from diffretriever.files import whole_folder
-    from diffretriever.representations import read_vectors
+    from diffretriever.core.files import whole_folder
     from diffretriever.search import open_searcher
     from diffretriever.search.dense.candidates import sample_queries
+    from diffretriever.vectors.representations import read_vectors
 
     searcher = open_searcher(config.index)
     assert searcher.encoder is not None, "an index with vectors has an encoder"

@@ -20,12 +20,9 @@ from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, CountedWords, Timed
 from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, made_up_texts, name
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.fusion import FUSION_DEPTH, ranked
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
@@ -33,6 +30,9 @@ from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.fusion import FUSION_DEPTH, ranked
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 T = TypeVar("T")
 K = 100

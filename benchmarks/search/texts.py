@@ -28,7 +28,7 @@ def main(config: BenchTexts) -> None:
     from diffretriever.collections import Passage, Query, open_collection
     from diffretriever.collections.beir import write_beir_folder
     from diffretriever.collections.pydoc import passages_and_summaries
-    from diffretriever.files import whole_folder
+    from diffretriever.core.files import whole_folder
     from tools.docstrings import documented_in
 
     passages: list[Passage] = []

@@ -20,10 +20,10 @@ from benchmarks.search.arrays import Arrays
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.representations import Representations
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.vectors.representations import Representations
 
 BLOCK = 25_000
 """Passages drawn at once."""

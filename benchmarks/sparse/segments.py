@@ -185,7 +185,7 @@ def measure(into: Latencies, work: Callable[[], T]) -> T:
 
 def _matrix(made: MadeUpImpacts) -> scipy.sparse.csr_array:
     """Return all passages, one a row."""
-    from diffretriever.scoring.sparse import impact_matrix
+    from diffretriever.vectors.sparse import impact_matrix
 
     return scipy.sparse.vstack([impact_matrix(*batch, made.vocab_size) for batch in made.batches()], format="csr")
 
@@ -201,8 +201,8 @@ def _by_columns(by_term: scipy.sparse.csc_array, ids: np.ndarray, weights: np.nd
 def _by_rows(passages: scipy.sparse.csr_array, ids: np.ndarray, weights: np.ndarray, k: int) -> list[tuple[str, float]]:
     """Return the ranking of the exact search, by products of batches of rows; reading the batches is left out."""
     # Only here: torch comes with it, and would count as memory of a search.
-    from diffretriever.scoring.hits import Passages, TopK
-    from diffretriever.scoring.sparse import impact_matrix, sparse_scores
+    from diffretriever.vectors.hits import Passages, TopK
+    from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
     query = impact_matrix(ids, weights, np.array([0, len(ids)]), passages.shape[1])
     # Names sort as the rows do.

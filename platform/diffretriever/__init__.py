@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from diffretriever.backbones import load_backbone
     from diffretriever.collections import open_collection
-    from diffretriever.consent import trust_code
+    from diffretriever.core.consent import trust_code
     from diffretriever.encoders import load_encoder
     from diffretriever.front.evaluation import compare, evaluate
     from diffretriever.front.index import Index
@@ -44,7 +44,7 @@ _PLACES = {
     "load_retriever": "diffretriever.presets",
     "open_collection": "diffretriever.collections",
     "open_searcher": "diffretriever.search",
-    "trust_code": "diffretriever.consent",
+    "trust_code": "diffretriever.core.consent",
 }
 __all__ = [
     "Budget",

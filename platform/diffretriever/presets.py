@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from diffretriever.files import is_file, read_text
+from diffretriever.core.files import is_file, read_text
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest

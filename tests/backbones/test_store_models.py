@@ -11,7 +11,7 @@ import pytest
 
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.source import resolve_adapter, resolve_source
-from diffretriever.files import file_digest, write_bytes, write_text
+from diffretriever.core.files import file_digest, write_bytes, write_text
 from diffretriever.schemas.places import StorePath
 from diffretriever.testing.adapters import write_random_adapter
 
@@ -49,7 +49,7 @@ def test_an_adapter(model: str, bucket: str, tmp_path: Path) -> None:
 def test_it_is_fetched_once_and_again_when_it_changes(model: str, cache: Path) -> None:
     folder = resolve_source(model)
     assert folder.parent == cache
-    with patch("diffretriever.files.fetch_file", side_effect=AssertionError("it is here")):
+    with patch("diffretriever.core.files.fetch_file", side_effect=AssertionError("it is here")):
         assert resolve_source(f"{model}/") == folder
     write_text(f"{model}/config.json", "{ }")
     newer = resolve_source(model)
@@ -77,7 +77,7 @@ def test_threads_wait_for_one_another(model: str, cache: Path) -> None:
 
 
 def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> None:
-    from diffretriever import files
+    from diffretriever.core import files
 
     fetch = files.fetch_file
 
@@ -86,7 +86,7 @@ def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> No
         if target.suffix == ".safetensors":
             raise ValueError("the store is gone")
 
-    with patch("diffretriever.files.fetch_file", cut), pytest.raises(ValueError, match="the store is gone"):
+    with patch("diffretriever.core.files.fetch_file", cut), pytest.raises(ValueError, match="the store is gone"):
         resolve_source(model)
     assert [path for path in cache.iterdir() if not path.name.endswith(".lock")] == []
 
@@ -95,7 +95,7 @@ def test_a_fetch_that_is_cut_short_leaves_nothing(model: str, cache: Path) -> No
         write_text(f"{model}/config.json", "changed")
 
     with (
-        patch("diffretriever.files.fetch_file", change),
+        patch("diffretriever.core.files.fetch_file", change),
         pytest.raises(ValueError, match="changed while it was fetched"),
     ):
         resolve_source(model)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pyarrow import fs
 
-from diffretriever.files import filesystem_of
+from diffretriever.core.files import filesystem_of
 from diffretriever.index.table import PassageIndex
 from tests.cluster.nodes import Job, Node, Nodes
 from tests.cluster.s3 import S3

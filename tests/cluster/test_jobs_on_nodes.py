@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import yaml
 
-from diffretriever.files import write_text
+from diffretriever.core.files import write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
 from diffretriever.search import open_searcher

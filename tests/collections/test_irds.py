@@ -13,7 +13,7 @@ import pytest
 
 from diffretriever.collections import Passage, Query, open_collection
 from diffretriever.collections.irds import is_converted
-from diffretriever.files import cache_dir
+from diffretriever.core.files import cache_dir
 
 Titled = namedtuple("Titled", "doc_id text title")
 Question = namedtuple("Question", "query_id text")

@@ -18,7 +18,7 @@ from diffretriever.collections import (
     set_aside,
 )
 from diffretriever.collections.quarantine import own_file
-from diffretriever.files import files_in, read_text, remove, write_bytes, write_text
+from diffretriever.core.files import files_in, read_text, remove, write_bytes, write_text
 from diffretriever.schemas.places import StorePath
 from tests.collections.test_quarantine import beir_folder
 
@@ -77,7 +77,7 @@ def test_a_corpus_is_a_stream(bucket: str) -> None:
     lines = "".join(json.dumps({"_id": str(number), "text": "x" * 100}) + "\n" for number in range(10_000))
     write_text(f"{bucket}/corpus.jsonl", lines)
     collection = open_collection(f"{bucket}/corpus.jsonl")
-    with patch("diffretriever.files._READ_BYTES", 1 << 16):
+    with patch("diffretriever.core.files._READ_BYTES", 1 << 16):
         records = collection.records()
         assert next(records).id == "0"  # type: ignore[union-attr]
         # What is not read is not fetched.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import BadInputError, BadRecord, Collection, Passage, open_collection, scan
-from diffretriever.files import write_text
+from diffretriever.core.files import write_text
 
 FILES = {
     "b.md": "---\ntitle: Roses, pruned\ntags: [garden]\n---\n\n# Other\n\nIn winter.\r\n",

@@ -16,8 +16,8 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.presets import load_retriever
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, Bm25Retriever, NeuralRetriever
+from diffretriever.vectors.representations import Representations
 from tests.encoders.example_package import METHOD
 
 _PREFIXES = {"append_eos": True, "query_prefix": "query: ", "passage_prefix": "passage: "}

@@ -8,9 +8,9 @@ import pytest
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, FolderOf, Make, assert_close, assert_identical, encoded, sequences
 
 BUDGETS = [1, 4, 2, 7, 1, 3, 5, 2]

@@ -12,7 +12,7 @@ import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.representations import Representations
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import (
     PACKED,
     TEXTS,

@@ -12,8 +12,8 @@ from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
 from diffretriever.index.manifest import check_same, manifest_of
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, WORDS, FolderOf, Make
 
 

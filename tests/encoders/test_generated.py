@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from diffretriever.encoders.generated import GeneratedEncoder
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import ContentWordsConfig
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, Make, assert_close, impacts
 
 N = 6

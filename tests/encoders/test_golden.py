@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from diffretriever.encoders import load_encoder
-from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, NeuralRetriever, PooledRetriever
 from diffretriever.testing.checkpoints import write_random_checkpoint
+from diffretriever.vectors.representations import Representations
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ("masked-dream-q2p3", "pooled-llada", "masked-bert-q1p2")

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.collections import Passage
-from diffretriever.consent import VARIABLE, check_trusted, trust_code, trusted_sources
+from diffretriever.core.consent import VARIABLE, check_trusted, trust_code, trusted_sources
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex

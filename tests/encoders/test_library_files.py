@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
-from diffretriever.consent import VARIABLE
+from diffretriever.core.consent import VARIABLE
+from diffretriever.core.files import write_bytes
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
-from diffretriever.files import write_bytes
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, Make, impacts
 
 BUDGETS = [8, 4, 2, 7, 1, 3, 5, 16]

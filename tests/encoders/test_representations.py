@@ -11,8 +11,8 @@ import pytest
 from diffretriever.encoders import preparer as prepared
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PREPARED_SCHEMA, PreparedText
-from diffretriever.representations import Representations, read_impacts, read_vectors
 from diffretriever.schemas.index import representation_fields
+from diffretriever.vectors.representations import Representations, read_impacts, read_vectors
 from tests.encoders.encoder_cases import TEXTS, assert_identical, encoded
 
 N = len(TEXTS)

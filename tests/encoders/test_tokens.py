@@ -15,8 +15,8 @@ import torch
 from diffretriever.encoders.pooled import PooledEncoder
 from diffretriever.encoders.readout import unit
 from diffretriever.encoders.tokens import TokensEncoder, clustered
-from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.retriever import TextConfig
+from diffretriever.vectors.representations import Representations, not_finite
 from tests.encoders.encoder_cases import TEXTS, Make
 
 LONG = TEXTS[-1]

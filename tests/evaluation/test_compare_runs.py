@@ -11,10 +11,10 @@ from scipy.stats import ttest_rel
 
 import diffretriever as dr
 from diffretriever.collections import Run, write_qrels, write_run
+from diffretriever.core.files import write_text
 from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult, warnings_of
-from diffretriever.files import write_text
 from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
 from tests.evaluation.tex import faults
 

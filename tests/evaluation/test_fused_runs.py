@@ -12,8 +12,8 @@ from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
-from diffretriever.scoring.fusion import ranked
-from diffretriever.scoring.hits import Hits
+from diffretriever.vectors.fusion import ranked
+from diffretriever.vectors.hits import Hits
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(8)}
 # By words the passage is first for the first half, by vectors for the other one: together they find all.

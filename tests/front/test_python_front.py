@@ -10,8 +10,8 @@ import pytest
 import diffretriever as dr
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.representations import Representations
 from diffretriever.schemas.encode import EncodeJob
+from diffretriever.vectors.representations import Representations
 from tests.pipelines.corpora import line, write_corpus
 
 NOTES = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]

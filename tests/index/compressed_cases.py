@@ -6,22 +6,22 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from diffretriever.codecs.product import Codec
 from diffretriever.collections import Passage
 from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
 from diffretriever.index.writer import Committer, write_block
-from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
 from diffretriever.schemas.index import IndexManifest, passage_schema
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.product import Codec
+from diffretriever.vectors.representations import Representations, read_vectors
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from diffretriever.collections import Passage
 from diffretriever.index.derived import LISTING, Listing, read_header, write_header
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.representations import Representations
+from diffretriever.vectors.representations import Representations
 from tests.index.compressed_cases import manifest, representations
 
 NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest, passage_schema
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.scoring.hits import Hit
+from diffretriever.vectors.hits import Hit
+from diffretriever.vectors.representations import Representations
 
 # Codecs want a multiple of 8.
 HIDDEN, MOST_VECTORS, VOCAB = 8, 3, 50

@@ -23,7 +23,6 @@ from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
@@ -31,6 +30,7 @@ from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.hits import Hits
 from tests.index.compressed_cases import CPU, QUERIES, compressed, fill
 from tests.search.conftest import PASSAGES
 from tests.search.conftest import QUERIES as TEXTS

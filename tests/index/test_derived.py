@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.files import files_in, read_bytes, remove, write_bytes
+from diffretriever.core.files import files_in, read_bytes, remove, write_bytes
 from diffretriever.index.derived import (
     LISTING,
     DamagedError,

@@ -17,9 +17,9 @@ from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
-from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+from diffretriever.vectors.representations import Representations
 
 HIDDEN = 4
 

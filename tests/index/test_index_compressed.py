@@ -9,12 +9,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from diffretriever.codecs.product import load_codec
 from diffretriever.index.history import history
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate
@@ -23,6 +21,8 @@ from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
+from diffretriever.vectors.product import load_codec
+from diffretriever.vectors.representations import read_vectors
 from tests.index.compressed_cases import (
     CPU,
     MOST_VECTORS,

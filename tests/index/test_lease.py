@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diffretriever.files import files_in, read_text, write_text
+from diffretriever.core.files import files_in, read_text, write_text
 from diffretriever.index import lease
 from diffretriever.index.writer import WriterLock
 

@@ -15,7 +15,7 @@ from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
-from diffretriever.representations import not_finite, rows_not_finite
+from diffretriever.vectors.representations import not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
 

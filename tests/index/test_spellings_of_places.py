@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.files import is_local
+from diffretriever.core.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob

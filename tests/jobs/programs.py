@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
-from diffretriever import progress
+from diffretriever.core import progress
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

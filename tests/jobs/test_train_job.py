@@ -15,8 +15,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from diffretriever.core.files import is_file, put_folder, read_text
 from diffretriever.encoders import load_encoder
-from diffretriever.files import is_file, put_folder, read_text
 from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever

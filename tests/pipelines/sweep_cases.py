@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from diffretriever.representations import Representations
 from diffretriever.schemas.sweep import SweepJob, SweepMode
-from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.vectors.hits import Hit, Hits
+from diffretriever.vectors.representations import Representations
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.collections import read_run
+from diffretriever.core.ledger import Ledger
 from diffretriever.index.table import PassageIndex
-from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob

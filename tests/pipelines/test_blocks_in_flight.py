@@ -21,8 +21,8 @@ from diffretriever.index.writer import BlockWriter, Committer, beside, text_tabl
 from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.ray_executor import actor_options, blocks_of, dataset_of
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.vectors.representations import Representations
 from tests.index.compressed_cases import HIDDEN, fill, representations
 
 SECONDS = 60

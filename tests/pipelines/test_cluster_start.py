@@ -14,7 +14,7 @@ import ray
 from ray._private.authentication.authentication_token_setup import _warn_token_auth_disabled, _warn_token_auth_enabled
 from ray.data._internal.execution.operators import actor_pool_map_operator
 
-from diffretriever.consent import VARIABLE, trust_code
+from diffretriever.core.consent import VARIABLE, trust_code
 from diffretriever.pipelines.cluster import connect, worker_variables
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Passage, open_collection, read_qrels, read_run
+from diffretriever.core.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.files import exists, files_in, read_bytes, read_text, write_bytes, write_text
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block

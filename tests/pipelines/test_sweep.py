@@ -20,9 +20,9 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint
-from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.batch import kept_hits
+from diffretriever.vectors.hits import Hits
 from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 from tests.places import local
 

@@ -14,10 +14,10 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines import sweep
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.sweep import sweep_budgets
-from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.sweep import SweepJob
+from diffretriever.vectors.representations import Representations
 from tests.pipelines.sweep_cases import make_job
 from tests.places import local
 

@@ -13,13 +13,10 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import SearchResponse
-from diffretriever.scoring.hits import Hits
-from diffretriever.scoring.maxsim import maxsim
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import open_dense
@@ -32,6 +29,9 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.maxsim import maxsim
+from diffretriever.vectors.representations import read_vectors
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.search.dense_cases import CPU, prepare

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import Beside, CandidateSettings
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import write_settings
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 CPU = torch.device("cpu")
 BUDGET = 30

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
-from diffretriever.scoring.hits import Hit
+from diffretriever.vectors.hits import Hit
+from diffretriever.vectors.representations import Representations
 
 Bag: TypeAlias = dict[int, float]
 Model: TypeAlias = dict[str, Bag]

@@ -18,9 +18,9 @@ from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.scoring.hits import Hit
 from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, analyse, bm25_folder
+from diffretriever.vectors.hits import Hit
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
 
 

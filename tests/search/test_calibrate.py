@@ -11,7 +11,6 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import (
@@ -26,6 +25,7 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.representations import Representations
 from tests.search.conftest import fill
 from tests.search.dense_cases import opened, prepare, stream_of, streamed
 

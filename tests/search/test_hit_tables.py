@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from diffretriever.scoring.hits import Hits, Passages, top_k
 from diffretriever.search.batch import kept_hits, merge, searched_depth, to_hits, to_table
+from diffretriever.vectors.hits import Hits, Passages, top_k
 
 IDS = ["b", "a", "é", "Z", "10", "9", "𝄞", "\uff5e", "c d", "", "ab"]
 

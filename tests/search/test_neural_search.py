@@ -9,9 +9,9 @@ from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.fusion import ranked
 from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
+from diffretriever.vectors.fusion import ranked
 from tests.search.conftest import QUERIES
 
 

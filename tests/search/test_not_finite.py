@@ -8,7 +8,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from diffretriever.codecs.product import codec_from_bytes
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
@@ -20,6 +19,7 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse import open_sparse
 from diffretriever.search.sparse.postings import build_postings
+from diffretriever.vectors.product import codec_from_bytes
 from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import opened

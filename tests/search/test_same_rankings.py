@@ -24,15 +24,12 @@ from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.representations import Representations
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
-from diffretriever.scoring.fusion import ranked
-from diffretriever.scoring.hits import Hit, Hits
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
@@ -43,6 +40,9 @@ from diffretriever.serving.backend import Found, find_together
 from diffretriever.serving.load import ALL
 from diffretriever.serving.searches import Search, with_bm25
 from diffretriever.serving.snapshots import Snapshots, View
+from diffretriever.vectors.fusion import ranked
+from diffretriever.vectors.hits import Hit, Hits
+from diffretriever.vectors.representations import Representations
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.hits import Passages, TopK
-from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import DTYPES, Found, Impacts, PostingsSegment, search
+from diffretriever.vectors.hits import Passages, TopK
+from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
 Text: TypeAlias = dict[int, float]
 VOCAB = 12

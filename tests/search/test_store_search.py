@@ -15,16 +15,16 @@ from diffretriever.index.derived import folders_in
 from diffretriever.index.parts import shard_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits
 from diffretriever.search import open_searcher
 from diffretriever.search.accelerate import accelerate, missing_files
 from diffretriever.search.dense import open_dense
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
 from diffretriever.serving.snapshots import Snapshots, Version
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 from tests.cluster.s3 import BUCKET, S3
 from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
 from tests.index.compressed_cases import assert_sound, compressed

@@ -10,12 +10,12 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.representations import Representations
 from diffretriever.schemas.serve import SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.search.explain import explain_each
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
+from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import PARTS
 from tests.serving.serving_cases import QUERIES, local_service, random_encoder, small_index
 

@@ -14,7 +14,6 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import SearchRequest
 from diffretriever.schemas.serve_config import LoadBudget
-from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.api import make_api
@@ -22,6 +21,7 @@ from diffretriever.serving.guard import Keys
 from diffretriever.serving.load import CALM_S, Caps, Load, ladder
 from diffretriever.serving.searches import Search
 from diffretriever.serving.service import Service
+from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
 from tests.search.dense_cases import BUDGET, opened, prepare
 from tests.serving.serving_cases import QUERIES, local_service
 

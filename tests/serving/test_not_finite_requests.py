@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
+from diffretriever.vectors.representations import Representations
 from tests.serving.serving_cases import local_service
 
 BAD, GOOD, BAD_TOKENS = "slab slab slab slab", "heat", 16

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.representations import Representations
 from diffretriever.studies.planning import SAMPLE, count, make_plan, measure, page
 from diffretriever.studies.planning_config import PlanJob
+from diffretriever.vectors.representations import Representations
 
 
 def job(**values: object) -> PlanJob:

@@ -13,12 +13,12 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from diffretriever.schemas.serve import ReadWord
 from diffretriever.studies import topics
 from diffretriever.studies.topics import check_readable, describe
 from diffretriever.studies.topics_config import DescribeJob, Example
+from diffretriever.vectors.representations import read_vectors
 
 
 def job(index: PassageIndex, **fields: Any) -> DescribeJob:

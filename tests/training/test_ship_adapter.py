@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffretriever.backbones.source import EMBEDDED_ADAPTERS
-from diffretriever.files import file_digest
+from diffretriever.core.files import file_digest
 from diffretriever.schemas.training import TrainingManifest
 
 SLOTS = {"slot_layers": 4}

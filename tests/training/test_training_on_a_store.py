@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from diffretriever.files import files_in, open_input, read_bytes, read_text, remove, write_bytes
+from diffretriever.core.files import files_in, open_input, read_bytes, read_text, remove, write_bytes
 from diffretriever.pipelines.training_data import finished, open_inputs
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob

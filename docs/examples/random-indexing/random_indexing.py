@@ -17,8 +17,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from diffretriever.backbones import load_vocabulary
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneConfig, InstalledRetriever, Side
+from diffretriever.vectors.representations import Representations
 
 
 class RandomIndexing(InstalledRetriever):

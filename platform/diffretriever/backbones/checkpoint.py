@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
-from diffretriever.files import understood
+from diffretriever.core.files import understood
 
 WHOLE_FILE = 64 * 2**20
 CHUNK = 2**20

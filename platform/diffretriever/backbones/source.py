@@ -15,7 +15,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from diffretriever.files import fetched_folder, is_folder, is_local
+from diffretriever.core.files import fetched_folder, is_folder, is_local
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneConfig
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
-from diffretriever.files import understood
+from diffretriever.core.files import understood
 
 # Texts are cut to this before they are tokenised: a passage of a megabyte costs no more than a long one.
 _CHARACTERS_PER_TOKEN = 64

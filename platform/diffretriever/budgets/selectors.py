@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from diffretriever.budgets.features import check_names
-from diffretriever.files import is_file, read_model
-from diffretriever.progress import track
+from diffretriever.core.files import is_file, read_model
+from diffretriever.core.progress import track
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.selector import LearnedSelectorArtefact
 

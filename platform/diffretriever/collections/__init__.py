@@ -18,7 +18,7 @@ from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.texts import READERS as TEXTS
 from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder
 from diffretriever.collections.trec import read_qrels, write_qrels
-from diffretriever.files import is_file, is_folder, is_local
+from diffretriever.core.files import is_file, is_folder, is_local
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import StorePath, plain_place
 

@@ -28,7 +28,7 @@ from diffretriever.collections.records import (
     query_from_tsv,
 )
 from diffretriever.collections.trec import read_qrels
-from diffretriever.files import file_size, files_in
+from diffretriever.core.files import file_size, files_in
 from diffretriever.schemas.places import StorePath
 
 _PART_BYTES = 64 << 20

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.beir import CORPUS, open_beir_folder, remove_abandoned, write_beir_folder
 from diffretriever.collections.records import Passage, Qrels, Query
-from diffretriever.files import cache_dir, file_digest, locked, whole_folder
-from diffretriever.progress import track
+from diffretriever.core.files import cache_dir, file_digest, locked, whole_folder
+from diffretriever.core.progress import track
 from diffretriever.schemas.base import suggest
 
 PREFIX = "irds:"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diffretriever.collections.base import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
-from diffretriever.files import is_file
+from diffretriever.core.files import is_file
 from diffretriever.schemas.places import StorePath
 
 CORPUS = "collection.tsv"

@@ -22,7 +22,7 @@ from typing import Any
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.beir import CORPUS, open_beir_folder, write_beir_folder
 from diffretriever.collections.records import Passage, Query, RefusedError, checked_passage
-from diffretriever.files import cache_dir, whole_folder
+from diffretriever.core.files import cache_dir, whole_folder
 
 PYDOC = "pydoc"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from diffretriever.collections.base import Collection
 from diffretriever.collections.records import BadRecord
-from diffretriever.files import exists, is_file, locked, open_input, whole_file
+from diffretriever.core.files import exists, is_file, locked, open_input, whole_file
 from diffretriever.schemas.places import StorePath
 
 _FIELDS = {"file", "line", "reason", "raw"}

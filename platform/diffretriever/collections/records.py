@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
-from diffretriever.files import file_state, is_file, open_input
+from diffretriever.core.files import file_state, is_file, open_input
 from diffretriever.schemas.metadata import NOT_METADATA, Scalar
 from diffretriever.schemas.places import StorePath
 

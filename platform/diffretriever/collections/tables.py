@@ -22,7 +22,7 @@ from diffretriever.collections.records import (
     TextFile,
     Untyped,
 )
-from diffretriever.files import open_input, understood
+from diffretriever.core.files import open_input, understood
 from diffretriever.schemas.places import StorePath
 
 Row = Mapping[str, Any] | RefusedError

@@ -30,7 +30,7 @@ from diffretriever.collections.records import (
     decode,
     further_of,
 )
-from diffretriever.files import file_state, files_in, filesystem_of, is_file, open_input
+from diffretriever.core.files import file_state, files_in, filesystem_of, is_file, open_input
 from diffretriever.schemas.places import StorePath
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from diffretriever.collections.records import (
     check_id,
     decode,
 )
-from diffretriever.files import whole_file
+from diffretriever.core.files import whole_file
 from diffretriever.schemas.places import StorePath
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,9}")

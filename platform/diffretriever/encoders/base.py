@@ -19,12 +19,12 @@ import torch
 
 from diffretriever.backbones.cpu_tuning import is_small_pass
 from diffretriever.backbones.device import DeviceQueue, Launched
+from diffretriever.core.progress import Progress
 from diffretriever.encoders.batching import packed_batches, token_budget_batches, tokens_per_batch
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.progress import Progress
-from diffretriever.representations import Representations, refuse_queries
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
+from diffretriever.vectors.representations import Representations, refuse_queries
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary

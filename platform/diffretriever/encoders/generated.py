@@ -24,8 +24,8 @@ from diffretriever.backbones.logits import chosen_logits
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import SlotReadout, TextStates, content_ids, read_slots, represent_slots
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import GeneratedRetriever, Side
+from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Backbone, Vocabulary

@@ -19,13 +19,13 @@ from transformers import AutoModel
 from diffretriever.backbones import Vocabulary
 from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
 from diffretriever.backbones.inputs import pad_right
+from diffretriever.core.files import understood
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.encoders.readout import unit_float16
-from diffretriever.files import understood
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import LibraryRetriever, Side
+from diffretriever.vectors.representations import Representations
 
 _TASKS: dict[Side, str] = {"query": "query", "passage": "document"}
 """The library's names of the two sides."""

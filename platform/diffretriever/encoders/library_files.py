@@ -2,7 +2,7 @@
 
 A model is in a local folder, on an object store, on the hub, or the embedded one. Weights are read from safetensors
 only. Python code of a model's repository runs only where the config asks for it and this command names the model; see
-`diffretriever.consent`.
+`diffretriever.core.consent`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
-from diffretriever.consent import VARIABLE, check_trusted
-from diffretriever.files import fetched_folder, is_local, understood
+from diffretriever.core.consent import VARIABLE, check_trusted
+from diffretriever.core.files import fetched_folder, is_local, understood
 from diffretriever.schemas.places import StorePath, plain_place
 from diffretriever.schemas.retriever import LibraryRetriever
 

@@ -29,8 +29,8 @@ from diffretriever.encoders.readout import (
     read_slots,
     represent_slots,
 )
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, Side
+from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

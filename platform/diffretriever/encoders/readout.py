@@ -16,8 +16,8 @@ import torch
 from diffretriever.backbones.device import moved, to_host
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.representations import Representations, offsets_of
 from diffretriever.schemas.retriever import PromptedRetriever
+from diffretriever.vectors.representations import Representations, offsets_of
 
 if TYPE_CHECKING:
     from diffretriever.backbones.slot_layers import SlotLayers

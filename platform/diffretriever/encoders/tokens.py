@@ -24,8 +24,8 @@ from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PrefixedPreparer, PreparedText
 from diffretriever.encoders.readout import TextStates, stored_vectors, unit, unit_float16
-from diffretriever.representations import Representations
 from diffretriever.schemas.retriever import Side, TokensRetriever
+from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary

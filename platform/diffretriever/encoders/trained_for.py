@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones.checkpoint import read_json
+from diffretriever.core.files import understood
 from diffretriever.encoders.preparer import Preparer, PromptedPreparer
-from diffretriever.files import understood
 from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, has_slots
 from diffretriever.schemas.training import MANIFEST_FILE
 

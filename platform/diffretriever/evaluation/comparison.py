@@ -20,6 +20,7 @@ import pandas as pd
 from pyarrow import parquet
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection, read_qrels
+from diffretriever.core.files import whole_file, write_bytes, write_text
 from diffretriever.evaluation.conditions import coverage_told, coverage_warnings, settled_by_runs
 from diffretriever.evaluation.evaluate import search_collection
 from diffretriever.evaluation.figures import BASE, BLUE, INK, RED, panel_figure, png, quiet
@@ -42,7 +43,6 @@ from diffretriever.evaluation.report import (
     summary_of,
 )
 from diffretriever.evaluation.statistics import ALPHA, holm, randomisation_p_each, t_test_p
-from diffretriever.files import whole_file, write_bytes, write_text
 from diffretriever.schemas.evaluate import TESTS, CompareJob, ComparisonReport, Coverage, EvaluateJob, Overlap, Test
 from diffretriever.schemas.fusion import named_runs
 from diffretriever.schemas.places import StorePath

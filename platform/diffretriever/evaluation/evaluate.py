@@ -10,6 +10,8 @@ from statistics import mean
 from typing import Any
 
 from diffretriever.collections import Collection, Qrels, Query, Run, open_collection, read_qrels, write_run
+from diffretriever.core.files import write_text
+from diffretriever.core.progress import track
 from diffretriever.evaluation.conditions import coverage_of, coverage_warnings, settled_by_index, settled_by_runs
 from diffretriever.evaluation.fused import FinishedRuns, check_disjoint, read_runs, shares
 from diffretriever.evaluation.measures import (
@@ -22,9 +24,7 @@ from diffretriever.evaluation.measures import (
     warnings_of,
 )
 from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
-from diffretriever.files import write_text
 from diffretriever.presets import in_tag, system_name
-from diffretriever.progress import track
 from diffretriever.schemas.evaluate import Coverage, EvaluateJob
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode

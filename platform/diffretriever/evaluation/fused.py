@@ -14,12 +14,12 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections import Qrels, Run, read_run
+from diffretriever.core.progress import track
 from diffretriever.evaluation.measures import deepest_rank, evaluate, parse_measures
-from diffretriever.progress import track
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.places import StorePath
-from diffretriever.scoring.fusion import FUSION_DEPTH, fused
-from diffretriever.scoring.hits import Hits
+from diffretriever.vectors.fusion import FUSION_DEPTH, fused
+from diffretriever.vectors.hits import Hits
 
 _STEPS = 10
 """Of a weight, from 0 to 1, where weights are tuned."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from diffretriever.collections import Qrels, open_collection, read_run
 from diffretriever.collections.base import own_measure
+from diffretriever.core.files import is_file, write_text
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
-from diffretriever.files import is_file, write_text
 from diffretriever.presets import RETRIEVERS
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath

@@ -11,11 +11,11 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from pyarrow import parquet
 
+from diffretriever.core.files import whole_file, write_bytes, write_text
 from diffretriever.evaluation.figures import BASE, BLUE, GREEN, GRID, INK, MUTED, ORANGE, RED, panel_figure, png
 from diffretriever.evaluation.formats.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
-from diffretriever.files import whole_file, write_bytes, write_text
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.schemas.places import StorePath
 

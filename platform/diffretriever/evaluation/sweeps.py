@@ -26,15 +26,15 @@ from diffretriever.budgets.features import (
     features_of,
 )
 from diffretriever.collections import Qrels, Query, open_collection
+from diffretriever.core.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
 from diffretriever.evaluation.formats.tables import listed
-from diffretriever.files import files_in, is_file, read_bytes, read_model, read_text, understood, whole_file
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepJob, SweepManifest, SweepMode
 from diffretriever.search.selecting import document_frequencies
+from diffretriever.vectors.representations import Representations
 
 MANIFEST_FILE = "sweep.json"
 OUTCOMES_FILE = "per_query.parquet"

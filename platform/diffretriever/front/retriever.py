@@ -14,7 +14,7 @@ from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
-    from diffretriever.representations import Representations
+    from diffretriever.vectors.representations import Representations
 
 _BUDGET: TypeAdapter[Any] = TypeAdapter(BudgetChoice | None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffretriever.collections import Collection
-from diffretriever.files import read_model, write_text
+from diffretriever.core.files import read_model, write_text
 from diffretriever.schemas.index import CollectionPlaces
 
 _FILE = "collections.json"

@@ -15,7 +15,7 @@ from typing import Any
 
 from lance.commit import CommitConflictError
 
-from diffretriever.files import is_local, sync_path
+from diffretriever.core.files import is_local, sync_path
 
 _HINT = "latest_version_hint.json"
 """File in `_versions` with the number of the newest version."""

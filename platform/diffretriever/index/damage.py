@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.files import file_digest, file_state, files_in, is_local, remove, write_bytes
-from diffretriever.representations import offsets_of, rows_not_finite
+from diffretriever.core.files import file_digest, file_state, files_in, is_local, remove, write_bytes
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import ROW_CHECKSUM
+from diffretriever.vectors.representations import offsets_of, rows_not_finite
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter, field_validator
 
-from diffretriever.files import (
+from diffretriever.core.files import (
     exists,
     fetch_file,
     file_digest,
@@ -44,7 +44,7 @@ from diffretriever.files import (
     whole_folder,
     write_bytes,
 )
-from diffretriever.full_disk import full_disk
+from diffretriever.core.full_disk import full_disk
 from diffretriever.index.local_cache import LocalFolder, shared_cache
 from diffretriever.schemas.base import Model
 

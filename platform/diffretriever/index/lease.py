@@ -19,7 +19,7 @@ import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from diffretriever.files import files_in, read_bytes, remove, write_text
+from diffretriever.core.files import files_in, read_bytes, remove, write_text
 from diffretriever.schemas.places import StorePath
 
 _FOLDER = ".writer.lease"

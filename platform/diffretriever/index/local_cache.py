@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from diffretriever.files import cache_dir, locked, whole_folder
+from diffretriever.core.files import cache_dir, locked, whole_folder
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
 """Environment variable: gigabytes that fetched files may take on a machine."""

@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.representations import offsets_of
-from diffretriever.scoring.hits import NO_NUMBER, Hits, Passages
+from diffretriever.vectors.hits import NO_NUMBER, Hits, Passages
+from diffretriever.vectors.representations import offsets_of
 
 _MOST_ROWS = 2**31 - 1
 

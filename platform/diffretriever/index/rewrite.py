@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
-from diffretriever.files import filesystem_of
+from diffretriever.core.files import filesystem_of
 from diffretriever.index.commits import changed_by_another, commit_to, data_files
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.writer import stored_rows
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.vectors.representations import read_vectors
 
 SAMPLE_SIZE = 1 << 17
 """Default number of vectors that a codec is trained on."""

@@ -42,9 +42,9 @@ from diffretriever.index.damage import (
 from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import with_vectors
-from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.index import IndexContents, IndexManifest, representation_fields
 from diffretriever.schemas.places import plain_place
+from diffretriever.vectors.representations import Representations, read_vectors
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.index import IndexManifest, codes_field, representation_fields
+from diffretriever.vectors.representations import read_vectors
 
 if TYPE_CHECKING:
-    from diffretriever.codecs.product import Codec
+    from diffretriever.vectors.product import Codec
 
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
@@ -87,7 +87,7 @@ def _load(place: str, digest: str) -> Codec:
 
 def read_codec(place: str, digest: str) -> Codec:
     """Read the codec of a digest; raises ValueError if the file is missing or of another codec."""
-    from diffretriever.codecs.product import load_codec
+    from diffretriever.vectors.product import load_codec
 
     try:
         codec = load_codec(place)

@@ -24,7 +24,7 @@ from diffretriever.presets import in_tag, system_name
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.mode import Mode, lists_of, parse_mode, unweighted
 from diffretriever.schemas.retriever import is_neural
-from diffretriever.scoring.hits import Hits
+from diffretriever.vectors.hits import Hits
 
 if TYPE_CHECKING:
     from mteb.models.model_meta import ModelMeta

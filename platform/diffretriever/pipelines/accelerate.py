@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from diffretriever.files import is_local
+from diffretriever.core.files import is_local
+from diffretriever.core.progress import Progress
 from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import Progress
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.settings import RayConfig

@@ -17,26 +17,26 @@ from pathlib import Path
 import pyarrow as pa
 
 from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
+from diffretriever.core.files import json_digest, write_text
+from diffretriever.core.ledger import Ledger
+from diffretriever.core.progress import Progress, track
 from diffretriever.evaluation.conditions import settled_by_index
-from diffretriever.files import json_digest, write_text
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
-from diffretriever.ledger import Ledger
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, Stage, pack, query_block, unpack
 from diffretriever.pipelines.executor import Executor, executor_for, few_queries
 from diffretriever.presets import system_name, with_places
-from diffretriever.progress import Progress, track
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
 from diffretriever.schemas.search import BatchSearchJob, BatchSearchSummary
-from diffretriever.scoring.fusion import encoded_lists_for, lists_for, ranked
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.searcher import check_modes
+from diffretriever.vectors.fusion import encoded_lists_for, lists_for, ranked
+from diffretriever.vectors.representations import Representations
 
 _LOG = logging.getLogger(__name__)
 

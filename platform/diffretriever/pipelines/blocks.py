@@ -31,13 +31,13 @@ from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.index.writer import BlockWriter, beside, text_table
 from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder
-from diffretriever.representations import not_finite
 from diffretriever.schemas.retriever import RetrieverConfig
+from diffretriever.vectors.representations import not_finite
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder, Submitted
     from diffretriever.encoders.preparer import PreparedText
-    from diffretriever.representations import Representations
+    from diffretriever.vectors.representations import Representations
 
 Receipt: TypeAlias = dict[str, Any]
 """A row of `RECEIPT_SCHEMA`."""

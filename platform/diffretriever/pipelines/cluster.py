@@ -21,7 +21,7 @@ import ray
 from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
-from diffretriever.consent import VARIABLE, trusted_sources
+from diffretriever.core.consent import VARIABLE, trusted_sources
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RayAddress, RayConfig

@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import timedelta
 from itertools import islice
 
+from diffretriever.core.progress import Progress
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.table import PassageIndex, table_uri
-from diffretriever.progress import Progress
 from diffretriever.schemas.settings import RayAddress
 
 # What a killed driver loses beside the tasks that run.

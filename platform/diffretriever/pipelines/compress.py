@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from diffretriever.codecs.product import Codec, codec_from_bytes
+from diffretriever.core.ledger import Ledger
+from diffretriever.core.progress import Progress
 from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
-from diffretriever.ledger import Ledger
 from diffretriever.pipelines.tasks import call_each
-from diffretriever.progress import Progress
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.vectors.product import Codec, codec_from_bytes
 
 _CODEC_FILE = "codec.safetensors"
 _SAMPLE = 131072

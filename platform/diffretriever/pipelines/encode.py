@@ -21,7 +21,7 @@ from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.collections.keys import PassageSelection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.quarantine import own_file, refuse_other_files
-from diffretriever.files import is_local
+from diffretriever.core.files import is_local
 from diffretriever.pipelines.blocks import MAX_ROWS, PassageBlocks, rows_per_block
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages

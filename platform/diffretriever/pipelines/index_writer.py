@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from diffretriever.collections import Collection
 from diffretriever.collections.keys import KeySet, PassageSelection
 from diffretriever.collections.metadata import WithMetadata
-from diffretriever.files import write_text
+from diffretriever.core.files import write_text
+from diffretriever.core.progress import Progress
 from diffretriever.index.collection_places import note_place, refuse_other_places
 from diffretriever.index.damage import named
 from diffretriever.index.manifest import check_same
@@ -20,7 +21,6 @@ from diffretriever.pipelines.accelerate import accelerate_index
 from diffretriever.pipelines.blocks import DeviceUse, Receipt
 from diffretriever.pipelines.compact import compact_index
 from diffretriever.pipelines.encoder_start import as_begun
-from diffretriever.progress import Progress
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob

@@ -21,24 +21,24 @@ import numpy as np
 
 from diffretriever.collections import BadRecord, read_run
 from diffretriever.collections.records import Passage
-from diffretriever.files import exists, json_digest, read_model, remove, whole_file, write_text
+from diffretriever.core.files import exists, json_digest, read_model, remove, whole_file, write_text
+from diffretriever.core.ledger import Ledger
+from diffretriever.core.progress import Progress
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
-from diffretriever.ledger import Ledger
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK
 from diffretriever.pipelines.executor import LocalExecutor, executor_for, few_queries
 from diffretriever.pipelines.training_data import quarantine
-from diffretriever.progress import Progress
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
-from diffretriever.scoring.hits import Hit
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.searcher import check_modes
 from diffretriever.training.data.examples import Checked, Example, passage_key, text_key
 from diffretriever.training.data.sources import ExampleSource, open_source
+from diffretriever.vectors.hits import Hit
 
 _DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share", "search_budget"}
 """Settings that results depend on."""

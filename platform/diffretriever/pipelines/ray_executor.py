@@ -16,7 +16,7 @@ from ray.data.block import BlockMetadata
 
 from diffretriever.collections import Collection
 from diffretriever.collections.scanning import PartScan, scan_part
-from diffretriever.files import is_local
+from diffretriever.core.files import is_local
 from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
 from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.pipelines.blocks import PassageBlocks, Stage, pack, unpack

@@ -23,6 +23,9 @@ import yaml
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
+from diffretriever.core.files import is_file, json_digest, read_text, remove, understood, write_text
+from diffretriever.core.ledger import Ledger, refuse_another
+from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
 from diffretriever.evaluation.conditions import settled_by_passages
 from diffretriever.evaluation.sweeps import (
@@ -34,17 +37,13 @@ from diffretriever.evaluation.sweeps import (
     read_manifest,
     write_queries,
 )
-from diffretriever.files import is_file, json_digest, read_text, remove, understood, write_text
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
-from diffretriever.ledger import Ledger, refuse_another
 from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_block
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoder_start import as_begun
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages
 from diffretriever.presets import RETRIEVERS, load_retriever, system_name
-from diffretriever.progress import track
-from diffretriever.representations import Representations
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
@@ -62,12 +61,13 @@ from diffretriever.schemas.sweep import (
     SweepSummary,
     encoder_fingerprint,
 )
-from diffretriever.scoring.fusion import depth_for, lists_for, ranked
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.averaged import AveragedSlots
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.fusion import depth_for, lists_for, ranked
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 NO_BUDGET = Budget(1, 1)
 """Stands for any budget in what all cells of a sweep share."""

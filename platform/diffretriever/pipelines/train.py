@@ -20,8 +20,8 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import open_collection
-from diffretriever.files import filesystem_of, is_file
-from diffretriever.full_disk import full_disk
+from diffretriever.core.files import filesystem_of, is_file
+from diffretriever.core.full_disk import full_disk
 from diffretriever.pipelines.cluster import Share, check_room, gpus_for_model, ray_session, result_of, see_nodes
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator

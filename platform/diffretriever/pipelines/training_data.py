@@ -17,12 +17,12 @@ import ray
 
 from diffretriever.collections import BadInputError, BadInputPolicy, BadRecord, Collection, open_collection
 from diffretriever.collections.quarantine import quarantine_line, refuse_other_files
-from diffretriever.files import cache_dir, exists, put_folder, whole_file
+from diffretriever.core.files import cache_dir, exists, put_folder, whole_file
+from diffretriever.core.ledger import refuse_another
+from diffretriever.core.progress import Progress
 from diffretriever.index.writer import WriterLock
-from diffretriever.ledger import refuse_another
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.tasks import in_tasks
-from diffretriever.progress import Progress
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 from diffretriever.training.data.examples import keys_of

@@ -17,15 +17,15 @@ import numpy as np
 import yaml
 
 from diffretriever.collections import BadRecord, Passage, Query, Run, open_collection, read_run, write_run
-from diffretriever.files import json_digest, write_text
-from diffretriever.ledger import Ledger
+from diffretriever.core.files import json_digest, write_text
+from diffretriever.core.ledger import Ledger
+from diffretriever.core.progress import Progress
 from diffretriever.presets import in_tag
-from diffretriever.progress import Progress
 from diffretriever.rerank import reranker_config
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.rerank import RerankJob, RerankSummary
-from diffretriever.scoring.hits import top_k
+from diffretriever.vectors.hits import top_k
 
 
 class Candidates(NamedTuple):

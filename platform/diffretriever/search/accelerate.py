@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from diffretriever.core.progress import track
 from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
 from diffretriever.index.fragment_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.progress import track
 from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions

@@ -16,13 +16,13 @@ from diffretriever.backbones.device import resolve_device
 from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import BatchSearchJob
-from diffretriever.scoring.fusion import depth_for, encoded_lists_for
-from diffretriever.scoring.hits import Hits, Passages
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.fusion import depth_for, encoded_lists_for
+from diffretriever.vectors.hits import Hits, Passages
+from diffretriever.vectors.representations import Representations
 
 SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
 """One row a hit: the number of the query, the passage, its score; by query, best first."""

@@ -24,17 +24,17 @@ import numpy as np
 import scipy.sparse
 import Stemmer
 
+from diffretriever.core.full_disk import full_disk
+from diffretriever.core.progress import Progress
 from diffretriever.encoders.preparer import join_title
-from diffretriever.full_disk import full_disk
 from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import Progress
-from diffretriever.representations import offsets_of
 from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.scoring.hits import NO_NUMBER, Hits
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, search
+from diffretriever.vectors.hits import NO_NUMBER, Hits
+from diffretriever.vectors.representations import offsets_of
 
 # Imported when texts are tokenized: searches without BM25 do not load it.
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import Hits
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 
 class EncodedSearch(ABC):

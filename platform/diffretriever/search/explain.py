@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from diffretriever.encoders.preparer import Preparer, join_title
-from diffretriever.representations import Representations
 from diffretriever.schemas.serve import Explanation, Reading, SlotMatch, TermMatch, Word
+from diffretriever.vectors.representations import Representations
 
 NameWord: TypeAlias = Callable[[int], str]
 """A vocabulary entry's text."""

@@ -15,12 +15,12 @@ from diffretriever.schemas.base import suggest
 from diffretriever.schemas.mode import ListName, Mode, unweighted
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
-from diffretriever.scoring.fusion import depth_for, lists_for, ranked
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
 from diffretriever.search.explain import explain_each, parts_of_each
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.fusion import depth_for, lists_for, ranked
+from diffretriever.vectors.hits import Hits
 
 FILTERS_KEPT = 8
 """Filters whose searches stay open beside that of all passages: about 20 bytes a passage each."""

@@ -18,14 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from diffretriever.collections import Passage
+from diffretriever.core.progress import track
 from diffretriever.index.damage import row_checksums, wrong_data_files
 from diffretriever.index.derived import DamagedError
 from diffretriever.index.fragment_files import FileKind, Files
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex, rows_written, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
-from diffretriever.progress import track
-from diffretriever.representations import any_of_each, offsets_of, read_impacts, read_vectors, rows_of
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import Problem, Verification
 from diffretriever.schemas.metadata import Columns
@@ -38,9 +37,10 @@ from diffretriever.search.dense.compressed import PACKED, FragmentPacked
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.sparse.kernels import digest_impacts
 from diffretriever.search.sparse.postings import POSTINGS, FragmentPostings
+from diffretriever.vectors.representations import any_of_each, offsets_of, read_impacts, read_vectors, rows_of
 
 if TYPE_CHECKING:
-    from diffretriever.codecs.product import Codec
+    from diffretriever.vectors.product import Codec
 
 Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
 """Kinds of problems, each with a bool [P]: the passages that have it."""

@@ -18,12 +18,12 @@ import numpy as np
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.serve import PartState, Reading
-from diffretriever.scoring.hits import Hits
 from diffretriever.serving.measure import Measure, unmeasured
 from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 Found: TypeAlias = Mapping[ListName, Hits]
 """For each list, each query's best passages."""

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from diffretriever.collections import Passage
 from diffretriever.collections.metadata import in_column
 from diffretriever.collections.records import RefusedError, checked_passage
-from diffretriever.full_disk import full_disk
+from diffretriever.core.full_disk import full_disk
 from diffretriever.index.damage import named
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
-from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.serve import DeleteResponse, IngestResponse, PassageIn, ServeLimits
 from diffretriever.serving.problems import InvalidError, NotFoundError, UnavailableError
+from diffretriever.vectors.representations import Representations, not_finite
 
 _BUSY_S, _FULL_S = 5, 60
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from diffretriever.schemas.serve_config import LoadBudget
-from diffretriever.scoring.fusion import FUSION_DEPTH
+from diffretriever.vectors.fusion import FUSION_DEPTH
 
 RISES = (1 / 3, 2 / 3)
 """For each level above 0, the share of the most requests from which on it is in force, at once."""

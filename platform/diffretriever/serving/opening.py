@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diffretriever.consent import trust_code
+from diffretriever.core.consent import trust_code
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer

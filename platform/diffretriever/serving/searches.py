@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
     BudgetUsed,
@@ -24,12 +23,13 @@ from diffretriever.schemas.serve import (
     SearchHit,
     SearchRequest,
 )
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
 from diffretriever.serving.backend import Found
 from diffretriever.serving.load import Caps
 from diffretriever.serving.snapshots import SearchSpec, Version, View
+from diffretriever.vectors.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.index.filters import FilterError, collection_filter, condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations, not_finite
 from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import has_slots
@@ -38,7 +37,6 @@ from diffretriever.schemas.serve import (
     SearchTimings,
 )
 from diffretriever.schemas.serve_config import ServeConfig
-from diffretriever.scoring.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving import ingest
 from diffretriever.serving.backend import Backend, Batcher
@@ -54,6 +52,8 @@ from diffretriever.serving.searches import (
     with_bm25,
 )
 from diffretriever.serving.snapshots import Version, View
+from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
+from diffretriever.vectors.representations import Representations, not_finite
 
 Changed = TypeVar("Changed", IngestResponse, DeleteResponse)
 _LOST = "the index is not where it was: it is being replaced"

@@ -17,11 +17,9 @@ import torch
 
 from diffretriever.index.parts import IndexPart, shard_fragments
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.mode import EncodedList, ListName, Way
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import IndexState, PartState
-from diffretriever.scoring.hits import Hits
 from diffretriever.search.accelerate import kinds_of, sizes_of
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
@@ -29,6 +27,8 @@ from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.searcher import FILTERS_KEPT
 from diffretriever.search.sparse import open_sparse
 from diffretriever.serving.measure import Measure, unmeasured
+from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 KEPT_VERSIONS = 3
 """Versions kept open. A request takes seconds at most, so older ones answer no requests."""

@@ -22,9 +22,9 @@ from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
-from diffretriever.scoring.kernels import scan_of
-from diffretriever.scoring.sketches import READ_BYTES, SKETCH_BYTES
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
+from diffretriever.vectors.kernels import scan_of
+from diffretriever.vectors.sketches import READ_BYTES, SKETCH_BYTES
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from diffretriever.core.progress import Progress
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import Progress
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.serve import Reading
 from diffretriever.studies.topics_config import DescribeJob, Example, IndexDescription, SlotDescription, SlotWord, Topic
+from diffretriever.vectors.representations import read_vectors
 
 _TAKEN_ROWS = 256
 _EXAMPLES = 3

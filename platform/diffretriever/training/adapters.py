@@ -35,7 +35,7 @@ from diffretriever.backbones.slot_layers import (
     read_slot_layers,
 )
 from diffretriever.backbones.source import resolve_adapter, resolve_source
-from diffretriever.files import file_digest, whole_folder
+from diffretriever.core.files import file_digest, whole_folder
 from diffretriever.schemas.retriever import BackboneConfig, Readout
 from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, MANIFEST_FILE, Recipe, Start, TrainingManifest
 from diffretriever.training.data.seeds import seed_torch

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.serialization import safe_globals
 
-from diffretriever.files import understood
+from diffretriever.core.files import understood
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers
 

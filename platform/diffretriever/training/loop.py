@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from diffretriever.backbones.flops import Matrices, reached_flops
-from diffretriever.files import understood
+from diffretriever.core.files import understood
 from diffretriever.schemas.training import WARMUP, Recipe
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.data.seeds import seed_torch

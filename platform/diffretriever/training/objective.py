@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from diffretriever.representations import offsets_of
 from diffretriever.schemas.training import Recipe
-from diffretriever.scoring.maxsim import maxsim
 from diffretriever.training.trainable import TextVectors
+from diffretriever.vectors.maxsim import maxsim
+from diffretriever.vectors.representations import offsets_of
 
 TEACHER_TEMPERATURE = 0.018
 """Temperature of the teacher's scores, chosen for the recipe `minilm`."""

@@ -19,7 +19,7 @@ from typing import TextIO
 import yaml
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from diffretriever.files import (
+from diffretriever.core.files import (
     AnyPlace,
     is_file,
     put_file,
@@ -29,7 +29,7 @@ from diffretriever.files import (
     whole_folder,
     write_text,
 )
-from diffretriever.ledger import refuse_another
+from diffretriever.core.ledger import refuse_another
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever, is_trainable

@@ -22,7 +22,6 @@ from diffretriever.schemas.retriever import (
     is_trainable,
 )
 from diffretriever.schemas.training import Recipe, TrainingManifest
-from diffretriever.scoring.sparse import idf_roots
 from diffretriever.training.adapters import (
     StartingValues,
     attach_lora,
@@ -37,6 +36,7 @@ from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
 from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
+from diffretriever.vectors.sparse import idf_roots
 
 if TYPE_CHECKING:
     from diffretriever.encoders.masked import MaskedEncoder

@@ -10,10 +10,10 @@ from pyarrow import feather
 from diffretriever.collections import Passage, Run, write_qrels, write_run
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
-from diffretriever.representations import Representations
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.vectors.representations import Representations
 from tests.studies.budgets.made_up import BUDGETS
 
 HIDDEN = 8

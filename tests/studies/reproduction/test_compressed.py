@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.files import is_file, read_text, remove
+from diffretriever.core.files import is_file, read_text, remove
 from diffretriever.index.table import PassageIndex
 from diffretriever.studies.reproduction import runner
 from diffretriever.studies.reproduction.config import IndexStorage, ReproduceJob

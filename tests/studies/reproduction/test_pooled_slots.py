@@ -11,10 +11,10 @@ import torch
 from diffretriever.collections import Passage, open_collection, read_run
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.studies.reproduction.report import read_results
 from diffretriever.studies.reproduction.runner import evaluate_pooled_slots
+from diffretriever.vectors.representations import Representations
 
 H = 8
 

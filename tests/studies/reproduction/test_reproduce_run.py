@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diffretriever.collections import open_collection, read_run
-from diffretriever.files import remove
+from diffretriever.core.files import remove
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.studies.reproduction import runner

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from diffretriever.core.files import read_text
 from diffretriever.evaluation.statistics import holm
-from diffretriever.files import read_text
 from diffretriever.studies.reproduction.plan import Plan, Task, make_plan
 from diffretriever.studies.reproduction.report import (
     ReproducedCell,

@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.latency import __main__ as latency
 from benchmarks.latency import loops
+from diffretriever.core.files import read_bytes, read_text
 from diffretriever.evaluation import report as evaluation_report
 from diffretriever.evaluation import statistics
-from diffretriever.files import read_bytes, read_text
 from diffretriever.studies.budgets.report import SECTIONS
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from diffretriever.core.files import write_text
 from diffretriever.evaluation.formats.tables import signed
-from diffretriever.files import write_text
 from diffretriever.schemas.places import StorePath
 
 NO_VALUE = "\N{EM DASH}"

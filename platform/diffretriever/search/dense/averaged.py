@@ -15,11 +15,11 @@ import torch
 
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import Hits, TopK
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest
+from diffretriever.vectors.representations import Representations, read_vectors
 
 _BATCH_ROWS = 4096
 

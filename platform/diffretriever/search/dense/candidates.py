@@ -21,20 +21,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from diffretriever.core.files import filesystem_of, json_digest, write_text
 from diffretriever.encoders.base import Encoder
-from diffretriever.files import filesystem_of, json_digest, write_text
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import Representations
 from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.maxsim import CodedQueries
 from diffretriever.search.dense.codes import CODES, open_segments
 from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import Hits, TopK
+from diffretriever.vectors.maxsim import CodedQueries
+from diffretriever.vectors.representations import Representations
 
 _DIGEST = "digest"
 _GROWN = 1.5

@@ -15,16 +15,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from diffretriever.progress import track
-from diffretriever.representations import Representations, offsets_of
+from diffretriever.core.progress import track
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
-from diffretriever.scoring.maxsim import PRODUCT_VECTORS, CodedQueries, Shortlist, can_be_best, exact_scores
 from diffretriever.search.dense.codes import Segment
 from diffretriever.search.dense.resident import ResidentCodes
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import NO_NUMBER, Hits, TopK
+from diffretriever.vectors.maxsim import PRODUCT_VECTORS, CodedQueries, Shortlist, can_be_best, exact_scores
+from diffretriever.vectors.representations import Representations, offsets_of
 
 _BOUNDLESS = 1e30
 """Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""

@@ -22,10 +22,10 @@ from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
 from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, rows_written
-from diffretriever.representations import offsets_of, read_vectors
 from diffretriever.schemas.accelerate import Beside
-from diffretriever.scoring.kernels import encode
-from diffretriever.scoring.maxsim import Codes
+from diffretriever.vectors.kernels import encode
+from diffretriever.vectors.maxsim import Codes
+from diffretriever.vectors.representations import offsets_of, read_vectors
 
 _MEANS = {"rows": np.uint32, "mean_codes": np.int8, "mean_scales": np.float32}
 _SLOTS = {

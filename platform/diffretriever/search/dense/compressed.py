@@ -25,12 +25,12 @@ from diffretriever.index.derived import read_arrays, read_header, write_arrays, 
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
-from diffretriever.representations import Representations, offsets_of, rows_of
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import NO_NUMBER, Hits, TopK
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import NO_NUMBER, Hits, TopK
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders
+from diffretriever.vectors.representations import Representations, offsets_of, rows_of
 
 _FILES = {"packed": np.uint8, "counts": np.int32, "rows": np.uint32}
 _BUILD_ROWS = 4096

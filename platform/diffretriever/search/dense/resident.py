@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffretriever.representations import Representations, offsets_of, runs
-from diffretriever.scoring.hits import NO_NUMBER
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Codes, Shortlist, best_of_each, sum_per_query
 from diffretriever.search.dense.codes import Segment, SlotCodes
+from diffretriever.vectors.hits import NO_NUMBER
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Codes, Shortlist, best_of_each, sum_per_query
+from diffretriever.vectors.representations import Representations, offsets_of, runs
 
 _ADDITION = 2.0**-23
 """Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is

@@ -19,6 +19,7 @@ from typing import Self
 
 import numpy as np
 
+from diffretriever.core.progress import track
 from diffretriever.index.derived import (
     DamagedError,
     DerivedFolder,
@@ -29,10 +30,11 @@ from diffretriever.index.derived import (
     write_header,
 )
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import track
-from diffretriever.representations import Representations
-from diffretriever.scoring.maxsim import CodedQueries, Codes
-from diffretriever.scoring.sketches import (
+from diffretriever.search.dense.coded import CodedPassages
+from diffretriever.search.dense.codes import Segment
+from diffretriever.vectors.maxsim import CodedQueries, Codes
+from diffretriever.vectors.representations import Representations
+from diffretriever.vectors.sketches import (
     DIRECTIONS,
     SketchedQuery,
     Sketches,
@@ -40,8 +42,6 @@ from diffretriever.scoring.sketches import (
     lower_shape,
     main_directions,
 )
-from diffretriever.search.dense.coded import CodedPassages
-from diffretriever.search.dense.codes import Segment
 
 SKETCHES = "sketch"
 """Name of the folder of a segment's sketches, in that of its codes."""

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from diffretriever.core.progress import track
 from diffretriever.index.damage import refuse_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import track
-from diffretriever.representations import Representations, read_vectors
 from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import Hits, TopK
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
+from diffretriever.vectors.representations import Representations, read_vectors
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20

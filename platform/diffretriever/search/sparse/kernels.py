@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffretriever.kernels import kernel
+from diffretriever.core.kernels import kernel
 
 BLOCK_ROWS = 1 << 16
 """Passages of a block: a row within it fits 16 bits."""

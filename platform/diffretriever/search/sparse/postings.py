@@ -17,18 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import read_arrays, write_arrays, write_header
 from diffretriever.index.fragment_files import FileKind, lacking, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
-from diffretriever.progress import track
-from diffretriever.representations import Representations, read_impacts
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.sparse import check_ids
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, check_weights, search
 from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.vectors.hits import Hits, TopK
+from diffretriever.vectors.representations import Representations, read_impacts
+from diffretriever.vectors.sparse import check_ids
 
 _ROWS = {"fragment_rows": np.uint32}
 _BUILD_ROWS = 4096

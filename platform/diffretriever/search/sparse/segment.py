@@ -20,10 +20,10 @@ from typing import IO, Any, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from diffretriever.index.derived import read_arrays
-from diffretriever.representations import offsets_of
-from diffretriever.scoring.sparse import check_ids
 from diffretriever.search.sparse import kernels
 from diffretriever.search.sparse.kernels import BLOCK_ROWS, COMPLEMENT
+from diffretriever.vectors.representations import offsets_of
+from diffretriever.vectors.sparse import check_ids
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Of some texts: ids (integers, ascending within a passage), weights (float32), offsets (int64, texts + 1)."""

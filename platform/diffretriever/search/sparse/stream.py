@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import track
-from diffretriever.representations import Representations, read_impacts
 from diffretriever.schemas.mode import Way
-from diffretriever.scoring.hits import Hits, TopK
-from diffretriever.scoring.sparse import impact_matrix, sparse_scores
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.vectors.hits import Hits, TopK
+from diffretriever.vectors.representations import Representations, read_impacts
+from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
 _MAX_BATCH_ROWS = 16384
 _COLUMNS = ("id", "impact_ids", "impact_weights")

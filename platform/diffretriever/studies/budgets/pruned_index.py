@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
-from diffretriever.representations import Representations, offsets_of
+from diffretriever.vectors.representations import Representations, offsets_of
 
 _BATCH_ROWS = 4096
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 
 from diffretriever.collections import Qrels, Run, open_collection
+from diffretriever.core.progress import track
 from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
@@ -25,17 +26,16 @@ from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test
 from diffretriever.evaluation.sweeps import SweptSplit, open_splits
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
-from diffretriever.progress import track
-from diffretriever.representations import Representations, offsets_of, read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.scoring.hits import Hits, Passages, TopK
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
+from diffretriever.vectors.hits import Hits, Passages, TopK
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
+from diffretriever.vectors.representations import Representations, offsets_of, read_vectors
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from diffretriever.core.files import write_bytes, write_text
 from diffretriever.evaluation.figures import (
     BLUE,
     GREEN,
@@ -33,7 +34,6 @@ from diffretriever.evaluation.formats.tables import (
 )
 from diffretriever.evaluation.measures import parse_measures
 from diffretriever.evaluation.statistics import ALPHA
-from diffretriever.files import write_bytes, write_text
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import IndexPlace
 from diffretriever.studies.budgets.pruned_index import write_pruned

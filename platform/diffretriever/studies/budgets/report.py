@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import parquet
 from pydantic import SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from diffretriever.core.files import whole_file, write_bytes, write_text
 from diffretriever.evaluation.formats.tables import Cell, command_blocks, listed, markdown_table
-from diffretriever.files import whole_file, write_bytes, write_text
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section, read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.features import FeatureSection

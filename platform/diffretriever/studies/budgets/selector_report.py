@@ -15,6 +15,8 @@ import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.selectors import RuleSelector, Selector, fit, folds
+from diffretriever.core.files import write_bytes, write_text
+from diffretriever.core.progress import track
 from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
 from diffretriever.evaluation.fit_selector import QuerySet, fit_selector, joined, query_sets
 from diffretriever.evaluation.formats.tables import (
@@ -33,8 +35,6 @@ from diffretriever.evaluation.formats.tables import (
 )
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p_each, t_test_p
 from diffretriever.evaluation.sweeps import open_splits
-from diffretriever.files import write_bytes, write_text
-from diffretriever.progress import track
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.selector import FitSelectorJob, LearnedSelectorArtefact

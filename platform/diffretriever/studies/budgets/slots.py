@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from diffretriever.collections import read_run
+from diffretriever.core.files import is_file
 from diffretriever.evaluation.figures import BLUE, INK, MUTED, RED, panel_figure, png, quiet
 from diffretriever.evaluation.formats.tables import (
     NOTHING,
@@ -28,12 +29,11 @@ from diffretriever.evaluation.formats.tables import (
 )
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.evaluation.sweeps import SweptSplit
-from diffretriever.files import is_file
 from diffretriever.index.table import PassageIndex
-from diffretriever.representations import read_vectors
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section
+from diffretriever.vectors.representations import read_vectors
 
 _Side: TypeAlias = Literal["query", "passage"]
 

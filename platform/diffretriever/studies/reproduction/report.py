@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 from pyarrow import parquet
 
+from diffretriever.core.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
-from diffretriever.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.encode import EncodeSummary
 from diffretriever.schemas.evaluate import EvaluationReport

@@ -19,14 +19,14 @@ import torch
 import yaml
 
 from diffretriever.collections import Run, open_collection, write_run
+from diffretriever.core.files import file_size, is_file, write_text
+from diffretriever.core.ledger import Ledger
 from diffretriever.evaluation.evaluate import evaluate_job, with_measures
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
-from diffretriever.files import file_size, is_file, write_text
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
-from diffretriever.ledger import Ledger
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection

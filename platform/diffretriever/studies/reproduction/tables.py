@@ -15,7 +15,7 @@ import yaml
 
 from diffretriever.collections import irds, open_collection
 from diffretriever.collections.beir import FOLDERS
-from diffretriever.files import cache_dir
+from diffretriever.core.files import cache_dir
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import plain_place
 from diffretriever.studies.reproduction.config import PublishedTable, ReproduceJob

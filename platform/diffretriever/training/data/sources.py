@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from diffretriever.collections import BadRecord, Collection, Passage, Query, open_collection
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.records import Line, Lines, RefusedError, TextFile, decode, find_file
-from diffretriever.files import file_state, files_in, is_file, is_folder, open_input
+from diffretriever.core.files import file_state, files_in, is_file, is_folder, open_input
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
 

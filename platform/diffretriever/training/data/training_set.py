@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.collections.records import Passage
-from diffretriever.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
+from diffretriever.core.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.training_data import TrainingSetManifest
 from diffretriever.training.data.examples import Example, Group, passage_key

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from diffretriever.collections.records import BadRecord, Passage
-from diffretriever.files import write_text
-from diffretriever.representations import offsets_of
+from diffretriever.core.files import write_text
 from diffretriever.schemas.training_data import (
     EXAMPLES_SCHEMA,
     PASSAGES_SCHEMA,
@@ -29,6 +28,7 @@ from diffretriever.schemas.training_data import (
 )
 from diffretriever.training.data.examples import Checked, Example, are_in, example_digest, stored_digest, text_key
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE
+from diffretriever.vectors.representations import offsets_of
 
 _DIGEST = pa.field("digest", pa.binary(16), nullable=False)
 

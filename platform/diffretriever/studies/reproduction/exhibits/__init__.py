@@ -5,8 +5,8 @@ Another kind is a file here and its lines in `EXHIBITS`.
 
 from __future__ import annotations
 
+from diffretriever.core.files import write_bytes
 from diffretriever.evaluation.formats.pages import Block, Command, Section, write_pages
-from diffretriever.files import write_bytes
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.exhibits.decomposition import Decomposition

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from diffretriever.files import is_file, read_model
+from diffretriever.core.files import is_file, read_model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import Place
 from diffretriever.studies.budgets.grids import GridMeans, GridSection

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+from diffretriever.core.files import is_file, read_text, understood
 from diffretriever.evaluation.formats.pages import Block, Picture
-from diffretriever.files import is_file, read_text, understood
 from diffretriever.studies.reproduction.config import ReproduceJob
 from diffretriever.studies.reproduction.exhibits.analyses import Analysis, read_analyses
 from diffretriever.studies.reproduction.latencies import Latencies

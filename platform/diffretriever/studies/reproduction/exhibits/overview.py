@@ -7,7 +7,7 @@ from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, 
 _METHOD = (
     "A drawing, without numbers: the prompt of a query ends in K_q masked positions and that of a passage in K_p; one "
     "bidirectional forward pass reads all of them; their hidden states are scored by MaxSim, their logits as sparse "
-    "vectors, and the hybrid score is made of both. encoders/masked.py does the first half, scoring/ the second."
+    "vectors, and the hybrid score is made of both. encoders/masked.py does the first half, vectors/ the second."
 )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from pyarrow import parquet
 
+from diffretriever.core.files import open_input, understood
 from diffretriever.evaluation.figures import BLUE, GREEN, INK, MUTED, ORANGE, panel_figure, png, quiet
-from diffretriever.files import open_input, understood
 from diffretriever.studies.budgets.features import FeatureSection, binned_means
 from diffretriever.studies.reproduction.exhibits.analyses import MADE_BY, Analysis, shown_names
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffretriever.representations import any_of_each, offsets_of, rows_of
+from diffretriever.vectors.representations import any_of_each, offsets_of, rows_of
 
 
 def test_offsets_are_running_sums() -> None:

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
-from diffretriever.kernels import kernel
+from diffretriever.core.kernels import kernel
 
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)

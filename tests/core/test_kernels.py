@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffretriever.kernels import kernel
+from diffretriever.core.kernels import kernel
 
 
 def test_kernels_run_in_a_read_only_installation_where_numba_can_cache_nothing() -> None:
     installed: dict[str, Any] = {}
-    exec(compile("def doubled(number):\n    return 2 * number\n", "/read-only/scoring/kernels.py", "exec"), installed)
+    exec(compile("def doubled(number):\n    return 2 * number\n", "/read-only/vectors/kernels.py", "exec"), installed)
     assert kernel()(installed["doubled"])(21) == 42

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.hits import NO_NUMBER, Hit, Hits, Passages
+from diffretriever.vectors.hits import NO_NUMBER, Hit, Hits, Passages
 
 IDS = ["b", "é", "a", "𝄞", "Z", "\uff5e", "10", "9"]
 lists = st.lists(

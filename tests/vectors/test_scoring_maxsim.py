@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from diffretriever.scoring import kernels
-from diffretriever.scoring import maxsim as module
-from diffretriever.scoring.maxsim import FP32_ROUNDING, Reduction, exact_scores, maxsim
+from diffretriever.vectors import kernels
+from diffretriever.vectors import maxsim as module
+from diffretriever.vectors.maxsim import FP32_ROUNDING, Reduction, exact_scores, maxsim
 
 
 def offsets_of(counts: list[int]) -> np.ndarray:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from diffretriever.files import (
+from diffretriever.core.files import (
     exists,
     file_state,
     files_in,

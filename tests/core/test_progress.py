@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diffretriever import progress
-from diffretriever.progress import Progress, track
+from diffretriever.core import progress
+from diffretriever.core.progress import Progress, track
 
 
 @pytest.fixture

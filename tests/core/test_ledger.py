@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import diffretriever.files
-from diffretriever.ledger import IDENTITY_FILE, Ledger, refuse_another
+import diffretriever.core.files
+from diffretriever.core.ledger import IDENTITY_FILE, Ledger, refuse_another
 
 JOB = {"source": "a.jsonl", "settings": {"depth": 100, "modes": ("dense", "sparse")}}
 
@@ -128,4 +128,4 @@ def test_the_same_work_is_not_refused() -> None:
 
 
 def test_the_digest_of_a_json_value_never_changes() -> None:
-    assert diffretriever.files.json_digest(["a", 1, {"b": None}]) == "d0e1216b46c28840"
+    assert diffretriever.core.files.json_digest(["a", 1, {"b": None}]) == "d0e1216b46c28840"

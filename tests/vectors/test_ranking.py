@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.hits import Passages, TopK, top_k
+from diffretriever.vectors.hits import Passages, TopK, top_k
 
 few_scores = st.sampled_from([-math.inf, -1.0, 0.0, 0.25, 0.5, 1.0, math.inf])
 """Few distinct values, so that ties at the boundary are the rule."""

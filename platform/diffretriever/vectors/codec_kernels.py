@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffretriever.kernels import kernel
+from diffretriever.core.kernels import kernel
 
 _VALUES = 256
 """Of a byte."""

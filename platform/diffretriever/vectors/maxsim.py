@@ -20,10 +20,10 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from diffretriever.representations import runs
-from diffretriever.scoring import kernels
-from diffretriever.scoring.hits import TopK, kth_largest
-from diffretriever.scoring.kernels import reduce_products, scan_of
+from diffretriever.vectors import kernels
+from diffretriever.vectors.hits import TopK, kth_largest
+from diffretriever.vectors.kernels import reduce_products, scan_of
+from diffretriever.vectors.representations import runs
 
 Reduction: TypeAlias = Literal["mean", "sum-floored"]
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]

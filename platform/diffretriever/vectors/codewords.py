@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from diffretriever.codecs.kernels import add_to_codewords, nearest_codewords
+from diffretriever.vectors.codec_kernels import add_to_codewords, nearest_codewords
 
 _VALUES = 256
 _CODEWORD_ROUNDS = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffretriever.scoring.sketches import DIRECTIONS, Found, SketchedQuery, Sketches, main_directions
+from diffretriever.vectors.sketches import DIRECTIONS, Found, SketchedQuery, Sketches, main_directions
 
 RNG = np.random.default_rng(0)
 

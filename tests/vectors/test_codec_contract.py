@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.codecs.product import Codec, codec_from_bytes, load_codec
 from diffretriever.schemas.codec import Bits
-from diffretriever.scoring.maxsim import maxsim
+from diffretriever.vectors.maxsim import maxsim
+from diffretriever.vectors.product import Codec, codec_from_bytes, load_codec
 
 HIDDEN, N = 32, 3000
 

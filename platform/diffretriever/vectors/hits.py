@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.representations import offsets_of, rows_of
+from diffretriever.vectors.representations import offsets_of, rows_of
 
 Hit: TypeAlias = tuple[str, float]
 """A passage id and its score."""

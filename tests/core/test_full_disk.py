@@ -17,8 +17,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from diffretriever import progress
-from diffretriever.full_disk import full_disk
+from diffretriever.core import progress
+from diffretriever.core.full_disk import full_disk
 from diffretriever.index.derived import DerivedFolder
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.search import SearchJob

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from diffretriever.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
+from diffretriever.core.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
 from diffretriever.schemas.base import differing_fields
 from diffretriever.schemas.places import plain_place
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from diffretriever.collections import Run
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import ListName
-from diffretriever.scoring.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
-from diffretriever.scoring.hits import Hit, Hits, Passages, ranked_hits
+from diffretriever.vectors.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
+from diffretriever.vectors.hits import Hit, Hits, Passages, ranked_hits
 
 lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
 

@@ -6,7 +6,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.scoring.sparse import (
+from diffretriever.vectors.sparse import (
     idf_roots,
     impact_matrix,
     sparse_scores,

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from diffretriever.kernels import kernel
+from diffretriever.core.kernels import kernel
 
 DIRECTIONS = 192
 """D."""

@@ -25,12 +25,12 @@ from typing import Self
 import numpy as np
 import safetensors.numpy
 
-from diffretriever.codecs.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
-from diffretriever.codecs.kernels import best_of_passages, rotate
-from diffretriever.files import read_bytes, write_bytes
-from diffretriever.representations import runs
+from diffretriever.core.files import read_bytes, write_bytes
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.places import plain_place
+from diffretriever.vectors.codec_kernels import best_of_passages, rotate
+from diffretriever.vectors.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
+from diffretriever.vectors.representations import runs
 
 _BLOCK = 8192
 """Vectors of one step: few enough that intermediate results stay in a cache."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, weights_of
-from diffretriever.scoring.hits import Hits, TopK
+from diffretriever.vectors.hits import Hits, TopK
 
 FUSION_DEPTH = 1000
 """Passages of each list that take part in a fused score."""

@@ -1,1 +1,0 @@
-"""Product quantisation: a slot vector in 1, 2 or 4 bits a dimension (`product`)."""
