@@ -8,12 +8,13 @@ S3 := .venv-s3
 # Tests and jobs keep the bytecode of files that changed since the installation, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install environments demo serve reference test test-full lint types tests attack clean
+.PHONY: help install environments demo serve reference check unit test test-full lint types tests attack clean
 
 help:
 	@echo "make install   create $(VENV) and install everything, pinned"
 	@echo "make demo      encode the built-in collection, search it, compare three retrievers"
 	@echo "make serve     search page and HTTP interface over the demo's index, on http://localhost:8000"
+	@echo "make check     lint, types, and the unit tests of the parts without Ray: 90 s, for use while you write"
 	@echo "make test      lint, types, tests"
 	@echo "make test-full the same, with the tests in their long forms"
 	@echo "make attack    attack jobs, indexes and the server with random kills and damages: MINUTES=60 SEED=1"
@@ -51,6 +52,14 @@ reference: install
 
 environments:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed
+
+UNIT := $(addprefix tests/,backbones budgets client collections core encoders evaluation front schemas search vectors)
+
+check: install lint
+	$(MAKE) --no-print-directory --jobs 2 types unit
+
+unit: install
+	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster and not store" $(UNIT)
 
 # Types are checked while tests start, and in the time that they leave.
 test: environments lint

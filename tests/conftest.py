@@ -69,6 +69,13 @@ class Scheduling(LoadFileScheduling):
         return folder if nodeid.startswith(folder) else str(super()._split_scope(nodeid))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need an object store or compile for long: `make check` leaves them out."""
+    for item in items:
+        if {"bucket", "s3"} & {*getattr(item, "fixturenames", ())} or "compiled" in item.nodeid:
+            item.add_marker("store")
+
+
 @pytest.hookimpl
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     return Scheduling(config, log)
