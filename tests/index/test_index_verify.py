@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from diffretriever.collections import Passage
+from diffretriever.index.damage import manifests_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.index import IndexManifest, passage_schema
@@ -190,3 +191,15 @@ def test_postings_of_other_impacts(name: str, position: int, value: float, ids: 
     resealed(postings_folder(index))
     (problem,) = problems_of(index)
     assert (problem.kind, problem.first) == ("postings and impacts differ", ids)
+
+
+def test_a_removed_newest_manifest_is_found(tmp_path: Path) -> None:
+    index = fill(tmp_path, [good_row("a"), good_row("bb")])
+    (
+        Path(index.uri) / "passages.lance" / "_versions" / manifests_of(f"{index.uri}/passages.lance")[index.version]
+    ).unlink()
+    report = inspect(PassageIndex.open(index.uri), check=True)
+    assert report.verification is not None
+    (problem,) = report.verification.problems
+    assert problem.kind == "the newest versions are gone"
+    assert f"version {index.version} was committed" in problem.first[0]

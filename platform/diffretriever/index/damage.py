@@ -16,6 +16,7 @@ Legend: P rows, C columns.
 
 from __future__ import annotations
 
+import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.core.files import file_digest, file_state, files_in, is_local, remove, write_bytes
+from diffretriever.core.files import file_digest, file_state, files_in, is_local, read_bytes, remove, write_bytes
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import ROW_CHECKSUM
 from diffretriever.vectors.representations import offsets_of, rows_not_finite
@@ -58,6 +59,16 @@ def manifests_of(table: str) -> dict[int, str]:
             number = int(name.stem)
             manifests[_MOST - number if number > _MOST // 2 else number] = name.name
     return manifests
+
+
+def lost_version(table: str, newest: int) -> int | None:
+    """Return the last committed version, by Lance's own note, if it is above `newest`, the last with a manifest."""
+    try:
+        noted = int(json.loads(read_bytes(f"{table}/_versions/latest_version_hint.json"))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        # Nothing is lost with the note.
+        return None
+    return noted if noted > newest else None
 
 
 def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:

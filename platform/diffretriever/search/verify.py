@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from diffretriever.collections import Passage
 from diffretriever.core.progress import track
-from diffretriever.index.damage import row_checksums, wrong_data_files
+from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
 from diffretriever.index.derived import DamagedError
 from diffretriever.index.fragment_files import FileKind, Files
 from diffretriever.index.manifest import table_schema
@@ -68,6 +68,7 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     """Check an index version against itself, its manifest, its derived files and the counts in `contents`."""
     problems = _Problems()
     _check_schema(index, problems)
+    _check_newest(index, problems)
     problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
     wrong_deletions, unchecked_deletions = index.wrong_deletions()
     problems.add("files of deleted rows are damaged", wrong_deletions)
@@ -97,6 +98,15 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
         without_checksums=unchecked_deletions,
         problems=problems.found(),
     )
+
+
+def _check_newest(index: PassageIndex, problems: _Problems) -> None:
+    table, newest = table_uri(index.uri), PassageIndex.open(index.uri).version
+    if (lost := lost_version(table, newest)) is not None:
+        place = (
+            f"version {lost} was committed, the newest manifest is of {newest}: restore {table}/_versions from a copy"
+        )
+        problems.add("the newest versions are gone", [place])
 
 
 class _Problems:
