@@ -29,6 +29,7 @@ _VALUES = {
 }
 """Name of a type → its values in `--help`."""
 TRUST_VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
+"""Variable with the models whose code may run, separated by commas."""
 _TRUST = (
     "Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id, "
     "ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset "

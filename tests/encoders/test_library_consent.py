@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.collections import Passage
-from diffretriever.core.consent import VARIABLE, check_trusted, trust_code, trusted_sources
+from diffretriever.core.consent import check_trusted, trust_code, trusted_sources
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
@@ -23,6 +23,7 @@ from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.serve_config import ServeConfig
+from diffretriever.schemas.settings import TRUST_VARIABLE
 from diffretriever.search import open_searcher
 from diffretriever.serving.opening import open_encoder, open_index, open_preparer
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
@@ -34,7 +35,7 @@ _LOAD = "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
 @pytest.fixture(autouse=True)
 def _no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that what a test's code puts there is taken back, too.
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(TRUST_VARIABLE, "")
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_nothing_that_a_models_files_name_is_run(name: str, model: Path, tmp_pat
     for load in (load_preparer, load_encoder):
         with pytest.raises(ValueError, match=f"--trust-code {model}") as refused:
             load(asking)
-        assert f"{VARIABLE}={model}" in str(refused.value)
+        assert f"{TRUST_VARIABLE}={model}" in str(refused.value)
     assert not (tmp_path / MARKER).exists()
 
 

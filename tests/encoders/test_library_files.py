@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
-from diffretriever.core.consent import VARIABLE
 from diffretriever.core.files import write_bytes
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
+from diffretriever.schemas.settings import TRUST_VARIABLE
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
 
 
@@ -108,7 +108,7 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
     monkeypatch.setattr(library_files, "snapshot_download", fetch)
-    monkeypatch.setenv(VARIABLE, "some/model@main" if code else "")
+    monkeypatch.setenv(TRUST_VARIABLE, "some/model@main" if code else "")
     place = BackboneConfig(source="some/model", revision="main")
     found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)
     fetched = {file.relative_to(cache).as_posix() for file in cache.rglob("*") if file.is_file()}

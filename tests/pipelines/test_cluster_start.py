@@ -14,8 +14,9 @@ import ray
 from ray._private.authentication.authentication_token_setup import _warn_token_auth_disabled, _warn_token_auth_enabled
 from ray.data._internal.execution.operators import actor_pool_map_operator
 
-from diffretriever.core.consent import VARIABLE, trust_code
+from diffretriever.core.consent import trust_code
 from diffretriever.pipelines.cluster import connect, worker_variables
+from diffretriever.schemas.settings import TRUST_VARIABLE
 
 
 def test_messages_that_need_no_action_are_hidden(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,12 +63,12 @@ def test_a_long_tmpdir_is_replaced_and_a_long_ray_tmpdir_refused(monkeypatch: py
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 def test_workers_trust_what_the_command_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "some/model@main")
+    monkeypatch.setenv(TRUST_VARIABLE, "some/model@main")
     monkeypatch.chdir(tmp_path)
     trust_code(["./folder"])
     with patch("ray.init") as init:
         connect("local")
     given = init.call_args.kwargs["runtime_env"]
     assert given == {"env_vars": worker_variables()}
-    seen = ray.remote(lambda: os.environ[VARIABLE]).options(runtime_env=given)
+    seen = ray.remote(lambda: os.environ[TRUST_VARIABLE]).options(runtime_env=given)
     assert ray.get(seen.remote()) == f"some/model@main,{tmp_path}/folder"

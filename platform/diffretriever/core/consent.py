@@ -14,8 +14,6 @@ from pathlib import Path
 from diffretriever.schemas.places import plain_place
 from diffretriever.schemas.settings import TRUST_VARIABLE
 
-VARIABLE = TRUST_VARIABLE
-"""Model sources, separated by commas."""
 _FOLDERS = ("/", "./", "../", "~")
 
 
@@ -25,12 +23,12 @@ def trust_code(sources: Iterable[str]) -> None:
     A source is a hub id, `ID@REVISION` where a revision is asked for, or a folder that begins with `/`, `./`, `../`
     or `~`. A name without any of these is never a folder: what lies in the current directory cannot pose as the hub.
     """
-    os.environ[VARIABLE] = ",".join(trusted_sources(sources))
+    os.environ[TRUST_VARIABLE] = ",".join(trusted_sources(sources))
 
 
 def trusted_sources(more: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the sources that are trusted here, and `more`; folders as resolved absolute paths."""
-    given = [*os.environ.get(VARIABLE, "").split(","), *more]
+    given = [*os.environ.get(TRUST_VARIABLE, "").split(","), *more]
     return tuple(dict.fromkeys(_named(source.strip()) for source in given if source.strip()))
 
 
@@ -49,7 +47,7 @@ def check_trusted(source: str, revision: str | None) -> None:
             f"the retriever's config asks for the Python code of '{source}' to be run (remote_code: true), which could "
             "do anything that you can do on this machine. A config, an index's included, does not allow that: you do. "
             f"If you have read that code and trust it, add `--trust-code {name}` to the command, or set "
-            f"{VARIABLE}={name}."
+            f"{TRUST_VARIABLE}={name}."
         )
 
 

@@ -21,10 +21,11 @@ from huggingface_hub.errors import HfHubHTTPError
 from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
-from diffretriever.core.consent import VARIABLE, check_trusted
+from diffretriever.core.consent import check_trusted
 from diffretriever.core.files import fetched_folder, is_local, understood
 from diffretriever.schemas.places import StorePath, plain_place
 from diffretriever.schemas.retriever import LibraryRetriever
+from diffretriever.schemas.settings import TRUST_VARIABLE
 
 _SINGLE = "SentenceTransformer"
 _LATE_INTERACTION = ("ColBERT", "MultiVectorEncoder")
@@ -107,7 +108,7 @@ class LibraryFiles:
                 f"'{config.backbone.source}' needs Python code of its own repository ({', '.join(foreign)}), which can "
                 "do anything that you can do on this machine. If you have read that code and trust it, set "
                 "`remote_code: true` in the retriever's YAML file, and name the model in every command that may run it "
-                f"(`--trust-code`, or {VARIABLE} in the environment)"
+                f"(`--trust-code`, or {TRUST_VARIABLE} in the environment)"
             )
         if any("TokenPooling" in module.type or module.type.endswith(".Router") for module in self.modules):
             raise ValueError(f"{self.folder} merges tokens or has other modules for queries: not supported")

@@ -21,10 +21,10 @@ import ray
 from ray._common.utils import get_default_system_temp_dir
 from ray._private.utils import read_ray_address
 
-from diffretriever.core.consent import VARIABLE, trusted_sources
+from diffretriever.core.consent import trusted_sources
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import RayAddress, RayConfig
+from diffretriever.schemas.settings import TRUST_VARIABLE, RayAddress, RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
@@ -237,7 +237,7 @@ def worker_variables() -> dict[str, str]:
 
     The second is always there, though it may be empty: a cluster's own environment is not the command at hand.
     """
-    return {"PYTHONPATH": python_path(), VARIABLE: ",".join(trusted_sources())}
+    return {"PYTHONPATH": python_path(), TRUST_VARIABLE: ",".join(trusted_sources())}
 
 
 def python_path() -> str:
