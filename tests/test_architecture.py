@@ -147,30 +147,3 @@ for module, heavy in {steps!r}.items():
     path = {"PYTHONPATH": str(LIBRARY.parent)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
     assert found.stdout.splitlines() == [f"{module} []" for module in steps]
-
-
-def test_functions_of_four_parameters_describe_them() -> None:
-    wrong = [
-        f"{file.relative_to(ROOT)}:{function.lineno} {function.name}"
-        for _, file in modules()
-        for function in public_functions(ast.parse(file.read_text("utf-8")))
-        if len(parameters(function)) >= 4 and "Args:" not in (ast.get_docstring(function) or "")
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Those of a module and of its public classes."""
-    holders: list[ast.Module | ast.ClassDef] = [tree]
-    holders += [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    for holder in holders:
-        for node in holder.body:
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
-                continue
-            if "overload" not in map(ast.unparse, node.decorator_list):
-                yield node
-
-
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    named = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
-    return [each.arg for each in named if each.arg not in {"self", "cls"}]
