@@ -8,7 +8,7 @@ Legend: P passages, N vectors of all passages together, M query vectors, H hidde
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -52,11 +52,11 @@ def best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
 
 
 @triton.jit
-def _kernel(  # noqa: PLR0913, PLR0917
-    codes: Any, scales: Any, offsets: Any, limbs: Any, best: Any, n_passages: int, n_vectors: int, longest: int,
+def _kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917 (Triton reads annotations, and knows few)
+    codes, scales, offsets, limbs, best, n_passages, n_vectors, longest,
     H: tl.constexpr, PASSAGES: tl.constexpr, ROWS: tl.constexpr, VECTORS: tl.constexpr, COLUMNS: tl.constexpr,
     BASE: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Write the maxima of VECTORS query vectors with PASSAGES passages, ROWS vectors of each at a time."""
     # Programs of the same passages are neighbours: all but the first find the codes in the GPU's cache.
     blocks = tl.cdiv(n_vectors, VECTORS)
