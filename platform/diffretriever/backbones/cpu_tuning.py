@@ -6,7 +6,7 @@
   to 27 times its CPU time.
 
 In bfloat16, weights are in a blocked layout (`linear.block_weights`), and attention over long texts is two products
-(`packed`). docs/benchmarks.md has the rates (encoding, part d).
+(`packed`). docs/reports/2026-11-26-cpu.md has the rates (encoding, part d).
 """
 
 from __future__ import annotations
