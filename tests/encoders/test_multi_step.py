@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders.masked import MaskedEncoder
+from diffretriever.encoders.masked import MaskedEncoder, MaskedPreparer
 from diffretriever.schemas.budget import Budget
 from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, Make, impacts
@@ -123,7 +123,7 @@ def test_a_slot_keeps_what_the_pass_that_filled_it_said(plain: MaskedEncoder, sc
 def test_variants_with_a_space_count_in_every_pass(plain: MaskedEncoder) -> None:
     folding = plain.config.content_words.model_copy(update={"fold_space_variants": True})
     config = plain.config.model_copy(update={"content_words": folding, "steps": 2})
-    encoder = MaskedEncoder(config, plain.backbone, MaskedEncoder.make_preparer(config, plain.backbone.vocabulary))
+    encoder = MaskedEncoder(config, plain.backbone, MaskedPreparer(plain.backbone.vocabulary, config))
     fields = {"steps": 2, "schedule": "time-grid", "confidence": "entropy", "read_offset": 0}
     (prepared,) = encoder.preparer.prepare_queries(TEXTS[:1])
     assert (prepared.content_ids != prepared.variant_ids).any()

@@ -27,7 +27,7 @@ from diffretriever.schemas.serve import READ_WORDS, Reading
 from diffretriever.vectors.representations import Representations, refuse_queries
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.backbones import Backbone
     from diffretriever.encoders.reading import VectorReader
     from diffretriever.encoders.readout import TextStates
 
@@ -287,6 +287,8 @@ class BackboneEncoder(Encoder):
     """An encoder over one of the native backbones."""
 
     config: BackboneRetriever
+    preparer_class: ClassVar[Callable[..., Preparer]]
+    """Makes what prepares texts, given the backbone's vocabulary and the config."""
     reads_whole_texts = True
 
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
@@ -337,24 +339,29 @@ class BackboneEncoder(Encoder):
         return VectorReader(self.backbone)
 
     @classmethod
-    @abstractmethod
-    def make_preparer(cls, config: Any, vocabulary: Vocabulary) -> Preparer:
-        """Return what prepares texts for `config`, given the backbone's tokenizer side."""
-
-    @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer, and check the config against an adapter's training; see `trained_for`."""
+        """Read the tokenizer, and check the config against an adapter's training; see `trained_for`.
+
+        Raises:
+            ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
+        """
         from diffretriever.backbones import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.trained_for import check_trained_for
 
         place = config.backbone
-        preparer = cls.make_preparer(config, load_vocabulary(place.source, revision=place.revision))
+        preparer = cls.preparer_class(load_vocabulary(place.source, revision=place.revision), config)
         if place.adapter is not None:
             folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
             check_trained_for(config, preparer, folder)
             preparer.most_slots = most_slots(folder)
+            slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
+            if preparer.most_slots is not None and slots > preparer.most_slots:
+                raise ValueError(
+                    f"the budget has up to {slots} slots, the adapter {place.adapter} vectors for "
+                    f"{preparer.most_slots}: take a smaller budget"
+                )
         return preparer
 
     @classmethod

@@ -63,10 +63,6 @@ class LibraryPreparer(Preparer):
         if mask is not None:
             self._set_query_length(config.query_length)
 
-    def default_slots(self, side: Side) -> int:
-        """Return 0: these models have no slots."""
-        return 0
-
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Tokenise; `length_semantics: total` counts prompt and special tokens, `text` does not."""
         if not texts:

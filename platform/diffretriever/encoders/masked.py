@@ -144,17 +144,13 @@ class MaskedEncoder(BackboneEncoder):
 
     config: MaskedRetriever
     preparer: MaskedPreparer
+    preparer_class = MaskedPreparer
     keeps_tokens = False
     """Whether `forward` gives the states of the text's tokens as well."""
 
     @classmethod
-    def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
-        """Return the preparer that puts slots after the prompt."""
-        return MaskedPreparer(vocabulary, config)
-
-    @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """Load as every encoder over a backbone; an adapter of another readout or fewer slots is a `ValueError`."""
+        """See the base class; an adapter on slots stays apart from the weights."""
         place, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
             if place.dtype == FLOAT8:
@@ -169,19 +165,6 @@ class MaskedEncoder(BackboneEncoder):
         encoder = super().load(config, device)
         if on_slots:
             encoder.backbone.adapt_slots_only()
-        layers = encoder.backbone.slot_layers
-        trained = "states" if layers is None or layers.attention is None else "pooling"
-        if place.adapter is not None and trained != encoder.config.readout:
-            raise ValueError(
-                f"readout: {encoder.config.readout}, but the adapter {place.adapter} was trained with another one: set "
-                f"readout to {trained}, or take another adapter"
-            )
-        budget = encoder.config.budget
-        if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
-            raise ValueError(
-                f"budget {budget}: the adapter {place.adapter} was trained with vectors for {layers.slots} slots; take "
-                "a budget up to that"
-            )
         return encoder
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:

@@ -112,9 +112,9 @@ class Preparer(ABC):
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Prepare `texts` of one side; text i gets `slots[i]` slots (ignored by encoders without slots)."""
 
-    @abstractmethod
     def default_slots(self, side: Side) -> int:
-        """The configured number of slots of a side."""
+        """Return the configured number of slots of a side; 0 for methods without slots."""
+        return 0
 
     def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
         """Prepare queries; `budgets` gives each its own K_q, None the configured one for all."""
@@ -361,10 +361,6 @@ class PrefixedPreparer(Preparer):
             if vocabulary.eos_token_id is None:
                 raise ValueError("append_eos: this backbone has no end-of-sequence token")
             self._end = [vocabulary.eos_token_id]
-
-    def default_slots(self, side: Side) -> int:
-        """Return 0: these texts have no slots."""
-        return 0
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not.
