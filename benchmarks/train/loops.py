@@ -264,7 +264,7 @@ def _collate(items: Sequence[Item], encoder: MaskedEncoder) -> dict[str, dict[st
 
 
 def _padded(texts: list[PreparedText], encoder: MaskedEncoder) -> dict[str, Tensor]:
-    batch = encoder.masked_batch(texts, torch.zeros(len(texts), 0, dtype=torch.int64))
+    batch = encoder.masked_batch(texts)
     words_BV = torch.zeros(len(texts), encoder.backbone.vocab_size, dtype=torch.bool)
     for row, text in enumerate(texts):
         words_BV[row, torch.from_numpy(text.content_ids).long()] = True

@@ -38,7 +38,7 @@ def read_slowly(encoder: BackboneEncoder, text: PreparedText) -> Slots:
     """One text: without gradients up to its last pass, whose slots alone have them."""
     config = encoder.config
     assert config.method == "masked"
-    batch = encoder.masked_batch([text], torch.zeros(1, 0, dtype=torch.int64))  # type: ignore[attr-defined]
+    batch = encoder.masked_batch([text])  # type: ignore[attr-defined]
     ids_1L, places = batch.ids_BL.clone(), batch.columns_BK[0].tolist()
     passes, found = min(config.steps, len(places)), dict[int, Tensor]()
     last: list[int] = []

@@ -98,7 +98,7 @@ def test_padding_does_not_count_as_use(folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "recipe", "message"),
     [
-        ("masked-dream", {"stop_truncation": "quote"}, {}, "stop_truncation to none"),
+        ("masked-dream", {"stop_truncation": "special"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
     ],
 )

@@ -89,15 +89,7 @@ class Submitted:
     def add(
         self, rows_B: np.ndarray, texts: list[PreparedText], launched: Launched[Any], tokens: int, padded_tokens: int
     ) -> None:
-        """Take a batch that the device was given, and make the results of the oldest one if several are in flight.
-
-        Args:
-            rows_B: its rows among all texts.
-            texts: its texts.
-            launched: the batch on the device.
-            tokens: of its texts.
-            padded_tokens: the same with padding.
-        """
+        """Take a batch, its rows among all texts; make the results of the oldest one if several are in flight."""
         self._rows.append(rows_B)
         self._launched.append((texts, launched))
         self._tokens += tokens

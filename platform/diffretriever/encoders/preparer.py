@@ -143,8 +143,28 @@ class Preparer(ABC):
         """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
         return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
 
-    def _limit(self, side: Side) -> int:
-        return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
+    def text_limit(self, side: Side, framing: int, following: int, most: int) -> int:
+        """Return the most tokens of a text of one side.
+
+        Args:
+            side: its limit counts prompt, prefix and special tokens with `length_semantics: total`, or the text alone.
+            framing: tokens of prompt, prefix and special tokens.
+            following: further tokens after the text, for slots, tail or generated tokens.
+            most: the model's length.
+
+        Raises:
+            ValueError: There is no room for a text.
+        """
+        configured = self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
+        counted = framing if self.text.length_semantics == "total" else 0
+        limit = min(configured - counted, most - framing - following)
+        if limit < 1:
+            raise ValueError(
+                f"no room for the text: prompt and special tokens take {framing} tokens, {following} follow for slots, "
+                f"tail or generated tokens, the {side} limit is {configured}, the model's {most}. Raise the limit, or "
+                "take a smaller budget (max_tokens of generated ones) or a shorter prompt."
+            )
+        return limit
 
 
 def _refuse_text(texts: Sequence[str]) -> None:
@@ -265,11 +285,8 @@ class PromptedPreparer(Preparer):
 
     def frame(self, side: Side, slots: int) -> Frame:
         """Return the frame of texts of one side and one number of slots; no room for a text is a `ValueError`."""
-        if (side, slots) not in self._frames:
-            self._frames[side, slots] = self._build_frame(side, slots)
-        return self._frames[side, slots]
-
-    def _build_frame(self, side: Side, slots: int) -> Frame:
+        if (side, slots) in self._frames:
+            return self._frames[side, slots]
         tokenizer = self.vocabulary.tokenizer
         before = tokenizer.cls_token or tokenizer.bos_token or ""
         behind = ""
@@ -277,16 +294,11 @@ class PromptedPreparer(Preparer):
             before, behind = frame(build_prompt(self.config.prompt, side, slots), tokenizer, before)
         # The two sides are tokenised apart from the text, so that no subword crosses its borders.
         left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (before, behind))
-        after, framing, longest = self.following(slots), len(left) + len(right), self.vocabulary.max_length
-        limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
-        limit = min(limit, longest - framing - len(after) - self.reserved(slots))
-        if limit < 1:
-            raise ValueError(
-                f"no room for the text: the prompt takes {framing} tokens, {len(after) + self.reserved(slots)} follow "
-                f"for slots, tail or generated tokens, the {side} limit is {self._limit(side)}, the model's {longest}. "
-                "Raise the limit, or take a smaller budget (max_tokens of generated ones) or a shorter prompt."
-            )
-        return Frame(left, right, after, limit)
+        after = self.following(slots)
+        following = len(after) + self.reserved(slots)
+        limit = self.text_limit(side, len(left) + len(right), following, self.vocabulary.max_length)
+        self._frames[side, slots] = Frame(left, right, after, limit)
+        return self._frames[side, slots]
 
 
 def words_of(text: str) -> set[str]:
@@ -363,29 +375,17 @@ class PrefixedPreparer(Preparer):
             self._end = [vocabulary.eos_token_id]
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not.
-
-        Raises:
-            ValueError: prefix and special tokens leave no room for a text.
-        """
+        """Tokenise; prefix and special tokens that leave no room for a text are a `ValueError`."""
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
         (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
         framing = len(framed) + len(self._end)
-        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
-        limit = min(limit, self.vocabulary.max_length)
-        if limit <= framing:
-            raise ValueError(
-                f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
-                f"Raise the {side} limit."
-            )
-        limits = [limit - len(self._end)] * len(texts)
-        rows = self.vocabulary.tokenise([prefix + text for text in texts], limits, special=True)
+        limit = len(framed) + self.text_limit(side, framing, 0, self.vocabulary.max_length)
+        rows = self.vocabulary.tokenise([prefix + text for text in texts], [limit] * len(texts), special=True)
         most, prepared = self.default_slots(side), []
         for row in rows:
             ids = row + self._end
-            # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every
-            # text has a vector.
+            # Without special tokens an empty text has no ids: a pad then stands for it, as every text has a vector.
             filled = np.array(ids or [self.vocabulary.pad_token_id], np.int32)
             prepared.append(PreparedText(filled, most, NO_IDS, NO_IDS, len(ids)))
         return prepared
