@@ -13,7 +13,6 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 from sentence_transformers import SentenceTransformer
 
 import diffretriever as dr
-from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import LibraryRetriever
@@ -97,21 +96,3 @@ def test_another_similarity_is_refused(model: Path) -> None:
     change_json(model / "config_sentence_transformers.json", similarity_fn_name="euclidean")
     with pytest.raises(ValueError, match="compares vectors by euclidean: only cosine and dot are supported"):
         retriever(model).encode_queries("honey")
-
-
-def test_an_index_is_of_these_weights_and_this_tokenizer(model: Path, tmp_path: Path) -> None:
-    index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
-    assert index.add([TEXTS[0]], name="documents").already_there == 1
-    elsewhere = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    same = manifest_of(retriever(elsewhere).encoder).fingerprint
-    assert same == PassageIndex.open(index.place).manifest.fingerprint, "places count for nothing"
-    vocabulary = elsewhere / "tokenizer.json"
-    vocabulary.write_text(vocabulary.read_text().replace('"honey"', '"hxney"'))
-    with pytest.raises(ValueError, match="was made by another retriever"):
-        dr.Index.create(index.place, ["more"], retriever=retriever(elsewhere))
-    weights = model / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-3] ^= 1
-    weights.write_bytes(bytes(data))
-    with pytest.raises(ValueError, match="was made by another retriever"):
-        dr.Index(index.place).search("honey")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.encoders.masked import MaskedEncoder, MaskedPreparer
+from diffretriever.encoders.masked import MaskedEncoder, before_stop
 from diffretriever.schemas.budget import Budget
 from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, Make, impacts
@@ -109,31 +109,6 @@ def test_mixed_budgets_equal_each_text_filled_slowly(
             assert_read(encoder, found, row, text, filled)
 
 
-@pytest.mark.parametrize(("schedule", "first_pass"), [("time-grid", 7), ("even", 8)])
-def test_a_slot_keeps_what_the_pass_that_filled_it_said(plain: MaskedEncoder, schedule: str, first_pass: int) -> None:
-    """As many slots as the first pass fills are as with one pass, and they are the surest; the others changed."""
-    encoder = varied(plain, steps=2, schedule=schedule)
-    one, two = (each.encode_passages([""], [TEXTS[0]]).vectors_MH.astype(np.float32) for each in (plain, encoder))
-    distance_K = np.abs(one - two).max(axis=1)
-    kept = np.flatnonzero(distance_K < 1e-3)
-    assert len(kept) == first_pass
-    assert (np.delete(distance_K, kept) > 1e-2).all()
-
-
-def test_variants_with_a_space_count_in_every_pass(plain: MaskedEncoder) -> None:
-    folding = plain.config.content_words.model_copy(update={"fold_space_variants": True})
-    config = plain.config.model_copy(update={"content_words": folding, "steps": 2})
-    encoder = MaskedEncoder(config, plain.backbone, MaskedPreparer(plain.backbone.vocabulary, config))
-    fields = {"steps": 2, "schedule": "time-grid", "confidence": "entropy", "read_offset": 0}
-    (prepared,) = encoder.preparer.prepare_queries(TEXTS[:1])
-    assert (prepared.content_ids != prepared.variant_ids).any()
-    logits_V = torch.stack([slot.logits_V for slot in fill_slowly(encoder, TEXTS[0], 4, **fields)]).amax(0).numpy()
-    expected = np.log1p(np.maximum(0, np.maximum(logits_V[prepared.content_ids], logits_V[prepared.variant_ids])))
-    found = encoder.encode_queries(TEXTS[:1])
-    assert found.impact_ids.tolist() == prepared.content_ids[expected > 0].tolist()
-    np.testing.assert_allclose(found.impact_weights, expected[expected > 0], atol=1e-4)
-
-
 @pytest.mark.parametrize("step", [0, 1])
 def test_slots_from_a_stop_token_on_are_left_out(step: int, make_masked: Make[MaskedEncoder]) -> None:
     """Those of either pass: what a slot predicts and a stop token change places in the output head."""
@@ -164,3 +139,12 @@ def test_logits_that_are_no_numbers_are_an_error_that_names_the_text(make_masked
     assert np.isfinite(encoder.encode_queries(["river"]).vectors_MH).all()
     with pytest.raises(ValueError, match=r"not finite numbers.*Query: \"copper and honey.*backbone\.dtype"):
         encoder.encode_queries(["river", "copper and honey"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slots", "kept"),
+    [([5, 6, 7, 8], 4, 4), ([5, 0, 9, 8], 4, 1), ([5, 6, 7, 9], 4, 3), ([0, 9, 9, 9], 4, 4), ([5, 6, 9, 9], 2, 2)],
+)
+def test_slots_before_the_first_stop(tokens: list[int], slots: int, kept: int) -> None:
+    kept_BK = before_stop(torch.tensor([tokens]), torch.arange(4)[None] < slots, torch.tensor([9, 0]))
+    assert kept_BK.tolist() == [[k < kept for k in range(4)]]

@@ -52,17 +52,6 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
 
 
-def test_smaller_budgets_of_nested_slots_too(
-    encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    masked = encoder_of("masked-bert-pooling")
-    prepared = masked.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    expected = masked.submit(prepared, [1, 2]).result().parts
-    limit_memory(monkeypatch, masked, longest(masked))
-    for found, wanted in zip(masked.submit(prepared, [1, 2]).result().parts, expected, strict=True):
-        assert_close(found, wanted)
-
-
 def test_a_single_text_that_does_not_fit_is_named_by_its_length(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

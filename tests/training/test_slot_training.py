@@ -119,19 +119,6 @@ def test_few_tokens_run_together_with_their_slots(
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
 
 
-def test_packed_slots_learn_the_same_in_a_pass_of_their_own(folder_of: FolderOf) -> None:
-    """Gradients stop at the text, whose states do not depend on the adapter; those through slots are whole."""
-    found = []
-    for attention in ("sdpa", "packed"):
-        retriever = config_of("masked-bert", folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
-        place = retriever.backbone.model_copy(update={"attention": attention})
-        recipe = quick_recipe(max_steps=3, lora_dropout=0.0, **SLOTS)
-        found.append(run(session_of(retriever.model_copy(update={"backbone": place}), recipe), 3))
-    for padded, packed in zip(*found, strict=True):
-        assert packed.loss == pytest.approx(padded.loss, rel=1e-4)
-        assert packed.gradient_norm == pytest.approx(padded.gradient_norm, rel=1e-3)
-
-
 def test_an_adapter_on_slots_is_no_other(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of, adapter_on="slots", **NESTED)
     session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")

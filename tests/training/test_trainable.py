@@ -115,12 +115,6 @@ def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
     assert np.diff(encoder.encode(passages).offsets).max() == 2
 
 
-def test_budgets_of_their_own(folder_of: FolderOf) -> None:
-    encoder = changed(load("masked-dream", folder_of))
-    found = assert_same(encoder, encoder.preparer.prepare_queries(TEXTS, [1, 4, 2, 5, 3]))
-    assert found.valid_BK.sum(1).tolist() == [1, 4, 2, 5, 3]
-
-
 def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
     gradients = []
     for checkpointing in (False, True):

@@ -58,13 +58,6 @@ def slow_cross_entropy(scores_QP: Tensor, each: int, answers_QP: Tensor | None =
     return torch.stack(losses).mean()
 
 
-def test_scores_of_ragged_texts() -> None:
-    torch.testing.assert_close(
-        dense_scores(QUERIES, PASSAGES), slow_dense(QUERIES, PASSAGES).float(), atol=1e-6, rtol=0
-    )
-    torch.testing.assert_close(sparse_scores(QUERIES, PASSAGES), slow_sparse(QUERIES, PASSAGES))
-
-
 # Of every query its own positive, of some a copy of it or another answer; of the last query all there is.
 ANSWERS = torch.tensor(
     [
@@ -99,14 +92,6 @@ def test_objective_and_its_gradients(answers_QP: Tensor | None) -> None:
             assert other.grad is not None
             torch.testing.assert_close(tensor.grad, other.grad.float(), atol=1e-5, rtol=1e-4)
             assert tensor.grad.abs().max() > 0
-
-
-def test_gradcheck_of_the_sparse_scores() -> None:
-    def scores(query_BT: Tensor, passage_BT: Tensor) -> Tensor:
-        return sparse_scores(QUERIES._replace(weights_BT=query_BT), PASSAGES._replace(weights_BT=passage_BT))
-
-    inputs = QUERIES.weights_BT.clone().requires_grad_(), PASSAGES.weights_BT.clone().requires_grad_()
-    assert torch.autograd.gradcheck(scores, inputs)
 
 
 def test_distillation_by_hand() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -47,12 +46,6 @@ def test_what_goes_in_comes_out(made: TrainingSet, tmp_path: Path) -> None:
     assert other.digest != made.digest
     with pytest.raises(IndexError):
         made.example(40)
-
-
-def test_it_travels_by_its_place(made: TrainingSet) -> None:
-    arrived = pickle.loads(pickle.dumps(made))
-    assert len(pickle.dumps(made)) < 1000
-    assert arrived.example(7) == made.example(7)
 
 
 def test_sources_are_joined_and_repeated_examples_left_out(tmp_path: Path) -> None:
