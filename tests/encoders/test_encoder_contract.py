@@ -57,12 +57,12 @@ def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monk
     expected = encoded(encoder)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
     prepared = encoder.preparer.prepare_queries(TEXTS)
-    (found,), cost = encoder.submit(prepared).result()
-    assert_close(found, expected)
+    result = encoder.submit(prepared).result()
+    assert_close(result.parts[0], expected)
     lengths = [len(text.input_ids) for text in prepared]
-    assert cost.tokens == sum(lengths)
+    assert result.tokens == sum(lengths)
     if tokens == 1 or encoder.is_packed:
-        assert cost.padded_tokens == sum(lengths)
+        assert result.padded_tokens == sum(lengths)
 
 
 def test_shapes_and_types(encoder: Encoder) -> None:

@@ -44,9 +44,9 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
-    (found,), cost = encoder.submit(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)).result()
-    assert_close(found, expected)
-    assert cost.padded_tokens == sum(sizes)
+    result = encoder.submit(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)).result()
+    assert_close(result.parts[0], expected)
+    assert result.padded_tokens == sum(sizes)
     # Nothing fails again: the encoder remembers.
     assert encoder.tokens_per_batch <= tokens
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
@@ -70,7 +70,7 @@ def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypat
     sizes = limit_memory(monkeypatch, encoder, tokens)
     with ThreadPoolExecutor(len(blocks)) as threads:
         done = [submitted.result() for submitted in threads.map(encoder.submit, blocks)]
-    for (found,), wanted in zip([parts for parts, _ in done], expected, strict=True):
-        assert_close(found, wanted)
-    assert sum(cost.padded_tokens for _, cost in done) == sum(sizes)
+    for result, wanted in zip(done, expected, strict=True):
+        assert_close(result.parts[0], wanted)
+    assert sum(result.padded_tokens for result in done) == sum(sizes)
     assert encoder.tokens_per_batch <= tokens

@@ -20,7 +20,7 @@ import torch
 from diffretriever.backbones.cpu_tuning import is_small_pass
 from diffretriever.backbones.device import DeviceQueue, Launched
 from diffretriever.core.progress import Progress
-from diffretriever.encoders.batching import packed_batches, token_budget_batches, tokens_per_batch
+from diffretriever.encoders.batching import token_batches, tokens_per_batch
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
@@ -54,24 +54,17 @@ class ModelFacts:
     """Digest of the tokenizer; None where that of the weights covers it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCost:
-    """Tokens and time of the texts that one call encoded."""
+class Encoded(NamedTuple):
+    """Texts that a device is done with."""
 
+    parts: list[Representations]
+    """All texts, in their order: once, or once for each of several budgets."""
     tokens: int
     """Real tokens, prompt and slots included."""
     padded_tokens: int
     """The same with padding; equal where texts are packed."""
     device_seconds: float
     """In which the device worked on them alone."""
-
-
-class Encoded(NamedTuple):
-    """Texts that a device is done with."""
-
-    parts: list[Representations]
-    """All texts, in their order: once, or once for each of several budgets."""
-    cost: BatchCost
 
 
 class Submitted:
@@ -101,15 +94,15 @@ class Submitted:
         """Wait for the device, and return all texts; to be called once."""
         while self._launched:
             self._finish_oldest()
-        cost = BatchCost(self._tokens, self._padded_tokens, self._seconds)
         if not self._rows:
             empty = Representations.of_vectors(np.zeros((0, self._encoder.facts.hidden_size), np.float16), [], [])
-            return Encoded([empty] * max(1, self._budgets), cost)
-        if len(self._rows) == len(self._rows[0]) == 1:
-            return Encoded(self._parts[0], cost)
-        order_N = np.argsort(np.concatenate(self._rows), kind="stable")
-        parts = zip(*self._parts, strict=True)
-        return Encoded([Representations.concatenate(part).take(order_N) for part in parts], cost)
+            parts = [empty] * max(1, self._budgets)
+        elif len(self._rows) == len(self._rows[0]) == 1:
+            parts = self._parts[0]
+        else:
+            order_N = np.argsort(np.concatenate(self._rows), kind="stable")
+            parts = [Representations.concatenate(part).take(order_N) for part in zip(*self._parts, strict=True)]
+        return Encoded(parts, self._tokens, self._padded_tokens, self._seconds)
 
     def _finish_oldest(self) -> None:
         texts, launched = self._launched.popleft()
@@ -227,8 +220,7 @@ class Encoder(ABC):
         return submitted
 
     def _batches(self, lengths_N: np.ndarray) -> list[np.ndarray]:
-        batches = packed_batches if self.is_packed else token_budget_batches
-        return list(batches(lengths_N, self.tokens_per_batch))
+        return list(token_batches(lengths_N, self.tokens_per_batch, packed=self.is_packed))
 
     def _halve(self, lengths_B: np.ndarray, padded: int) -> None:
         """Let batches have half the tokens of one that did not fit."""

@@ -89,7 +89,16 @@ class GeneratedEncoder(BackboneEncoder):
         The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
         while it decodes, up to the rounding of sums.
         """
-        answers, valid_BK = self._answers(texts)
+        model = self.backbone.model
+        was_training = model.training
+        model.eval()
+        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
+        with torch.no_grad():
+            # The states of a kept prefix are those of other weights.
+            _, fed_BK = self._decode(texts, NO_IDS)
+        model.train(was_training)
+        valid_BK = _valid(fed_BK)
+        answers = [fed_K[valid_K][1:].numpy() for fed_K, valid_K in zip(fed_BK, valid_BK, strict=True)]
         rows = [np.concatenate([text.input_ids, answer]) for text, answer in zip(texts, answers, strict=True)]
         ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
         prompts_B = torch.tensor([len(text.input_ids) for text in texts])
@@ -99,20 +108,6 @@ class GeneratedEncoder(BackboneEncoder):
         positions_BK = prompts_B[:, None] - 1 + steps_BK
         hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
-
-    def _answers(self, texts: Sequence[PreparedText]) -> tuple[list[np.ndarray], torch.Tensor]:
-        """Return the tokens whose states are vectors, of each text, and which states are vectors, bool [B, K]."""
-        model = self.backbone.model
-        was_training = model.training
-        model.eval()
-        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
-        with torch.no_grad():
-            # The states of a kept prefix are those of other weights.
-            _, fed_BN = self._decode(texts, NO_IDS)
-        model.train(was_training)
-        valid_BN = _valid(fed_BN)
-        answers = [fed_N[valid_N][1:].numpy() for fed_N, valid_N in zip(fed_BN, valid_BN, strict=True)]
-        return answers, valid_BN
 
     def _decode(self, texts: Sequence[PreparedText], prefix_P: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states [B, N, H] on the device, and the tokens that led there, int64 [B, N] on the CPU.

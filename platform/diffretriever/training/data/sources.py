@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from diffretriever.collections import BadRecord, Collection, Passage, Query, open_collection
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.records import Line, Lines, RefusedError, TextFile, decode, find_file
-from diffretriever.core.files import file_state, files_in, is_file, is_folder, open_input
+from diffretriever.core.files import files_in, is_file, is_folder, open_input
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
 
@@ -82,10 +82,6 @@ def _kind_of(path: Path | StorePath) -> RawKind | None:
     return next((kind for end, kind in _KINDS.items() if name.endswith(end)), None)
 
 
-def _state_of(path: Path | StorePath) -> str:
-    return f"{path.name}:{file_state(path)}"
-
-
 class Row(NamedTuple):
     """The fields of a record, and its number, which counts from 1."""
 
@@ -136,7 +132,7 @@ class FilesSource(ExampleSource):
 
     def state(self) -> str:
         """Return name, size and modification time of every file."""
-        return "; ".join(_state_of(file.path) for file in self.files)
+        return "; ".join(file.state() for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,7 @@ class CollectionSource(ExampleSource):
         states = [self.collection.source_state()]
         if isinstance(self.collection, FileCollection):
             split = self.collection.split_files[self.split]
-            states += [_state_of(split.queries.path), _state_of(split.qrels.path)]
+            states += [split.queries.state(), split.qrels.state()]
         return "; ".join(states)
 
 

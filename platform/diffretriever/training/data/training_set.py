@@ -38,7 +38,13 @@ class TrainingSet:
         self.place, self.folder = place, folder
         self.manifest = manifest
         self.digest = manifest.digest
-        self._examples = _mapped(folder / EXAMPLES_FILE)
+        file = folder / EXAMPLES_FILE
+        try:
+            self._examples: pa.Table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"{file}: damaged ({error}): remove its folder and prepare the training set again"
+            ) from error
 
     @classmethod
     def open(cls, place: AnyPlace) -> TrainingSet:
@@ -182,15 +188,3 @@ def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
 def _is_whole(folder: Path, manifest: TrainingSetManifest) -> bool:
     file = folder / EXAMPLES_FILE
     return file.is_file() and file.stat().st_size == manifest.size
-
-
-def _mapped(path: Path) -> pa.Table:
-    """Map an Arrow IPC file.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
-    try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: damaged ({error}): remove its folder and prepare the training set again") from error
