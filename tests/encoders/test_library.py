@@ -53,26 +53,41 @@ def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling", "dense", "prompt", "pool_prompt"),
+    ("kind", "pooling", "fields"),
     [
-        ("bert", "mean", False, None, True),
-        ("bert", "cls", True, "query: ", True),
-        ("qwen3", "lasttoken", False, "query: ", True),
-        ("mistral", "mean", False, "Find rivers\n:", False),
+        ("bert", None, {}),
+        ("qwen3", None, {}),
+        ("bert", "mean", {}),
+        ("bert", "mean", {"similarity": "dot"}),
+        ("bert", "cls", {"query_prompt": "query: "}),
+        ("qwen3", "lasttoken", {"query_prompt": "query: "}),
+        ("qwen3", "lasttoken", {"query_prompt": "query: ", "append_eos": True}),
+        ("mistral", "mean", {"query_prompt": "Find rivers\n:", "pool_prompt": False}),
     ],
 )
 def test_vectors_are_the_librarys(
-    kind: str, pooling: str, dense: bool, prompt: str | None, pool_prompt: bool, model_of: ModelOf
+    kind: str, pooling: str | None, fields: dict[str, Any], model_of: ModelOf, tmp_path: Path
 ) -> None:
-    folder = model_of(kind, pooling, dense=dense)
-    expected_BH = reference(folder, TEXTS, prompt, pool_prompt=pool_prompt)
-    encoder = encoder_of(folder, query_prompt=prompt, pool_prompt=pool_prompt)
+    """Those of texts with an end, where one is appended. `pooling` None: of a checkpoint without modules."""
+    folder = plain(kind, tmp_path) if pooling is None else model_of(kind, pooling, dense=pooling == "cls")
+    encoder = encoder_of(folder, **fields)
+    end = encoder.preparer.vocabulary.tokenizer.eos_token if fields.get("append_eos") else ""
+    pool_prompt = fields.get("pool_prompt", True)
+    expected_BH = reference(folder, [text + end for text in TEXTS], fields.get("query_prompt"), pool_prompt=pool_prompt)
     np.testing.assert_allclose(own(encoder, TEXTS), expected_BH, atol=2e-6, rtol=0)
-    unit_BH = expected_BH / np.linalg.norm(expected_BH, axis=1, keepdims=True)
+    lengths_B1 = np.linalg.norm(expected_BH, axis=1, keepdims=True)
+    stored_BH = expected_BH if "similarity" in fields else expected_BH / lengths_B1
     found = encoder.encode_queries(TEXTS)
     assert found.vectors_MH.dtype == np.float16
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), unit_BH, atol=5e-4, rtol=0)
+    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
     assert found.offsets.tolist() == list(range(len(TEXTS) + 1))
+
+
+def test_poolings_of_a_model_of_plain_files_differ(tmp_path: Path) -> None:
+    bert = plain("bert", tmp_path)
+    poolings = [own(encoder_of(bert, pooling=pooling), TEXTS) for pooling in ("mean", "cls", "last")]
+    assert np.array_equal(poolings[0], own(encoder_of(bert), TEXTS))
+    assert min(np.abs(poolings[0] - poolings[1]).max(), np.abs(poolings[1] - poolings[2]).max()) > 1e-2
 
 
 def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_of: ModelOf) -> None:
@@ -86,32 +101,6 @@ def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_
         (own(encoder_of(folder, query_prompt=""), TEXTS), model.encode(TEXTS, prompt="")),
     ):
         np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
-
-
-def test_a_model_of_plain_files_pools_as_the_library_would(tmp_path: Path) -> None:
-    bert = plain("bert", tmp_path / "bert")
-    np.testing.assert_allclose(own(encoder_of(bert), TEXTS), reference(bert, TEXTS, None), atol=2e-6, rtol=0)
-    qwen = plain("qwen3", tmp_path / "qwen3")
-    np.testing.assert_allclose(own(encoder_of(qwen), TEXTS), reference(qwen, TEXTS, None), atol=2e-6, rtol=0)
-    poolings = [own(encoder_of(bert, pooling=pooling), TEXTS) for pooling in ("mean", "cls", "last")]
-    assert np.array_equal(poolings[0], own(encoder_of(bert), TEXTS))
-    assert min(np.abs(poolings[0] - poolings[1]).max(), np.abs(poolings[1] - poolings[2]).max()) > 1e-2
-
-
-def test_dot_keeps_the_vectors_as_they_are(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean")
-    found = encoder_of(folder, similarity="dot").encode_queries(TEXTS)
-    expected_BH = reference(folder, TEXTS, None)
-    np.testing.assert_array_equal(found.vectors_MH, expected_BH.astype(np.float16))
-    assert np.abs(np.linalg.norm(expected_BH, axis=1) - 1).min() > 1
-
-
-def test_an_appended_end_equals_the_librarys_of_texts_with_it(model_of: ModelOf) -> None:
-    folder = model_of("qwen3", "lasttoken")
-    encoder = encoder_of(folder, append_eos=True, query_prompt="query: ")
-    end = encoder.preparer.vocabulary.tokenizer.eos_token
-    expected = reference(folder, [text + end for text in TEXTS], "query: ")
-    np.testing.assert_allclose(own(encoder, TEXTS), expected, atol=2e-6, rtol=0)
 
 
 def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:

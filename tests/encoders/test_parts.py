@@ -41,10 +41,6 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
         assert all(part in text for part in found)
 
 
-def test_whole_texts_have_no_parts(make_masked: Make[MaskedEncoder]) -> None:
-    assert make_masked("llada").preparer.parts(LONG, "passage", 4) == []
-
-
 def squeezed(text: str) -> str:
     """Leave out what tokenizers add or drop: spaces, the mark of a continued word, capitals."""
     return "".join(text.replace("##", "").lower().split())

@@ -91,14 +91,11 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.parametrize(("line", "reason"), [("{", "malformed JSON"), ("[]", "not an object"), ("[" * 99999, "JSON")])
-def test_lines_that_are_no_object(line: str, reason: str) -> None:
+def test_lines_that_cannot_be_read(line: str, reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         example_from_json(line)
-
-
-def test_a_line_without_a_tab() -> None:
     with pytest.raises(RefusedError, match="wrong column count"):
-        example_from_tsv("only a query")
+        example_from_tsv(line)
 
 
 def test_texts_are_the_same_whatever_their_case_and_spaces() -> None:

@@ -161,17 +161,3 @@ def test_slots_that_pool_start_near_the_mean_and_apart(folder_of: FolderOf) -> N
     found_BKH = slots.encode_queries(TEXTS).vectors_MH.astype(np.float32).reshape(len(TEXTS), 2, -1)
     assert np.einsum("bkh,bh->bk", found_BKH, mean_BH).min() > 0.9
     assert np.abs(found_BKH[:, 0] - found_BKH[:, 1]).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("case", "recipe", "message"),
-    [
-        ("pooled-bert", {"slot_layers": 4}, "slot_layers: the pooled method has no slots"),
-        ("masked-bert", {"slot_layers": 2}, "layers for 2 slots, but texts have up to 3"),
-        ("masked-bert", {"slot_layers": 4, "query_budgets": (1, 8)}, "texts have up to 8"),
-        ("masked-bert", {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
-    ],
-)
-def test_what_cannot_be(case: str, recipe: dict[str, object], message: str, folder_of: FolderOf) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_trainable(config_of(case, folder_of), Recipe.model_validate(recipe))

@@ -88,6 +88,10 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
     [
         ("masked-dream", {"stop_truncation": "special"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
+        ("pooled-bert", {}, {"slot_layers": 4}, "slot_layers: the pooled method has no slots"),
+        ("masked-bert", {}, {"slot_layers": 2}, "layers for 2 slots, but texts have up to 3"),
+        ("masked-bert", {}, {"slot_layers": 4, "query_budgets": (1, 8)}, "texts have up to 8"),
+        ("masked-bert", {}, {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
     ],
 )
 def test_what_cannot_be_trained(

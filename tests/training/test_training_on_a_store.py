@@ -14,11 +14,9 @@ from diffretriever.core.files import files_in, open_input, read_bytes, read_text
 from diffretriever.pipelines.training_data import finished, open_inputs
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob
-from diffretriever.training.data.sources import open_source
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal
-from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
-from tests.training.test_example_files import MADE, as_gzip
+from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 MANY = examples(20)
 
@@ -69,16 +67,6 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     with pytest.raises(ValueError, match=f"{EXAMPLES_FILE}: missing or cut short"):
         TrainingSet.open(str(output))
     assert not made.folder.exists()
-
-
-def test_a_file_is_read_there(output: StorePath, tmp_path: Path) -> None:
-    file = as_gzip(tmp_path)
-    write_bytes(output / file.name, file.read_bytes())
-    source = open_source(str(output / file.name), "train")
-    assert good(source.records()) == MADE
-    state = source.state()
-    write_bytes(output / file.name, file.read_bytes()[:-8])
-    assert source.state() != state
 
 
 def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:
