@@ -11,8 +11,6 @@ from diffretriever.backbones.source import EMBEDDED_ADAPTERS
 from diffretriever.core.files import file_digest
 from diffretriever.schemas.training import TrainingManifest
 
-SLOTS = {"slot_layers": 4}
-
 
 @pytest.mark.parametrize("folder", EMBEDDED_ADAPTERS.values(), ids=EMBEDDED_ADAPTERS)
 def test_a_packaged_one_is_what_it_says(folder: Path) -> None:

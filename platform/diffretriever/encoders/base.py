@@ -255,14 +255,10 @@ class Encoder(ABC):
         raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be {what}")
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
-        """Return the words of the whole vocabulary that stored vectors predict; see `encoders.reading`.
-
-        Args:
-            vectors_MH: floating [M, H], of queries or passages.
-            words: most words for each of them.
+        """Return at most `words` words that each stored vector predicts, floating [M, H]; see `encoders.reading`.
 
         Raises:
-            ValueError: this encoder's cannot be read (`is_readable` of its config).
+            ValueError: This encoder's vectors cannot be read (`is_readable` of its config).
         """
         raise ValueError(f"{self.config.title}: only masked, generated and pooled retrievers have readable vectors")
 

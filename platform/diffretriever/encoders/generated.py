@@ -40,10 +40,6 @@ class GeneratedPreparer(PromptedPreparer):
         """N, the most vectors of a text, on both sides."""
         return self.config.max_tokens
 
-    def following(self, slots: int) -> list[int]:
-        """Return nothing: tokens are generated there."""
-        return []
-
     def reserved(self, slots: int) -> int:
         """Return N - 1, because the last vector needs no token after it."""
         return slots - 1

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -246,10 +246,7 @@ class Frame(NamedTuple):
 
 
 class PromptedPreparer(Preparer):
-    """Frames a text with the retrieval prompt and finds its content ids.
-
-    A method says which tokens follow the prompt (`following`), and for how many more there must be room (`reserved`).
-    """
+    """Frames a text with the retrieval prompt and finds its content ids."""
 
     config: PromptedRetriever
     shares_prefix: ClassVar[bool] = False
@@ -275,9 +272,9 @@ class PromptedPreparer(Preparer):
             prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(own), shared))
         return prepared
 
-    @abstractmethod
     def following(self, slots: int) -> list[int]:
         """Return the token ids after the prompt of a text with `slots` slots."""
+        return []
 
     def reserved(self, slots: int) -> int:
         """Return for how many tokens after the sequence there must be room."""
@@ -285,8 +282,8 @@ class PromptedPreparer(Preparer):
 
     def frame(self, side: Side, slots: int) -> Frame:
         """Return the frame of texts of one side and one number of slots; no room for a text is a `ValueError`."""
-        if (side, slots) in self._frames:
-            return self._frames[side, slots]
+        if known := self._frames.get((side, slots)):
+            return known
         tokenizer = self.vocabulary.tokenizer
         before = tokenizer.cls_token or tokenizer.bos_token or ""
         behind = ""
@@ -321,7 +318,7 @@ class ContentWords:
     def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        self._known: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._known = lru_cache(_MOST_WORDS_KEPT)(self._look_up)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return `ids` and `variants`, int32 of equal length, ids ascending and distinct.
@@ -331,11 +328,7 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            if word not in self._known:
-                if len(self._known) > _MOST_WORDS_KEPT:
-                    self._known.clear()
-                self._known[word] = self._look_up(word)
-            for own, variant in self._known[word]:
+            for own, variant in self._known(word):
                 # A word that is also a fragment of another keeps its variant, whichever of them comes first.
                 pairs[own] = variant if variant != own else pairs.get(own, own)
         ids = sorted(pairs)
