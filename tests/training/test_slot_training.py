@@ -15,9 +15,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig
-from diffretriever.schemas.training import Recipe
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.session import check_trainable
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
@@ -119,24 +117,13 @@ def test_few_tokens_run_together_with_their_slots(
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
 
 
-def test_an_adapter_on_slots_is_no_other(folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of("masked-bert", folder_of, adapter_on="slots", **NESTED)
-    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
-    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
-    with pytest.raises(ValueError, match=r"trained with adapter_on 'slots' \(here 'all'\)"):
-        load_encoder(retriever.model_copy(update={"backbone": place, "adapter_on": "all"}), "cpu")
-    with pytest.raises(ValueError, match="set --no-gradient-checkpointing"):
-        check_trainable(retriever, Recipe())
-    with pytest.raises(ValueError, match="adapter_on: slots is for nested slots"):
-        config_of("masked-bert", folder_of, adapter_on="slots")
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("slot_positions", "spread", r"slot_positions 'natural' \(here 'spread'\)"),
         ("nested_slots", False, r"nested_slots True \(here False\)"),
         ("readout", "pooling", r"readout 'states' \(here 'pooling'\)"),
+        ("adapter_on", "slots", r"adapter_on 'all' \(here 'slots'\)"),
         ("prompt", PromptConfig(variant="few"), "the adapter was trained with prompt"),
     ],
 )

@@ -58,9 +58,19 @@ def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVect
     return found
 
 
-@pytest.mark.parametrize("case", CONTRACT)
-def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of))
+SETTINGS: list[tuple[str, dict[str, object]]] = [
+    *((case, {}) for case in CONTRACT),
+    ("masked-dream", {"read_offset": -1, "tail_length": 1}),
+    ("masked-bert", {"slot_positions": "natural"}),
+    ("generated-llama3", {"stop": "cap-then-cut", "max_tokens": 6}),
+    ("generated-qwen2", {"max_tokens": 1}),
+    ("pooled-qwen2", {"pooling": "mean"}),
+]
+
+
+@pytest.mark.parametrize(("case", "changes"), SETTINGS)
+def test_training_sees_what_the_encoder_gives(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, **changes))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
         found = assert_same(encoder, texts)
         if "sparse" in encoder.config.modes:
@@ -90,21 +100,6 @@ def test_texts_of_other_lengths_go_through_passes_of_their_own(
     for one, other in zip(found, expected, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("case", "changes"),
-    [
-        ("masked-dream", {"read_offset": -1, "tail_length": 1}),
-        ("masked-bert", {"slot_positions": "natural"}),
-        ("generated-llama3", {"stop": "cap-then-cut", "max_tokens": 6}),
-        ("generated-qwen2", {"max_tokens": 1}),
-        ("pooled-qwen2", {"pooling": "mean"}),
-    ],
-)
-def test_other_settings(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of, **changes))
-    assert_same(encoder, encoder.preparer.prepare_queries(TEXTS))
 
 
 def test_clusters_are_not_trained(folder_of: FolderOf) -> None:

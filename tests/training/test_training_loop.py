@@ -22,6 +22,7 @@ GOLDEN = [
     (2.49662, 0.252666, 2.06003, 0.0229906, 17.488),
 ]
 """Loss, its dense, sparse and distillation terms, and the gradient's norm of three steps of the recipe `minilm`."""
+ON_SLOTS: dict[str, object] = {"adapter_on": "slots", "nested_slots": True, "tail_length": 0}
 
 
 def test_the_embedded_models_recipe(tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
     [
         ("masked-dream", {"stop_truncation": "special"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
+        ("masked-bert", ON_SLOTS, {"gradient_checkpointing": True}, "set --no-gradient-checkpointing"),
         ("pooled-bert", {}, {"slot_layers": 4}, "slot_layers: the pooled method has no slots"),
         ("masked-bert", {}, {"slot_layers": 2}, "layers for 2 slots, but texts have up to 3"),
         ("masked-bert", {}, {"slot_layers": 4, "query_budgets": (1, 8)}, "texts have up to 8"),
