@@ -107,8 +107,7 @@ class Submitted:
     def _finish_oldest(self) -> None:
         texts, launched = self._launched.popleft()
         self._seconds += launched.wait()
-        outputs = launched.output if self._budgets else [launched.output]
-        self._parts.append([self._encoder.represent(texts, output) for output in outputs])
+        self._parts.append([self._encoder.represent(texts, output) for output in launched.output])
 
 
 class Encoder(ABC):
@@ -152,8 +151,9 @@ class Encoder(ABC):
         return found
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Any]:
-        """Encode one batch as `encode_batch` does, once for each of several numbers of nested slots."""
-        raise AssertionError("only nested slots have several budgets")
+        """Encode one batch once for each of several numbers of nested slots; no budgets: once, as it is prepared."""
+        assert not budgets, "only nested slots have several budgets"
+        return [self.encode_batch(texts)]
 
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
         """Represent queries, each with its own K_q where `budgets` is given.
@@ -201,10 +201,7 @@ class Encoder(ABC):
             batch = [texts[row] for row in rows_B]
             try:
                 small = is_small_pass(padded, self.facts.hidden_size)
-                if budgets:
-                    launched = self._queue.launch(self.encode_budgets, batch, budgets, is_small=small)
-                else:
-                    launched = self._queue.launch(self.encode_batch, batch, is_small=small)
+                launched = self._queue.launch(self.encode_budgets, batch, budgets, is_small=small)
             except torch.OutOfMemoryError:
                 launched = None
             # Only here is the error gone, and with it the frames that hold the batch's tensors.

@@ -165,6 +165,8 @@ class MaskedEncoder(BackboneEncoder):
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[SlotReadout]:
         """See the base class."""
+        if not budgets:
+            return [self.encode_batch(texts)]
         assert self.config.nested_slots, "other slots depend on the number of slots"
         found = []
         with torch.inference_mode():
