@@ -72,8 +72,7 @@ class GeneratedEncoder(BackboneEncoder):
                 self.backbone.head_input(hidden_BNH),
                 moved(content.gathered_BG, self.backbone.device),
             )
-            valid_BN = _valid(fed_BN)
-            return read_slots(TextStates(hidden_BNH, valid_BN, content, logits_BNG), valid_BN)
+            return read_slots(TextStates(hidden_BNH, _valid(fed_BN), content, logits_BNG))
 
     def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""

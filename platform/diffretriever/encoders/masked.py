@@ -156,8 +156,7 @@ class MaskedEncoder(BackboneEncoder):
             ValueError: a logit that decides on tokens is not a finite number.
         """
         with torch.inference_mode():
-            states = self._pooled(self._states(texts))
-            return read_slots(states, states.valid_BK)
+            return read_slots(self._pooled(self._states(texts)))
 
     def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""
@@ -173,7 +172,7 @@ class MaskedEncoder(BackboneEncoder):
             states = self._states(texts)
             for budget in budgets:
                 valid_BK = states.valid_BK & (torch.arange(states.valid_BK.shape[1]) < budget)
-                found.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK)), valid_BK))
+                found.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
         return found
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
