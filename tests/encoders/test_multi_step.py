@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diffretriever.encoders.masked import MaskedEncoder, before_stop
+from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.budget import Budget
 from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import TEXTS, Make, impacts
@@ -29,27 +30,27 @@ class Slot(NamedTuple):
     step: int
 
 
-def fill_slowly(encoder: MaskedEncoder, text: str, slots: int, **fields: Any) -> list[Slot]:
-    """One text: `fields` are steps, schedule, confidence and read_offset of the config."""
-    (prepared,) = encoder.preparer.prepare_queries([text], [slots])
-    ids = prepared.input_ids.tolist()
+def fill_slowly(encoder: MaskedEncoder, text: PreparedText) -> list[Slot]:
+    """One text alone; its last pass has gradients, if the encoder learns."""
+    config, batch = encoder.config, encoder.masked_batch([text])
+    ids = text.input_ids.tolist()
     places = [place for place, token in enumerate(ids) if token == encoder.backbone.vocabulary.mask_token_id]
-    assert len(places) == slots
-    read_at = [place + fields["read_offset"] for place in places]
+    assert len(places) == text.slots
+    read_at, passes = torch.tensor([places]) + config.read_offset, min(config.steps, text.slots)
     found: dict[int, Slot] = {}
-    for step in range(fields["steps"]):
-        masked = [k for k in range(slots) if k not in found]
-        with torch.inference_mode():
-            output = encoder.backbone.forward(
-                torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64), torch.tensor([read_at])
+    for step in range(passes):
+        masked = [k for k in range(text.slots) if k not in found]
+        with torch.set_grad_enabled(step == passes - 1):
+            hidden, logits = encoder.backbone.forward(
+                torch.tensor([ids]), batch.mask_BL, read_at, position_ids=batch.position_ids_BL
             )
-        hidden_KH, logits_KV = output.hidden[0], output.logits[0]
-        surest = sorted(masked, key=lambda k: (-confidence_of(logits_KV[k], fields["confidence"]), k))
-        for k in surest[: count_of(slots, len(masked), step, fields["steps"], fields["schedule"])]:
+        hidden_KH, logits_KV = hidden[0], logits[0].detach()
+        surest = sorted(masked, key=lambda k: (-confidence_of(logits_KV[k], config.confidence), k))
+        for k in surest[: count_of(text.slots, len(masked), step, passes, config.schedule)]:
             token = max(range(logits_KV.shape[1]), key=logits_KV[k].tolist().__getitem__)
             found[k] = Slot(hidden_KH[k], logits_KV[k], token, step)
             ids[places[k]] = token
-    return [found[k] for k in range(slots)]
+    return [found[k] for k in range(text.slots)]
 
 
 def confidence_of(logits_V: torch.Tensor, confidence: str) -> float:
@@ -67,12 +68,12 @@ def count_of(slots: int, left: int, step: int, steps: int, schedule: str) -> int
     return min(left, max(1, planned))
 
 
-def assert_read(encoder: MaskedEncoder, found: Representations, row: int, text: str, slots: list[Slot]) -> None:
+def assert_read(found: Representations, row: int, text: PreparedText, slots: list[Slot]) -> None:
     """Row `row` of what was found is what `slots` say of `text`."""
     own = slice(found.offsets[row], found.offsets[row + 1])
-    vectors_KH = torch.stack([slot.hidden_H / slot.hidden_H.norm() for slot in slots]).numpy()
+    vectors_KH = torch.stack([slot.hidden_H / slot.hidden_H.norm() for slot in slots]).detach().numpy()
     np.testing.assert_allclose(found.vectors_MH[own].astype(np.float32), vectors_KH, atol=1e-3)
-    words = encoder.preparer.prepare_queries([text])[0].content_ids.tolist()
+    words = text.content_ids.tolist()
     weights = {word: max(math.log1p(max(slot.logits_V[word].item(), 0)) for slot in slots) for word in words}
     ids, values = impacts(found, row)
     assert ids.tolist() == [word for word in words if weights[word] > 0]
@@ -99,22 +100,21 @@ def test_mixed_budgets_equal_each_text_filled_slowly(
     plain: MaskedEncoder, schedule: str, confidence: str, offset: int
 ) -> None:
     for steps in (2, 4):
-        fields = {"steps": steps, "schedule": schedule, "confidence": confidence, "read_offset": offset}
-        encoder = varied(plain, **fields)
+        encoder = varied(plain, steps=steps, schedule=schedule, confidence=confidence, read_offset=offset)
         found = encoder.encode_queries(TEXTS, BUDGETS)
         assert np.diff(found.offsets).tolist() == BUDGETS
-        for row, (text, slots) in enumerate(zip(TEXTS, BUDGETS, strict=True)):
-            filled = fill_slowly(encoder, text, slots, **fields)
-            assert len({slot.step for slot in filled}) == min(steps, slots)
-            assert_read(encoder, found, row, text, filled)
+        for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS, BUDGETS)):
+            filled = fill_slowly(encoder, text)
+            assert len({slot.step for slot in filled}) == min(steps, text.slots)
+            assert_read(found, row, text, filled)
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_slots_from_a_stop_token_on_are_left_out(step: int, make_masked: Make[MaskedEncoder]) -> None:
     """Those of either pass: what a slot predicts and a stop token change places in the output head."""
     encoder = make_masked("llada", budget=Budget(8, 8), steps=2, schedule="even", stop_truncation="special")
-    fields = {"steps": 2, "schedule": "even", "confidence": "entropy", "read_offset": 0}
-    before = fill_slowly(encoder, TEXTS[0], 8, **fields)
+    (text,) = encoder.preparer.prepare_queries(TEXTS[:1])
+    before = fill_slowly(encoder, text)
     tokens = [slot.token for slot in before]
     predicted = next(slot.token for slot in before[1:] if slot.step == step and tokens.count(slot.token) == 1)
     stop, head = encoder.backbone.vocabulary.eos_token_id, encoder.backbone.output_projection
@@ -122,13 +122,13 @@ def test_slots_from_a_stop_token_on_are_left_out(step: int, make_masked: Make[Ma
     assert stop is not None
     with torch.no_grad():
         head.weight[[predicted, stop]] = head.weight[[stop, predicted]]
-    filled = fill_slowly(encoder, TEXTS[0], 8, **fields)
+    filled = fill_slowly(encoder, text)
     cut = [slot.token for slot in filled].index(stop)
     assert cut > 0
     assert filled[cut].step == step
     found = encoder.encode_queries(TEXTS[:1])
     assert found.offsets.tolist() == [0, cut]
-    assert_read(encoder, found, 0, TEXTS[0], filled[:cut])
+    assert_read(found, 0, text, filled[:cut])
 
 
 def test_logits_that_are_no_numbers_are_an_error_that_names_the_text(make_masked: Make[MaskedEncoder]) -> None:
