@@ -18,7 +18,7 @@ def main(config: PrepareTrainingJob) -> None:
 
 def describe(job: PrepareTrainingJob, manifest: TrainingSetManifest) -> str:
     """Return the outcome as lines for a person; nothing that was left out goes unsaid."""
-    lines = [f"{job.output}: {manifest.counts.examples:,} examples over {manifest.passages:,} passages"]
+    lines = [f"{job.output}: {manifest.counts.examples:,} examples"]
     lines += [f"  {source.name}: {_counts(source.counts)}" for source in manifest.sources]
     return "\n".join([*lines, f"  digest {manifest.digest}"])
 

@@ -275,10 +275,9 @@ class MaskedRetriever(PromptedRetriever):
     """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (paper App. A.1)."""
     confidence: Literal["entropy", "max-probability"] = "entropy"
     """What a pass is confident of: slots of low entropy (Dream) or of a high maximum (LLaDA)."""
-    stop_truncation: Literal["none", "special", "turn-end", "quote"] = "none"
+    stop_truncation: Literal["none", "special"] = "none"
     """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
-    tokenizer's special tokens, as in the authors' zero-shot code; `turn-end` adds the turn's end, `quote` also the
-    closing quote."""
+    tokenizer's special tokens, as in the authors' zero-shot code."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
@@ -14,24 +13,16 @@ from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
 from diffretriever.schemas.settings import EncoderActors, RayAddress
 
-PASSAGES_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.large_string(), nullable=False),
-        pa.field("title", pa.large_string(), nullable=False),
-        pa.field("text", pa.large_string(), nullable=False),
-    ]
-)
-"""`passages.arrow`: every distinct passage once, in the order in which examples first name them."""
-
+_PASSAGE = pa.struct([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
 EXAMPLES_SCHEMA = pa.schema(
     [
         pa.field("query_id", pa.large_string(), nullable=False),
         pa.field("query", pa.large_string(), nullable=False),
         pa.field("n_positives", pa.int32(), nullable=False),
-        pa.field("passages", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        pa.field("passages", pa.list_(pa.field("item", _PASSAGE, nullable=False)), nullable=False),
     ]
 )
-"""`examples.arrow`: passages are rows of `passages.arrow`, the positives first."""
+"""`examples.arrow`: a query with its passages, the positives first."""
 
 
 class PrepareTrainingJob(RayAddress):
@@ -96,8 +87,6 @@ class TrainingSetManifest(Model):
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     """Of all examples in their order, 32 hex digits; the same for any blocks and number of workers. It names the folder
     in the cache of a set on an object store."""
-    passages: int
-    """Distinct ones."""
     counts: TrainingCounts
     """Of all sources together."""
     sources: tuple[TrainingSource, ...]
@@ -108,16 +97,8 @@ class TrainingSetManifest(Model):
     """What was done with records that cannot be used."""
     hold_out: tuple[TrainingSource, ...]
     """Collections whose texts were left out; they have no counts."""
-    files: dict[str, int]
-    """Name of each file to its size in bytes."""
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: dict[str, int]) -> dict[str, int]:
-        for name in files:
-            if name != PurePosixPath(name).name:
-                raise ValueError(f"{name} lies outside of the training set")
-        return files
+    size: int
+    """Bytes of `examples.arrow`."""
 
 
 class MineNegativesJob(IndexOptions, EncoderActors):

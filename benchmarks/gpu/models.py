@@ -63,7 +63,7 @@ def retriever_of(method: str, source: Path, **options: Any) -> BackboneRetriever
 def encoder_over(backbone: Backbone, retriever: BackboneRetriever) -> BackboneEncoder:
     """Return the encoder of a retriever over a backbone that is there already."""
     kind = _ENCODERS[retriever.method]
-    return kind(retriever, backbone, kind.make_preparer(retriever, backbone.vocabulary))
+    return kind(retriever, backbone, kind.preparer_class(backbone.vocabulary, retriever))
 
 
 def texts_of(encoder: BackboneEncoder, mean: int, tokens: int, seed: int = 0) -> list[PreparedText]:

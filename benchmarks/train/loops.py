@@ -37,6 +37,7 @@ from diffretriever.training.adapters import lora_config
 from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import seed_torch
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.engine import CLIP_NORM, WEIGHT_DECAY
 from diffretriever.training.gather import Workers
 from diffretriever.training.session import describe_training, open_session
@@ -115,7 +116,7 @@ def data_of(setting: Setting) -> DistinctPassages:
     return DistinctPassages(setting.collection, recipe.max_steps * recipe.batch_queries, 1 + recipe.hard_negatives)
 
 
-class DistinctPassages:
+class DistinctPassages(TrainingSet):
     """Queries that are the first words of their passages; no passage comes twice, so none is masked."""
 
     digest = "of the benchmark"
@@ -263,7 +264,7 @@ def _collate(items: Sequence[Item], encoder: MaskedEncoder) -> dict[str, dict[st
 
 
 def _padded(texts: list[PreparedText], encoder: MaskedEncoder) -> dict[str, Tensor]:
-    batch = encoder.masked_batch(texts, torch.zeros(len(texts), 0, dtype=torch.int64))
+    batch = encoder.masked_batch(texts)
     words_BV = torch.zeros(len(texts), encoder.backbone.vocab_size, dtype=torch.bool)
     for row, text in enumerate(texts):
         words_BV[row, torch.from_numpy(text.content_ids).long()] = True

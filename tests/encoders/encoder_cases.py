@@ -28,7 +28,7 @@ _NESTED = {"nested_slots": True, "prompt": {"variant": "few"}, "tail_length": 0}
 CASES: dict[str, dict[str, Any]] = {
     "masked-dream": {"budget": "q2p3"},
     "masked-dream-2step": {"budget": "q2p3", "steps": 2},
-    "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "quote"},
+    "masked-llada-stop": {"budget": "q2p3", "stop_truncation": "special"},
     "masked-llada-parts": {"budget": "q3p5", **PARTS},
     "masked-bert-pooling": {"budget": "q2p3", "readout": "pooling", **_NESTED},
     "masked-modernbert-nested": {"budget": "q2p3", **_NESTED},

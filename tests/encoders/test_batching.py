@@ -8,11 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.encoders.batching import (
-    packed_batches,
-    similar_lengths,
-    token_budget_batches,
-)
+from diffretriever.encoders.batching import similar_lengths, token_batches
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 BUDGETS = st.integers(1, 5000)
@@ -22,7 +18,7 @@ BUDGETS = st.integers(1, 5000)
 @given(LENGTHS, BUDGETS)
 def test_every_text_once_longest_first_within_the_budget(lengths: list[int], budget: int) -> None:
     array = np.array(lengths, np.int64)
-    batches = list(token_budget_batches(array, budget))
+    batches = list(token_batches(array, budget))
     order = np.concatenate([np.zeros(0, np.int64), *batches])
     assert order.tolist() == np.argsort(-array, kind="stable").tolist()
     for batch in batches:
@@ -35,7 +31,7 @@ def test_every_text_once_longest_first_within_the_budget(lengths: list[int], bud
 @given(LENGTHS, BUDGETS)
 def test_packed_batches_are_filled_by_real_tokens(lengths: list[int], budget: int) -> None:
     array = np.array(lengths, np.int64)
-    batches = list(packed_batches(array, budget))
+    batches = list(token_batches(array, budget, packed=True))
     order = np.concatenate([np.zeros(0, np.int64), *batches])
     assert order.tolist() == np.argsort(-array, kind="stable").tolist()
     for batch in batches:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from diffretriever.encoders.preparer import ContentWords
 from diffretriever.schemas.retriever import ContentWordsConfig
 
@@ -35,11 +33,6 @@ def words(text: str, tokenizer: WordTokenizer, **config: bool) -> list[str]:
 def test_stop_words_and_punctuation_are_removed() -> None:
     tokenizer = WordTokenizer("dog", "runs", "the", "don")
     assert words("The DOG -- it's `runs`; don't!", tokenizer) == ["dog", "runs"]
-
-
-@pytest.mark.parametrize("text", ["", "   ", "...!?", "the of and", '"" \'s'])
-def test_texts_without_content_words_have_no_ids(text: str) -> None:
-    assert words(text, WordTokenizer()) == []
 
 
 def test_fragments_are_removed_as_in_the_paper_or_kept_as_in_the_code() -> None:

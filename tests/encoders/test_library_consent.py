@@ -13,12 +13,10 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
-from diffretriever.collections import Passage
 from diffretriever.core.consent import check_trusted, trust_code, trusted_sources
 from diffretriever.encoders import library_files, load_encoder, load_preparer
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever, MaskedRetriever
 from diffretriever.schemas.search import SearchJob
@@ -26,7 +24,8 @@ from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.schemas.settings import TRUST_VARIABLE
 from diffretriever.search import open_searcher
 from diffretriever.serving.opening import open_encoder, open_index, open_preparer
-from tests.encoders.library_cases import TEXTS, change_json, encoder_of, published
+from tests.encoders.library_cases import change_json, encoder_of, published
+from tests.search.conftest import fill
 
 MARKER = "it-ran"
 _LOAD = "    @classmethod\n    def load(cls, folder):\n        return cls()\n"
@@ -149,14 +148,9 @@ def index_of(model: Path, folder: Path, **fields: Any) -> str:
     """Index some texts; `fields` are what the manifest says of the retriever beside the truth."""
     encoder = encoder_of(model, **fields) if trusted_sources() else encoder_of(model)
     made = manifest_of(encoder)
-    index = PassageIndex.create(
-        str(folder), made.model_copy(update={"retriever": made.retriever.model_copy(update=fields)})
-    )
-    passages = [Passage(str(i), "", text) for i, text in enumerate(TEXTS)]
-    reps = encoder.encode_passages([""] * len(TEXTS), TEXTS)
-    block = write_block(index.uri, beside(text_table(passages, "c"), reps.to_arrow()))
-    Committer(index).commit({"all": block}, [])
-    return str(folder)
+    retriever = made.retriever.model_copy(update=fields)
+    PassageIndex.create(str(folder), made.model_copy(update={"retriever": retriever}))
+    return fill(encoder, str(folder)).uri
 
 
 def test_opening_an_index_runs_nothing(model: Path, tmp_path: Path) -> None:

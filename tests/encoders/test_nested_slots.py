@@ -66,6 +66,7 @@ def test_one_encoding_gives_all_smaller_budgets(
         ({"prompt": {"variant": "few", "rewrite_numbers": True}}, "leave rewrite_numbers out"),
         ({"prompt": {"variant": "few"}, "tail_length": 3}, "set tail_length to 0"),
         ({"prompt": {"variant": "few"}, "steps": 2}, "set steps to 1"),
+        ({"adapter_on": "slots", "nested_slots": False}, "adapter_on: slots is for nested slots"),
     ],
 )
 def test_what_cannot_be_nested(fields: dict[str, object], message: str) -> None:
@@ -81,7 +82,7 @@ def test_an_adapter_with_fewer_slots(folder_of: FolderOf, tmp_path_factory: pyte
     save_file({"embeddings": torch.zeros(4, hidden_size)}, adapter / SLOTS_FILE)
     place = {"source": str(folder_of("bert")), "adapter": str(adapter), "dtype": "float32"}
     config = MaskedRetriever.model_validate({"backbone": place, "budget": "q2p5"})
-    with pytest.raises(ValueError, match=r"budget q2p5: the adapter .* vectors for 4 slots; take a budget up to that"):
+    with pytest.raises(ValueError, match=r"up to 5 slots, the adapter .* vectors for 4: take a smaller budget"):
         MaskedEncoder.load(config, "cpu")
     encoder = MaskedEncoder.load(config.model_copy(update={"budget": Budget(2, 4)}), "cpu")
     assert len(encoder.encode_passages([""], ["river"]).vectors_MH) == 4

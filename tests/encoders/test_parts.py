@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from diffretriever.backbones.slot_layers import parts_of
 from diffretriever.encoders.masked import MaskedEncoder
@@ -29,7 +28,7 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
     tokenizer = encoder.preparer.vocabulary.tokenizer
     for text in (LONG, "river", ""):
         (prepared,) = encoder.preparer.prepare_passages([""], [text])
-        batch = encoder.masked_batch([prepared], torch.zeros(1, 0, dtype=torch.long))
+        batch = encoder.masked_batch([prepared])
         own_BL = batch.mask_BL.bool() & (batch.slots_BL < 0)
         view_KL = parts_of(own_BL, batch.valid_BK.sum(1), slots)[0]
         left = encoder.preparer.frame("passage", slots).left
@@ -40,10 +39,6 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
         found = encoder.preparer.parts(text, "passage", slots)
         assert [squeezed(part) for part in found] == [squeezed(part) for part in expected]
         assert all(part in text for part in found)
-
-
-def test_whole_texts_have_no_parts(make_masked: Make[MaskedEncoder]) -> None:
-    assert make_masked("llada").preparer.parts(LONG, "passage", 4) == []
 
 
 def squeezed(text: str) -> str:

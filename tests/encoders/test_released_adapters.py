@@ -27,23 +27,17 @@ from diffretriever.schemas.retriever import (
 from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical
-
-BEFORE = (
-    f"<|startoftext|><|start_header_id|>system<|end_header_id|>\n\n{SYSTEM}<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\n"
-)
-AFTER = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+from tests.encoders.test_sequences import ASKS, FORMS
 
 
 def released_config(folder: Path) -> dict[str, Any]:
     """The file as the authors' training writes it for K = (2, 3), its prompts spelled out."""
     vocabulary = load_vocabulary(folder)
     prompts = {}
-    for side, name in (("query", "Query"), ("passage", "Passage")):
-        request = (
-            f'". Use a few words to represent the {side} in a retrieval task. Make sure your words are in lowercase.'
-        )
-        for part, text in (("prefix", f'{BEFORE}{name}: "'), ("suffix", f'{request}{AFTER}The words are: "')):
+    for side in ("query", "passage"):
+        before, after = f'{side.capitalize()}: "', f'". {ASKS[4][0].format(side=side)}'
+        for part, form in zip(("prefix", "suffix"), FORMS["llada"], strict=True):
+            text = form.format(system=SYSTEM, before=before, after=after, answer='The words are: "')
             prompts[f"{side}_{part}_ids"] = vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
     return {
         "model_type": "llada",
@@ -74,11 +68,10 @@ def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
 
 
 def edit(config: NeuralRetriever, name: str = "retriever_config.json", **changes: Any) -> None:
-    """Change what the adapter's folder says of its training; a value of `...` removes the field."""
+    """Change what the adapter's folder says of its training."""
     assert config.backbone.adapter is not None
     file = Path(config.backbone.adapter) / "retriever_config.json"
-    content = json.loads(file.read_text()) | changes
-    file.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     file.rename(file.with_name(name))
 
 

@@ -5,7 +5,6 @@ Legend: L tokens of a text, N vectors to be clustered, C clusters, M vectors of 
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -78,29 +77,6 @@ def test_passages_are_clustered_and_queries_are_not(make_tokens: Make[TokensEnco
     tokens_NH = torch.from_numpy(whole.vectors_MH[whole.offsets[row] : whole.offsets[row + 1]].astype(np.float32))
     own_CH = stored.vectors_MH[stored.offsets[row] : stored.offsets[row + 1]]
     assert_near(own_CH, unit(clustered(tokens_NH, 4)))
-
-
-@pytest.mark.parametrize("most", [1, 2, 5, 11])
-def test_clusters_are_wards(most: int) -> None:
-    tokens_NH = unit(torch.randn(12, 6, generator=torch.Generator().manual_seed(most)))
-    groups = by_hand(tokens_NH.double().numpy(), most)
-    expected_CH = torch.stack([tokens_NH[group].sum(0) for group in sorted(groups)])
-    torch.testing.assert_close(clustered(tokens_NH, most), expected_CH)
-
-
-def by_hand(tokens_NH: np.ndarray, most: int) -> list[list[int]]:
-    """Merge, again and again, those two clusters that add least to the sum of squared distances from their means."""
-    groups = [[token] for token in range(len(tokens_NH))]
-
-    def spread(group: list[int]) -> float:
-        return float(((tokens_NH[group] - tokens_NH[group].mean(0)) ** 2).sum())
-
-    while len(groups) > most:
-        first, second = min(
-            combinations(groups, 2), key=lambda pair: spread(pair[0] + pair[1]) - spread(pair[0]) - spread(pair[1])
-        )
-        groups = [group for group in groups if group not in (first, second)] + [sorted(first + second)]
-    return groups
 
 
 def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncoder]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.encoders.base import BatchCost, Encoded
+from diffretriever.encoders.base import Encoded
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
@@ -64,7 +64,7 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
         patch("diffretriever.pipelines.encoder_start.load_in_actor"),
         patch.object(EncodeBlocks, "_submitted") as submitted,
     ):
-        submitted.return_value.result.return_value = Encoded([sound, bad], BatchCost(1, 1, 0.0))
+        submitted.return_value.result.return_value = Encoded([sound, bad], 1, 1, 0.0)
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
         stage.setup()
         prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))

@@ -26,26 +26,20 @@ def write_collection(folder: Path) -> Path:
     return folder
 
 
-def write_training_file(file: Path, size: int, negatives: int = 2) -> Path:
-    """Write records in Tevatron's layout."""
+def write_training_data(folder: Path, size: int) -> Path:
+    """Write a training set of records in Tevatron's layout."""
     records = [
         {
             "query_id": f"t{row}",
             "query": " ".join(topic(row)),
             "positive_passages": [_passage(row, 0)],
-            "negative_passages": [_passage(row, i) for i in range(1, 1 + negatives)],
+            "negative_passages": [_passage(row, 1), _passage(row, 2)],
         }
         for row in range(size)
     ]
-    _write(file, records)
-    return file
-
-
-def write_training_data(folder: Path, size: int) -> Path:
-    """Write a training set of such records."""
-    file = write_training_file(folder / "train.jsonl", size)
+    _write(folder / "train.jsonl", records)
     output = folder / "training-set"
-    prepared(PrepareTrainingJob(source=(str(file),), output=output))
+    prepared(PrepareTrainingJob(source=(str(folder / "train.jsonl"),), output=output))
     return output
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from diffretriever.backbones.source import EMBEDDED_ADAPTERS
+from diffretriever.core.files import file_digest
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
@@ -50,15 +50,6 @@ def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: Fo
     assert manifest.identity == manifest.model_copy(update={"retriever": named, "step": 3}).identity
 
 
-def test_precision_stays_what_it_was_begun_in(folder_of: FolderOf, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    automatic = config_of("masked-dream", folder_of)
-    automatic = automatic.model_copy(update={"backbone": automatic.backbone.model_copy(update={"dtype": "auto"})})
-    assert folder.with_dtype(automatic) == automatic
-    folder.begin(manifest_of(folder_of), job_for(tmp_path))
-    assert folder.with_dtype(automatic).backbone.dtype == "float32"
-
-
 def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99})
     session = session_of(retriever, quick_recipe(max_steps=1))
@@ -74,14 +65,13 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     assert loaded.model_copy(update={"backbone": place}) == retriever
 
 
-def test_the_journal(tmp_path: Path) -> None:
+def test_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5, "utilisation": 0.456}
-    stream = io.StringIO()
-    with Journal(tmp_path, "masked minilm", 2, 1, stream) as journal:
+    with Journal(tmp_path, "masked minilm", 2, 1) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
         journal.add({"step": 1, **step})
         journal.add({"step": 2, **step})
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         "masked minilm: 2 steps",
         "masked minilm: step 0: validation/dense 0.2500",
         "masked minilm: 1/2 (50 %), loss 2.0000, accuracy 0.500, 1,234 tokens/s, 46 % of the device's FLOPs",
@@ -139,3 +129,18 @@ def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypa
     assert TrainJob.from_command_line(["--config", str(file)]).hyperparameters == job.hyperparameters
     monkeypatch.setenv("DIFFRETRIEVER_RECIPE", "minilm")
     assert TrainJob.from_command_line(given).recipe_title == "minilm"
+
+
+@pytest.mark.parametrize("folder", EMBEDDED_ADAPTERS.values(), ids=EMBEDDED_ADAPTERS)
+def test_a_packaged_one_is_what_it_says(folder: Path) -> None:
+    manifest = TrainingManifest.model_validate_json((folder / "training.json").read_text())
+    assert manifest.adapter == file_digest(folder / "adapter_model.safetensors")
+    assert manifest.slots == file_digest(folder / "slots.safetensors")
+    stages = json.loads((folder / "provenance.json").read_text())["stages"]
+    assert all(stage["commit"] and stage["training_data"] for stage in stages)
+    last = TrainingManifest.model_validate(stages[-1]["training"])
+    assert last.identity == manifest.identity
+    curve = [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+    for number, stage in enumerate(stages, start=1):
+        steps = [point["step"] for point in curve if point["stage"] == number and "loss" in point]
+        assert steps[-1] == stage["training"]["step"] == stage["training"]["total_steps"]

@@ -15,9 +15,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import PromptConfig
-from diffretriever.schemas.training import Recipe
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.session import check_trainable
 from tests.training.test_trainable import TEXTS, assert_same, changed, load
 from tests.training.trainer_cases import FolderOf, config_of, quick_recipe, run, session_of
 
@@ -119,37 +117,13 @@ def test_few_tokens_run_together_with_their_slots(
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
 
 
-def test_packed_slots_learn_the_same_in_a_pass_of_their_own(folder_of: FolderOf) -> None:
-    """Gradients stop at the text, whose states do not depend on the adapter; those through slots are whole."""
-    found = []
-    for attention in ("sdpa", "packed"):
-        retriever = config_of("masked-bert", folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
-        place = retriever.backbone.model_copy(update={"attention": attention})
-        recipe = quick_recipe(max_steps=3, lora_dropout=0.0, **SLOTS)
-        found.append(run(session_of(retriever.model_copy(update={"backbone": place}), recipe), 3))
-    for padded, packed in zip(*found, strict=True):
-        assert packed.loss == pytest.approx(padded.loss, rel=1e-4)
-        assert packed.gradient_norm == pytest.approx(padded.gradient_norm, rel=1e-3)
-
-
-def test_an_adapter_on_slots_is_no_other(folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of("masked-bert", folder_of, adapter_on="slots", **NESTED)
-    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
-    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
-    with pytest.raises(ValueError, match=r"trained with adapter_on 'slots' \(here 'all'\)"):
-        load_encoder(retriever.model_copy(update={"backbone": place, "adapter_on": "all"}), "cpu")
-    with pytest.raises(ValueError, match="set --no-gradient-checkpointing"):
-        check_trainable(retriever, Recipe())
-    with pytest.raises(ValueError, match="adapter_on: slots is for nested slots"):
-        config_of("masked-bert", folder_of, adapter_on="slots")
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("slot_positions", "spread", r"slot_positions 'natural' \(here 'spread'\)"),
         ("nested_slots", False, r"nested_slots True \(here False\)"),
         ("readout", "pooling", r"readout 'states' \(here 'pooling'\)"),
+        ("adapter_on", "slots", r"adapter_on 'all' \(here 'slots'\)"),
         ("prompt", PromptConfig(variant="few"), "the adapter was trained with prompt"),
     ],
 )
@@ -174,17 +148,3 @@ def test_slots_that_pool_start_near_the_mean_and_apart(folder_of: FolderOf) -> N
     found_BKH = slots.encode_queries(TEXTS).vectors_MH.astype(np.float32).reshape(len(TEXTS), 2, -1)
     assert np.einsum("bkh,bh->bk", found_BKH, mean_BH).min() > 0.9
     assert np.abs(found_BKH[:, 0] - found_BKH[:, 1]).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("case", "recipe", "message"),
-    [
-        ("pooled-bert", {"slot_layers": 4}, "slot_layers: the pooled method has no slots"),
-        ("masked-bert", {"slot_layers": 2}, "layers for 2 slots, but texts have up to 3"),
-        ("masked-bert", {"slot_layers": 4, "query_budgets": (1, 8)}, "texts have up to 8"),
-        ("masked-bert", {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
-    ],
-)
-def test_what_cannot_be(case: str, recipe: dict[str, object], message: str, folder_of: FolderOf) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_trainable(config_of(case, folder_of), Recipe.model_validate(recipe))

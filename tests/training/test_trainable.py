@@ -58,9 +58,19 @@ def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVect
     return found
 
 
-@pytest.mark.parametrize("case", CONTRACT)
-def test_training_sees_what_the_encoder_gives(case: str, folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of))
+SETTINGS: list[tuple[str, dict[str, object]]] = [
+    *((case, {}) for case in CONTRACT),
+    ("masked-dream", {"read_offset": -1, "tail_length": 1}),
+    ("masked-bert", {"slot_positions": "natural"}),
+    ("generated-llama3", {"stop": "cap-then-cut", "max_tokens": 6}),
+    ("generated-qwen2", {"max_tokens": 1}),
+    ("pooled-qwen2", {"pooling": "mean"}),
+]
+
+
+@pytest.mark.parametrize(("case", "changes"), SETTINGS)
+def test_training_sees_what_the_encoder_gives(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
+    encoder = changed(load(case, folder_of, **changes))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
         found = assert_same(encoder, texts)
         if "sparse" in encoder.config.modes:
@@ -92,33 +102,12 @@ def test_texts_of_other_lengths_go_through_passes_of_their_own(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("case", "changes"),
-    [
-        ("masked-dream", {"read_offset": -1, "tail_length": 1}),
-        ("masked-bert", {"slot_positions": "natural"}),
-        ("generated-llama3", {"stop": "cap-then-cut", "max_tokens": 6}),
-        ("generated-qwen2", {"max_tokens": 1}),
-        ("pooled-qwen2", {"pooling": "mean"}),
-    ],
-)
-def test_other_settings(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
-    encoder = changed(load(case, folder_of, **changes))
-    assert_same(encoder, encoder.preparer.prepare_queries(TEXTS))
-
-
 def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
     encoder = changed(load("tokens-bert", folder_of, clusters=2))
     passages = encoder.preparer.prepare_passages([""] * 5, TEXTS)
     found = TrainableEncoder(encoder).encode(passages)
     assert found.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
     assert np.diff(encoder.encode(passages).offsets).max() == 2
-
-
-def test_budgets_of_their_own(folder_of: FolderOf) -> None:
-    encoder = changed(load("masked-dream", folder_of))
-    found = assert_same(encoder, encoder.preparer.prepare_queries(TEXTS, [1, 4, 2, 5, 3]))
-    assert found.valid_BK.sum(1).tolist() == [1, 4, 2, 5, 3]
 
 
 def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:

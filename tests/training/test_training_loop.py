@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.schemas.training import TrainJob
@@ -24,6 +22,7 @@ GOLDEN = [
     (2.49662, 0.252666, 2.06003, 0.0229906, 17.488),
 ]
 """Loss, its dense, sparse and distillation terms, and the gradient's norm of three steps of the recipe `minilm`."""
+ON_SLOTS: dict[str, object] = {"adapter_on": "slots", "nested_slots": True, "tail_length": 0}
 
 
 def test_the_embedded_models_recipe(tmp_path: Path) -> None:
@@ -85,21 +84,16 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
         run(session, 1)
 
 
-def test_padding_does_not_count_as_use(folder_of: FolderOf) -> None:
-    session = session_of(config_of("masked-bert", folder_of), quick_recipe())
-    backbone = session.encoder.backbone
-    (metrics,) = run(session, 1)
-    lengths = np.concatenate([part.lengths for part in session.trainer.batches.parts(0)])
-    assert len(lengths) == 8 * 4
-    needed = Matrices.of(backbone).training_flops(lengths) / reached_flops(backbone.device, backbone.dtype)
-    assert metrics.utilisation / metrics.tokens_per_second == pytest.approx(needed / lengths.sum(), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("case", "changes", "recipe", "message"),
     [
-        ("masked-dream", {"stop_truncation": "quote"}, {}, "stop_truncation to none"),
+        ("masked-dream", {"stop_truncation": "special"}, {}, "stop_truncation to none"),
         ("pooled-dream", {}, {"query_budgets": (1, 2)}, "no slots"),
+        ("masked-bert", ON_SLOTS, {"gradient_checkpointing": True}, "set --no-gradient-checkpointing"),
+        ("pooled-bert", {}, {"slot_layers": 4}, "slot_layers: the pooled method has no slots"),
+        ("masked-bert", {}, {"slot_layers": 2}, "layers for 2 slots, but texts have up to 3"),
+        ("masked-bert", {}, {"slot_layers": 4, "query_budgets": (1, 8)}, "texts have up to 8"),
+        ("masked-bert", {}, {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
     ],
 )
 def test_what_cannot_be_trained(

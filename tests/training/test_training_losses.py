@@ -11,8 +11,8 @@ from torch import Tensor
 
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.loop import learning_rate
-from diffretriever.training.objective import TEACHER_TEMPERATURE, dense_scores, distilled, objective, sparse_scores
-from diffretriever.training.trainable import TextVectors, join
+from diffretriever.training.objective import TEACHER_TEMPERATURE, distilled, objective
+from diffretriever.training.trainable import TextVectors
 from tests.training.trainer_cases import random_texts, with_gradients
 
 QUERIES = random_texts(5, 3, 4, seed=1, dtype=torch.float64)
@@ -58,13 +58,6 @@ def slow_cross_entropy(scores_QP: Tensor, each: int, answers_QP: Tensor | None =
     return torch.stack(losses).mean()
 
 
-def test_scores_of_ragged_texts() -> None:
-    torch.testing.assert_close(
-        dense_scores(QUERIES, PASSAGES), slow_dense(QUERIES, PASSAGES).float(), atol=1e-6, rtol=0
-    )
-    torch.testing.assert_close(sparse_scores(QUERIES, PASSAGES), slow_sparse(QUERIES, PASSAGES))
-
-
 # Of every query its own positive, of some a copy of it or another answer; of the last query all there is.
 ANSWERS = torch.tensor(
     [
@@ -101,14 +94,6 @@ def test_objective_and_its_gradients(answers_QP: Tensor | None) -> None:
             assert tensor.grad.abs().max() > 0
 
 
-def test_gradcheck_of_the_sparse_scores() -> None:
-    def scores(query_BT: Tensor, passage_BT: Tensor) -> Tensor:
-        return sparse_scores(QUERIES._replace(weights_BT=query_BT), PASSAGES._replace(weights_BT=passage_BT))
-
-    inputs = QUERIES.weights_BT.clone().requires_grad_(), PASSAGES.weights_BT.clone().requires_grad_()
-    assert torch.autograd.gradcheck(scores, inputs)
-
-
 def test_distillation_by_hand() -> None:
     student_QP = torch.tensor([[0.0, math.log(3)], [1.0, 1.0]])
     teacher_QP = torch.tensor([[math.log(3), 0.0], [torch.nan, torch.nan]])
@@ -127,29 +112,6 @@ def test_the_teacher_is_the_texts_own_tokens() -> None:
     expected = (theirs_QP.exp() * (theirs_QP - ours_QP)).sum(1).mean()
     torch.testing.assert_close(found.distillation, expected.float(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.loss, found.dense + found.sparse + 0.5 * found.distillation)
-
-
-def test_texts_without_content_words() -> None:
-    none = torch.zeros(5, 0)
-    queries = with_gradients(QUERIES)._replace(ids_BT=none.long(), weights_BT=none, known_BT=none.bool())
-    passages = with_gradients(PASSAGES)
-    found = objective(queries, passages, RECIPE).detached()
-    assert float(found.sparse) == 0
-    assert float(found.loss) == float(found.dense)
-    assert sparse_scores(queries, passages).abs().max() == 0
-
-
-def test_joined_texts_score_as_they_did_apart() -> None:
-    wider = random_texts(3, 5, 2, seed=7, dtype=torch.float64)
-    joined = join([PASSAGES, wider])
-    torch.testing.assert_close(
-        dense_scores(QUERIES, joined),
-        torch.cat([dense_scores(QUERIES, PASSAGES), dense_scores(QUERIES, wider)], dim=1),
-    )
-    torch.testing.assert_close(
-        sparse_scores(QUERIES, joined),
-        torch.cat([sparse_scores(QUERIES, PASSAGES), sparse_scores(QUERIES, wider)], dim=1),
-    )
 
 
 def test_the_learning_rate_rises_then_falls_to_zero() -> None:

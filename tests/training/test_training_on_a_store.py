@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 from contextlib import AbstractContextManager
@@ -15,11 +14,9 @@ from diffretriever.core.files import files_in, open_input, read_bytes, read_text
 from diffretriever.pipelines.training_data import finished, open_inputs
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob
-from diffretriever.training.data.sources import open_source
-from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, PASSAGES_FILE, TrainingSet
+from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, Journal
-from tests.training.example_cases import examples, good, jsonl, prepared, tevatron
-from tests.training.test_example_files import MADE, as_gzip
+from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 MANY = examples(20)
 
@@ -53,38 +50,28 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     made, alone = prepared(job), prepared(job.model_copy(update={"output": tmp_path / "alone"}))
     assert made.digest == alone.digest
     assert [made.example(row) for row in range(len(made))] == MANY
-    names = {MANIFEST_FILE, EXAMPLES_FILE, PASSAGES_FILE, "quarantine.jsonl"}
+    names = {MANIFEST_FILE, EXAMPLES_FILE, "quarantine.jsonl"}
     assert {info.base_name for info in files_in(output)} == names
     assert finished(job, open_inputs(job)) == made.manifest
     again = pickle.loads(pickle.dumps(made))
     assert again.example(3) == MANY[3]
     assert again.folder == made.folder
-    assert fetched == [EXAMPLES_FILE, PASSAGES_FILE]
+    assert fetched == [EXAMPLES_FILE]
     copy = made.folder / EXAMPLES_FILE
     whole = copy.read_bytes()
     copy.write_bytes(whole[:-8])
     TrainingSet.open(str(output))
     assert copy.read_bytes() == whole, "a damaged copy is fetched again"
     remove(tmp_path / "cache")
-    write_bytes(output / PASSAGES_FILE, b"short")
-    with pytest.raises(ValueError, match=f"{PASSAGES_FILE}: missing or cut short"):
+    write_bytes(output / EXAMPLES_FILE, b"short")
+    with pytest.raises(ValueError, match=f"{EXAMPLES_FILE}: missing or cut short"):
         TrainingSet.open(str(output))
     assert not made.folder.exists()
 
 
-def test_a_file_is_read_there(output: StorePath, tmp_path: Path) -> None:
-    file = as_gzip(tmp_path)
-    write_bytes(output / file.name, file.read_bytes())
-    source = open_source(str(output / file.name), "train")
-    assert good(source.records()) == MADE
-    state = source.state()
-    write_bytes(output / file.name, file.read_bytes()[:-8])
-    assert source.state() != state
-
-
 def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:
     def course(*steps: int) -> None:
-        with Journal(output, "masked", 4, 2, io.StringIO()) as journal:
+        with Journal(output, "masked", 4, 2) as journal:
             for step in steps:
                 journal.add({"step": step, "loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0, "utilisation": 0.1})
                 seen = read_bytes(output / METRICS_FILE).count(b"\n") if step > 1 else 0
@@ -98,14 +85,13 @@ def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) ->
 
 
 def test_a_store_that_refuses_the_journal_does_not_end_the_training(
-    output: StorePath, monkeypatch: pytest.MonkeyPatch
+    output: StorePath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stream = io.StringIO()
-    with Journal(output, "masked", 4, 1, stream) as journal:
+    with Journal(output, "masked", 4, 1) as journal:
         with monkeypatch.context() as patch:
             patch.setattr("diffretriever.training.run_folder.put_file", _refused)
             journal.add({"step": 1, "validation/dense": 0.5})
-        assert "put there at the next checkpoint" in stream.getvalue()
+        assert "put there at the next checkpoint" in capsys.readouterr().err
         journal.add({"step": 2, "validation/dense": 0.5})
     assert read_text(output / METRICS_FILE).count("\n") == 2
 

@@ -15,6 +15,7 @@ from diffretriever.collections.records import Passage
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneRetriever
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.examples import Group, text_key
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import StepMetrics
 from diffretriever.training.session import Session, describe_training, open_session
@@ -62,7 +63,7 @@ QUICK: dict[str, Any] = {
 """A recipe for models and data as small as these."""
 
 
-class ListedData:
+class ListedData(TrainingSet):
     """Queries with passages about the same two words, and negatives about others that are other queries' positives."""
 
     digest = "of the tests"

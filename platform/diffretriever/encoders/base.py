@@ -20,14 +20,14 @@ import torch
 from diffretriever.backbones.cpu_tuning import is_small_pass
 from diffretriever.backbones.device import DeviceQueue, Launched
 from diffretriever.core.progress import Progress
-from diffretriever.encoders.batching import packed_batches, token_budget_batches, tokens_per_batch
+from diffretriever.encoders.batching import token_batches, tokens_per_batch
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
 from diffretriever.schemas.serve import READ_WORDS, Reading
 from diffretriever.vectors.representations import Representations, refuse_queries
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.backbones import Backbone
     from diffretriever.encoders.reading import VectorReader
     from diffretriever.encoders.readout import TextStates
 
@@ -54,24 +54,17 @@ class ModelFacts:
     """Digest of the tokenizer; None where that of the weights covers it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCost:
-    """Tokens and time of the texts that one call encoded."""
+class Encoded(NamedTuple):
+    """Texts that a device is done with."""
 
+    parts: list[Representations]
+    """All texts, in their order: once, or once for each of several budgets."""
     tokens: int
     """Real tokens, prompt and slots included."""
     padded_tokens: int
     """The same with padding; equal where texts are packed."""
     device_seconds: float
     """In which the device worked on them alone."""
-
-
-class Encoded(NamedTuple):
-    """Texts that a device is done with."""
-
-    parts: list[Representations]
-    """All texts, in their order: once, or once for each of several budgets."""
-    cost: BatchCost
 
 
 class Submitted:
@@ -89,15 +82,7 @@ class Submitted:
     def add(
         self, rows_B: np.ndarray, texts: list[PreparedText], launched: Launched[Any], tokens: int, padded_tokens: int
     ) -> None:
-        """Take a batch that the device was given, and make the results of the oldest one if several are in flight.
-
-        Args:
-            rows_B: its rows among all texts.
-            texts: its texts.
-            launched: the batch on the device.
-            tokens: of its texts.
-            padded_tokens: the same with padding.
-        """
+        """Take a batch, its rows among all texts; make the results of the oldest one if several are in flight."""
         self._rows.append(rows_B)
         self._launched.append((texts, launched))
         self._tokens += tokens
@@ -109,21 +94,20 @@ class Submitted:
         """Wait for the device, and return all texts; to be called once."""
         while self._launched:
             self._finish_oldest()
-        cost = BatchCost(self._tokens, self._padded_tokens, self._seconds)
         if not self._rows:
             empty = Representations.of_vectors(np.zeros((0, self._encoder.facts.hidden_size), np.float16), [], [])
-            return Encoded([empty] * max(1, self._budgets), cost)
-        if len(self._rows) == len(self._rows[0]) == 1:
-            return Encoded(self._parts[0], cost)
-        order_N = np.argsort(np.concatenate(self._rows), kind="stable")
-        parts = zip(*self._parts, strict=True)
-        return Encoded([Representations.concatenate(part).take(order_N) for part in parts], cost)
+            parts = [empty] * max(1, self._budgets)
+        elif len(self._rows) == len(self._rows[0]) == 1:
+            parts = self._parts[0]
+        else:
+            order_N = np.argsort(np.concatenate(self._rows), kind="stable")
+            parts = [Representations.concatenate(part).take(order_N) for part in zip(*self._parts, strict=True)]
+        return Encoded(parts, self._tokens, self._padded_tokens, self._seconds)
 
     def _finish_oldest(self) -> None:
         texts, launched = self._launched.popleft()
         self._seconds += launched.wait()
-        outputs = launched.output if self._budgets else [launched.output]
-        self._parts.append([self._encoder.represent(texts, output) for output in outputs])
+        self._parts.append([self._encoder.represent(texts, output) for output in launched.output])
 
 
 class Encoder(ABC):
@@ -167,8 +151,9 @@ class Encoder(ABC):
         return found
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Any]:
-        """Encode one batch as `encode_batch` does, once for each of several numbers of nested slots."""
-        raise AssertionError("only nested slots have several budgets")
+        """Encode one batch once for each of several numbers of nested slots; no budgets: once, as it is prepared."""
+        assert not budgets, "only nested slots have several budgets"
+        return [self.encode_batch(texts)]
 
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
         """Represent queries, each with its own K_q where `budgets` is given.
@@ -216,10 +201,7 @@ class Encoder(ABC):
             batch = [texts[row] for row in rows_B]
             try:
                 small = is_small_pass(padded, self.facts.hidden_size)
-                if budgets:
-                    launched = self._queue.launch(self.encode_budgets, batch, budgets, is_small=small)
-                else:
-                    launched = self._queue.launch(self.encode_batch, batch, is_small=small)
+                launched = self._queue.launch(self.encode_budgets, batch, budgets, is_small=small)
             except torch.OutOfMemoryError:
                 launched = None
             # Only here is the error gone, and with it the frames that hold the batch's tensors.
@@ -235,8 +217,7 @@ class Encoder(ABC):
         return submitted
 
     def _batches(self, lengths_N: np.ndarray) -> list[np.ndarray]:
-        batches = packed_batches if self.is_packed else token_budget_batches
-        return list(batches(lengths_N, self.tokens_per_batch))
+        return list(token_batches(lengths_N, self.tokens_per_batch, packed=self.is_packed))
 
     def _halve(self, lengths_B: np.ndarray, padded: int) -> None:
         """Let batches have half the tokens of one that did not fit."""
@@ -271,14 +252,10 @@ class Encoder(ABC):
         raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be {what}")
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
-        """Return the words of the whole vocabulary that stored vectors predict; see `encoders.reading`.
-
-        Args:
-            vectors_MH: floating [M, H], of queries or passages.
-            words: most words for each of them.
+        """Return at most `words` words that each stored vector predicts, floating [M, H]; see `encoders.reading`.
 
         Raises:
-            ValueError: this encoder's cannot be read (`is_readable` of its config).
+            ValueError: This encoder's vectors cannot be read (`is_readable` of its config).
         """
         raise ValueError(f"{self.config.title}: only masked, generated and pooled retrievers have readable vectors")
 
@@ -287,6 +264,8 @@ class BackboneEncoder(Encoder):
     """An encoder over one of the native backbones."""
 
     config: BackboneRetriever
+    preparer_class: ClassVar[Callable[..., Preparer]]
+    """Makes what prepares texts, given the backbone's vocabulary and the config."""
     reads_whole_texts = True
 
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
@@ -337,24 +316,29 @@ class BackboneEncoder(Encoder):
         return VectorReader(self.backbone)
 
     @classmethod
-    @abstractmethod
-    def make_preparer(cls, config: Any, vocabulary: Vocabulary) -> Preparer:
-        """Return what prepares texts for `config`, given the backbone's tokenizer side."""
-
-    @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer, and check the config against an adapter's training; see `trained_for`."""
+        """Read the tokenizer, and check the config against an adapter's training; see `trained_for`.
+
+        Raises:
+            ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
+        """
         from diffretriever.backbones import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.trained_for import check_trained_for
 
         place = config.backbone
-        preparer = cls.make_preparer(config, load_vocabulary(place.source, revision=place.revision))
+        preparer = cls.preparer_class(load_vocabulary(place.source, revision=place.revision), config)
         if place.adapter is not None:
             folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
             check_trained_for(config, preparer, folder)
             preparer.most_slots = most_slots(folder)
+            slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
+            if preparer.most_slots is not None and slots > preparer.most_slots:
+                raise ValueError(
+                    f"the budget has up to {slots} slots, the adapter {place.adapter} vectors for "
+                    f"{preparer.most_slots}: take a smaller budget"
+                )
         return preparer
 
     @classmethod

@@ -25,34 +25,26 @@ def tokens_per_batch(device: torch.device) -> int:
     return TOKENS_PER_BATCH_CPU if device.type == "cpu" else TOKENS_PER_BATCH_GPU
 
 
-def token_budget_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+def token_batches(lengths: np.ndarray, max_tokens: int, *, packed: bool = False) -> Iterator[np.ndarray]:
     """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding, or a single text.
 
-    Longest first, so that a batch that does not fit in memory fails at once rather than at the end.
-    """
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        rows = max(1, max_tokens // max(1, int(lengths[order[start]])))
-        yield order[start : start + rows]
-        start += rows
-
-
-def packed_batches(lengths: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens` without padding, or a single text.
-
-    Tensors around the pass are padded even so (ids, states to be pooled, the cache of decoding): short texts that a
-    long one would pad to more than twice the budget wait for the next batch.
+    Longest first, so that a batch that does not fit in memory fails at once rather than at the end. Packed texts fill
+    the budget without padding. Tensors around their pass are padded even so (ids, states to be pooled, the cache of
+    decoding): short texts that a long one would pad to more than twice the budget wait for the next batch.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
     start, used = 0, 0
     while start < len(order):
-        rows = int(np.searchsorted(ends, used + max_tokens, side="right")) - start
-        rows = max(1, min(rows, _MOST_PADDED * max_tokens // max(1, int(lengths[order[start]]))))
+        longest = max(1, int(lengths[order[start]]))
+        rows = max_tokens // longest
+        if packed:
+            fitting = int(np.searchsorted(ends, used + max_tokens, side="right")) - start
+            rows = min(fitting, _MOST_PADDED * max_tokens // longest)
+        rows = max(1, rows)
         yield order[start : start + rows]
         start += rows
-        used = int(ends[start - 1])
+        used = int(ends[min(start, len(ends)) - 1])
 
 
 def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:

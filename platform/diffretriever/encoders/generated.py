@@ -3,14 +3,13 @@
 Vector 0 is the state at the prompt's last token, the opening quote; each further one is the state after a token that
 was decoded greedily, as in the authors' `promptreps.py`.
 
-Legend: B texts with one prefix, A of them still decoding, L padded length, N most vectors of a text (K where they are
+Legend: B texts, A of them still decoding, L padded length, N most vectors of a text (K where they are
 read in one pass), H hidden size, G ids whose logits are needed, P tokens of a prefix, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,13 +21,13 @@ from diffretriever.backbones.device import moved
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.logits import chosen_logits
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.encoders.preparer import PreparedText, PromptedPreparer
+from diffretriever.encoders.preparer import NO_IDS, PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import SlotReadout, TextStates, content_ids, read_slots, represent_slots
 from diffretriever.schemas.retriever import GeneratedRetriever, Side
 from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone, Vocabulary
+    from diffretriever.backbones import Backbone
 
 
 class GeneratedPreparer(PromptedPreparer):
@@ -41,12 +40,8 @@ class GeneratedPreparer(PromptedPreparer):
         """N, the most vectors of a text, on both sides."""
         return self.config.max_tokens
 
-    def following(self, slots: int) -> list[int]:
-        """Return nothing: tokens are generated there."""
-        return []
-
     def reserved(self, slots: int) -> int:
-        """Return N - 1: the last vector needs no token after it."""
+        """Return N - 1, because the last vector needs no token after it."""
         return slots - 1
 
 
@@ -59,6 +54,7 @@ class GeneratedEncoder(BackboneEncoder):
 
     config: GeneratedRetriever
     preparer: GeneratedPreparer
+    preparer_class = GeneratedPreparer
     reads_whole_texts = False
 
     def __init__(self, config: GeneratedRetriever, backbone: Backbone, preparer: GeneratedPreparer) -> None:
@@ -66,29 +62,21 @@ class GeneratedEncoder(BackboneEncoder):
         self._decoder = Decoder(backbone)
         self._prefixes: dict[bytes, Prefix] = {}
 
-    @classmethod
-    def make_preparer(cls, config: GeneratedRetriever, vocabulary: Vocabulary) -> GeneratedPreparer:
-        """Return the preparer that writes the prompt."""
-        return GeneratedPreparer(vocabulary, config)
-
-    def encode_batch(self, texts: Sequence[PreparedText]) -> list[tuple[list[int], SlotReadout]]:
-        """Encode one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding.
-
-        Returns the rows of the texts of each prompt, and their vectors.
-        """
-        groups: dict[bytes, list[int]] = {}
-        for row, text in enumerate(texts):
-            groups.setdefault(_prefix_of(text).tobytes(), []).append(row)
+    def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
+        """Encode one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding."""
         with torch.inference_mode():
-            return [(rows, self._read_group([texts[row] for row in rows])) for rows in groups.values()]
+            hidden_BNH, fed_BN = self._decode(texts, _shared_prefix(texts))
+            content = content_ids(texts, self.config, self.backbone.slot_layers)
+            logits_BNG = chosen_logits(
+                self.backbone.output_projection,
+                self.backbone.head_input(hidden_BNH),
+                moved(content.gathered_BG, self.backbone.device),
+            )
+            return read_slots(TextStates(hidden_BNH, _valid(fed_BN), content, logits_BNG))
 
-    def represent(
-        self, texts: Sequence[PreparedText], computed: list[tuple[list[int], SlotReadout]]
-    ) -> Representations:
+    def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""
-        made = [represent_slots([texts[row] for row in rows], self.config, slots) for rows, slots in computed]
-        order_B = np.argsort([row for rows, _ in computed for row in rows])
-        return Representations.concatenate(made).take(order_B)
+        return represent_slots(texts, self.config, computed)
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """Return all states of each text, read in one pass over text and answer; see the base class.
@@ -96,7 +84,16 @@ class GeneratedEncoder(BackboneEncoder):
         The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
         while it decodes, up to the rounding of sums.
         """
-        answers, valid_BK = self._answers(texts)
+        model = self.backbone.model
+        was_training = model.training
+        model.eval()
+        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
+        with torch.no_grad():
+            # The states of a kept prefix are those of other weights.
+            _, fed_BK = self._decode(texts, NO_IDS)
+        model.train(was_training)
+        valid_BK = _valid(fed_BK)
+        answers = [fed_K[valid_K][1:].numpy() for fed_K, valid_K in zip(fed_BK, valid_BK, strict=True)]
         rows = [np.concatenate([text.input_ids, answer]) for text, answer in zip(texts, answers, strict=True)]
         ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
         prompts_B = torch.tensor([len(text.input_ids) for text in texts])
@@ -107,39 +104,17 @@ class GeneratedEncoder(BackboneEncoder):
         hidden_BKH, logits_BKG = self.backbone.forward(ids_BL, mask_BL, positions_BK, content.gathered_BG)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
 
-    def _read_group(self, texts: Sequence[PreparedText]) -> SlotReadout:
-        """Decode texts of one prefix, and read their vectors."""
-        hidden_BNH, fed_BN = self._decode(texts)
-        content = content_ids(texts, self.config, self.backbone.slot_layers)
-        logits_BNG = chosen_logits(
-            self.backbone.output_projection,
-            self.backbone.head_input(hidden_BNH),
-            moved(content.gathered_BG, self.backbone.device),
-        )
-        valid_BN = self._valid(fed_BN)
-        return read_slots(TextStates(hidden_BNH, valid_BN, content, logits_BNG), valid_BN)
-
-    def _answers(self, texts: Sequence[PreparedText]) -> tuple[list[np.ndarray], torch.Tensor]:
-        """Return the tokens whose states are vectors, of each text, and which states are vectors, bool [B, K]."""
-        model = self.backbone.model
-        was_training = model.training
-        model.eval()
-        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
-        with torch.no_grad():
-            # A prefix kept from an earlier step would be of other weights.
-            _, fed_BN = self._decode([replace(text, prefix_tokens=0) for text in texts])
-        model.train(was_training)
-        valid_BN = self._valid(fed_BN)
-        answers = [fed_N[valid_N][1:].numpy() for fed_N, valid_N in zip(fed_BN, valid_BN, strict=True)]
-        return answers, valid_BN[:, : int(valid_BN.sum(1).max())]
-
-    def _decode(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _decode(self, texts: Sequence[PreparedText], prefix_P: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states [B, N, H] on the device, and the tokens that led there, int64 [B, N] on the CPU.
 
         Column i is the token that is fed for state i: -1 in column 0, whose state is that of the prompt's last token,
-        and where a text has ended, with a state of zeros. Texts share their prefix, which is kept.
+        and where a text has ended, with a state of zeros. All texts begin with `prefix_P`, whose states are kept.
         """
-        decoding = self._decoder.start(self._prefix(_prefix_of(texts[0])), *_pad_left(texts))
+        key = prefix_P.tobytes()
+        if key not in self._prefixes:
+            self._prefixes[key] = self._decoder.prefix(torch.tensor(prefix_P))
+        ids_BL, mask_BL = pad_right([text.input_ids[len(prefix_P) :][::-1] for text in texts], 0)
+        decoding = self._decoder.start(self._prefixes[key], ids_BL.flip(1), mask_BL.flip(1))
         cap_B = torch.tensor([text.slots for text in texts])
         fed_BN = torch.full((len(texts), int(cap_B.max())), -1)
         hidden_BNH = decoding.hidden_BH.new_zeros(*fed_BN.shape, decoding.hidden_BH.shape[1])
@@ -147,7 +122,7 @@ class GeneratedEncoder(BackboneEncoder):
         active_A, steps = torch.arange(len(texts)), 1
         for step in range(1, fed_BN.shape[1]):
             tokens_A = decoding.next_tokens().cpu()
-            goes_on_A = (cap_B[active_A] > step) & ~self._closing[tokens_A]
+            goes_on_A = (cap_B[active_A] > step) & ~self._stops[tokens_A]
             if not goes_on_A.any():
                 break
             if not goes_on_A.all():
@@ -159,56 +134,36 @@ class GeneratedEncoder(BackboneEncoder):
             steps = step + 1
         return hidden_BNH[:, :steps], fed_BN[:, :steps]
 
-    def _valid(self, fed_BN: torch.Tensor) -> torch.Tensor:
-        """Return which states are vectors, bool [B, N]."""
-        valid_BN = fed_BN >= 0
-        cut_BN = self._cut[fed_BN.clamp(min=0)] & valid_BN
-        valid_BN[:, 0] = True
-        return valid_BN & (cut_BN.cumsum(1) == 0)
-
-    def _prefix(self, ids_P: np.ndarray) -> Prefix:
-        key = ids_P.tobytes()
-        if key not in self._prefixes:
-            self._prefixes[key] = self._decoder.prefix(torch.tensor(ids_P))
-        return self._prefixes[key]
-
     @cached_property
-    def _closing(self) -> torch.Tensor:
-        """The tokens that close an answer when they are predicted, bool [V] on the CPU.
+    def _stops(self) -> torch.Tensor:
+        """The tokens that end an answer and have no vector, bool [V] on the CPU.
 
-        These are all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence
-        (paper §3.2, "until either a closing quote is produced"; so also the first PromptReps).
+        `quote`: all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence (paper
+        §3.2, "until either a closing quote is produced"; so also the first PromptReps). `cap-then-cut`: the tokenizer's
+        special tokens and the bare quote, but no other token with a quote, as in the authors' zero-shot code.
         """
-        if self.config.stop != "quote":
-            return self._table([])
         vocabulary = self.backbone.vocabulary
-        texts = vocabulary.tokenizer.batch_decode([[token] for token in range(len(vocabulary.tokenizer))])
-        quotes = [token for token, text in enumerate(texts) if '"' in text]
-        return self._table([*quotes, vocabulary.eos_token_id, vocabulary.turn_end_id])
-
-    @cached_property
-    def _cut(self) -> torch.Tensor:
-        """The tokens from which on the authors' zero-shot code leaves vectors out in the end, bool [V] on the CPU.
-
-        These are the tokenizer's special tokens and the bare quote, but no other token with a quote.
-        """
-        if self.config.stop != "cap-then-cut":
-            return self._table([])
-        vocabulary = self.backbone.vocabulary
-        return self._table([*vocabulary.tokenizer.all_special_ids, vocabulary.quote_id])
-
-    def _table(self, tokens: list[int | None]) -> torch.Tensor:
+        stops: list[int | None] = []
+        if self.config.stop == "quote":
+            texts = vocabulary.tokenizer.batch_decode([[token] for token in range(len(vocabulary.tokenizer))])
+            quotes = [token for token, text in enumerate(texts) if '"' in text]
+            stops = [*quotes, vocabulary.eos_token_id, vocabulary.turn_end_id]
+        elif self.config.stop == "cap-then-cut":
+            stops = [*vocabulary.tokenizer.all_special_ids, vocabulary.quote_id]
         table_V = torch.zeros(self.backbone.vocab_size, dtype=torch.bool)
-        table_V[[token for token in tokens if token is not None]] = True
+        table_V[[token for token in stops if token is not None]] = True
         return table_V
 
 
-def _prefix_of(text: PreparedText) -> np.ndarray:
-    return text.input_ids[: text.prefix_tokens]
+def _valid(fed_BN: torch.Tensor) -> torch.Tensor:
+    """Return which states are vectors, bool [B, N]."""
+    valid_BN = fed_BN >= 0
+    valid_BN[:, 0] = True
+    return valid_BN
 
 
-def _pad_left(texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What comes after the prefix, int64 [B, L], and the mask int64 [B, L] of real tokens."""
-    reversed_ids = [text.input_ids[text.prefix_tokens :][::-1] for text in texts]
-    ids_BL, mask_BL = pad_right(reversed_ids, 0)
-    return ids_BL.flip(1), mask_BL.flip(1)
+def _shared_prefix(texts: Sequence[PreparedText]) -> np.ndarray:
+    """Return the shortest prefix of the texts, int32 [P], if all begin with it; otherwise none."""
+    prefix_P = min((text.input_ids[: text.prefix_tokens] for text in texts), key=len)
+    same = all(np.array_equal(text.input_ids[: len(prefix_P)], prefix_P) for text in texts)
+    return prefix_P if same else NO_IDS

@@ -63,10 +63,6 @@ class LibraryPreparer(Preparer):
         if mask is not None:
             self._set_query_length(config.query_length)
 
-    def default_slots(self, side: Side) -> int:
-        """Return 0: these models have no slots."""
-        return 0
-
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Tokenise; `length_semantics: total` counts prompt and special tokens, `text` does not."""
         if not texts:
@@ -112,15 +108,9 @@ class LibraryPreparer(Preparer):
         """Return the most tokens of a sequence."""
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
-        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
         own = self._transformer.query_length if side == "query" else self._transformer.document_length
-        limit = min(limit, self.vocabulary.max_length, own or limit)
-        if limit <= framing:
-            raise ValueError(
-                f"no room for the text: prompt and special tokens take {framing} of {limit} tokens. "
-                f"Raise the {side} limit."
-            )
-        return limit
+        most = min(self.vocabulary.max_length, own or self.vocabulary.max_length)
+        return framing + self.text_limit(side, framing, 0, most)
 
     def _set_query_length(self, length: int | None) -> None:
         """Set the length that queries of a late-interaction model are cut to, and filled up to if it does so."""

@@ -117,26 +117,8 @@ class MaskedBatch(NamedTuple):
     """int64, the columns of slots in `ids_BL`; slots that a text lacks repeat its first one."""
     valid_BK: torch.Tensor
     """bool, the slots that a text has: its first ones."""
-    gathered_BG: torch.Tensor
-    """int64, the ids whose logits are read."""
     slots_BL: torch.Tensor
     """int64, the slot's number in its text, from 0 on; -1 for other tokens."""
-
-    def filled(self, revealed_BK: torch.Tensor, tokens_BK: torch.Tensor) -> MaskedBatch:
-        """Return the batch with these tokens in the slots `revealed_BK`, bool."""
-        ids_BL = self.ids_BL.clone()
-        row_M, slot_M = revealed_BK.nonzero(as_tuple=True)
-        ids_BL[row_M, self.columns_BK[row_M, slot_M]] = tokens_BK[row_M, slot_M]
-        return self._replace(ids_BL=ids_BL)
-
-
-class _Slots(NamedTuple):
-    """The slots of a batch after a pass, on the device; anything for slots that a text lacks."""
-
-    hidden_BKH: torch.Tensor
-    logits_BKX: torch.Tensor
-    """Of `gathered_BG`, or of the whole vocabulary."""
-    tokens: TokenStates | None
 
 
 class MaskedEncoder(BackboneEncoder):
@@ -144,17 +126,13 @@ class MaskedEncoder(BackboneEncoder):
 
     config: MaskedRetriever
     preparer: MaskedPreparer
+    preparer_class = MaskedPreparer
     keeps_tokens = False
     """Whether `forward` gives the states of the text's tokens as well."""
 
     @classmethod
-    def make_preparer(cls, config: MaskedRetriever, vocabulary: Vocabulary) -> MaskedPreparer:
-        """Return the preparer that puts slots after the prompt."""
-        return MaskedPreparer(vocabulary, config)
-
-    @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """Load as every encoder over a backbone; an adapter of another readout or fewer slots is a `ValueError`."""
+        """See the base class; an adapter on slots stays apart from the weights."""
         place, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
             if place.dtype == FLOAT8:
@@ -169,19 +147,6 @@ class MaskedEncoder(BackboneEncoder):
         encoder = super().load(config, device)
         if on_slots:
             encoder.backbone.adapt_slots_only()
-        layers = encoder.backbone.slot_layers
-        trained = "states" if layers is None or layers.attention is None else "pooling"
-        if place.adapter is not None and trained != encoder.config.readout:
-            raise ValueError(
-                f"readout: {encoder.config.readout}, but the adapter {place.adapter} was trained with another one: set "
-                f"readout to {trained}, or take another adapter"
-            )
-        budget = encoder.config.budget
-        if layers is not None and layers.slots is not None and layers.slots < max(budget.query, budget.passage):
-            raise ValueError(
-                f"budget {budget}: the adapter {place.adapter} was trained with vectors for {layers.slots} slots; take "
-                "a budget up to that"
-            )
         return encoder
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
@@ -191,8 +156,7 @@ class MaskedEncoder(BackboneEncoder):
             ValueError: a logit that decides on tokens is not a finite number.
         """
         with torch.inference_mode():
-            states = self._pooled(self._states(texts))
-            return read_slots(states, states.valid_BK)
+            return read_slots(self._pooled(self._states(texts)))
 
     def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""
@@ -200,13 +164,15 @@ class MaskedEncoder(BackboneEncoder):
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[SlotReadout]:
         """See the base class."""
+        if not budgets:
+            return [self.encode_batch(texts)]
         assert self.config.nested_slots, "other slots depend on the number of slots"
         found = []
         with torch.inference_mode():
             states = self._states(texts)
             for budget in budgets:
                 valid_BK = states.valid_BK & (torch.arange(states.valid_BK.shape[1]) < budget)
-                found.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK)), valid_BK))
+                found.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
         return found
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
@@ -235,42 +201,46 @@ class MaskedEncoder(BackboneEncoder):
         is surest of.
         """
         content = content_ids(texts, self.config, self.backbone.slot_layers)
-        batch = self.masked_batch(texts, content.gathered_BG)
+        batch = self.masked_batch(texts)
         counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
         passes, cuts = counts_BP.shape[1], self.config.stop_truncation != "none"
-        masked_BK, hidden_BKH, logits_BKG, slots = batch.valid_BK, None, None, None
+        masked_BK, hidden_BKH, logits_BKG, tokens = batch.valid_BK, None, None, None
         for step, counts_B in enumerate(counts_BP.unbind(1), start=1):
             ends_B = (counts_B > 0) & (counts_B == masked_BK.sum(1))
             predicts = cuts or step < passes
             with torch.set_grad_enabled(torch.is_grad_enabled() and bool(ends_B.any())):
-                slots = self._read(batch, None if predicts else batch.gathered_BG)
-            revealed_BK, read_BKG = masked_BK, slots.logits_BKX
+                read_BKH, read_BKX, tokens = self._read(batch, None if predicts else content.gathered_BG)
+            revealed_BK = masked_BK
             if step < passes:
-                surest_BK = confidences(slots.logits_BKX.detach(), self.config.confidence).cpu()
+                surest_BK = confidences(read_BKX.detach(), self.config.confidence).cpu()
                 revealed_BK = choose(surest_BK, masked_BK, counts_B)
             if predicts:
-                tokens_BK, finite_BK = predict(slots.logits_BKX.detach())
+                predicted_BK, finite_BK = predict(read_BKX.detach())
                 self._check_finite(batch, masked_BK & ~finite_BK.cpu())
-                index_BKG = moved(batch.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKG.device)
-                read_BKG = read_BKG.gather(-1, index_BKG)
-                batch = batch.filled(revealed_BK, tokens_BK.cpu())
+                index_BKG = moved(content.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKX.device)
+                read_BKX = read_BKX.gather(-1, index_BKG)
+                row_M, slot_M = revealed_BK.nonzero(as_tuple=True)
+                ids_BL = batch.ids_BL.clone()
+                ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = predicted_BK.cpu()[row_M, slot_M]
+                batch = batch._replace(ids_BL=ids_BL)
             if passes > 1:
-                learns_BK1 = moved(ends_B[:, None, None], read_BKG.device)
-                takes_BK1 = moved(revealed_BK[..., None], read_BKG.device)
-                hidden_BKH = _revealed(slots.hidden_BKH, hidden_BKH, learns_BK1, takes_BK1)
-                logits_BKG = _revealed(read_BKG, logits_BKG, learns_BK1, takes_BK1)
+                learns_BK1 = moved(ends_B[:, None, None], read_BKX.device)
+                takes_BK1 = moved(revealed_BK[..., None], read_BKX.device)
+                hidden_BKH = _revealed(read_BKH, hidden_BKH, learns_BK1, takes_BK1)
+                logits_BKG = _revealed(read_BKX, logits_BKG, learns_BK1, takes_BK1)
             else:
-                hidden_BKH, logits_BKG = slots.hidden_BKH, read_BKG
+                hidden_BKH, logits_BKG = read_BKH, read_BKX
             masked_BK = masked_BK & ~revealed_BK
         assert hidden_BKH is not None, "there is a pass"
-        assert slots is not None, "there is a pass"
         valid_BK = batch.valid_BK
         if cuts:
             valid_BK = before_stop(batch.ids_BL.gather(1, batch.columns_BK), valid_BK, self._stop_ids)
-        return TextStates(hidden_BKH, valid_BK, content, logits_BKG, slots.tokens)
+        return TextStates(hidden_BKH, valid_BK, content, logits_BKG, tokens)
 
-    def _read(self, batch: MaskedBatch, gathered_BG: torch.Tensor | None) -> _Slots:
-        """Run the model once; `gathered_BG` None: logits of the whole vocabulary."""
+    def _read(
+        self, batch: MaskedBatch, gathered_BG: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, TokenStates | None]:
+        """Run the model once: the slots' states and logits, of the whole vocabulary if `gathered_BG` is None."""
         columns_BP = (batch.columns_BK + self.config.read_offset).clamp(min=0)
         slots, reads_text = columns_BP.shape[1], self.keeps_tokens or self.config.readout != "states"
         if reads_text:
@@ -287,9 +257,9 @@ class MaskedEncoder(BackboneEncoder):
             logits_of_first=slots,
         )
         if not reads_text:
-            return _Slots(hidden_BPH, logits_BKX, None)
+            return hidden_BPH, logits_BKX, None
         own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
-        return _Slots(hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], own_BL))
+        return hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], own_BL)
 
     def _check_finite(self, batch: MaskedBatch, broken_BK: torch.Tensor) -> None:
         if not broken_BK.any():
@@ -304,17 +274,12 @@ class MaskedEncoder(BackboneEncoder):
 
     @cached_property
     def _stop_ids(self) -> torch.Tensor:
-        """The config's stop tokens, int64."""
+        """The tokenizer's special tokens, int64."""
         vocabulary = self.preparer.vocabulary
-        stops = set(vocabulary.tokenizer.all_special_ids)
-        if self.config.stop_truncation != "special":
-            stops.add(vocabulary.turn_end_id)
-        if self.config.stop_truncation == "quote":
-            stops.add(vocabulary.quote_id)
-        return torch.tensor(sorted(stops - {vocabulary.mask_token_id, None}))
+        return torch.tensor(sorted(set(vocabulary.tokenizer.all_special_ids) - {vocabulary.mask_token_id}))
 
-    def masked_batch(self, texts: Sequence[PreparedText], gathered_BG: torch.Tensor) -> MaskedBatch:
-        """Return the sequences of `texts` with their slots; `gathered_BG` are the ids to read logits of."""
+    def masked_batch(self, texts: Sequence[PreparedText]) -> MaskedBatch:
+        """Return the sequences of `texts` with their slots."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         slots_B = torch.tensor([text.slots for text in texts])
         first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)
@@ -329,7 +294,7 @@ class MaskedEncoder(BackboneEncoder):
             natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
             spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slots_BL
             position_ids_BL = torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)
-        return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, gathered_BG, slots_BL)
+        return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, slots_BL)
 
 
 def _revealed(

@@ -8,7 +8,6 @@ Legend: B texts of a batch, P positions read, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,19 +20,12 @@ from diffretriever.encoders.readout import TextStates, unit_float16
 from diffretriever.schemas.retriever import PooledRetriever
 from diffretriever.vectors.representations import Representations
 
-if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
-
 
 class PooledEncoder(BackboneEncoder):
     """Mean of the final hidden states over the text's tokens in fp32, or the last state, then L2-normalised."""
 
     config: PooledRetriever
-
-    @classmethod
-    def make_preparer(cls, config: PooledRetriever, vocabulary: Vocabulary) -> PrefixedPreparer:
-        """Return the preparer that writes the prefix."""
-        return PrefixedPreparer(vocabulary, config)
+    preparer_class = PrefixedPreparer
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> torch.Tensor:
         """Encode one batch by one forward pass: vectors, float16 [B, H]."""

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -112,9 +112,9 @@ class Preparer(ABC):
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
         """Prepare `texts` of one side; text i gets `slots[i]` slots (ignored by encoders without slots)."""
 
-    @abstractmethod
     def default_slots(self, side: Side) -> int:
-        """The configured number of slots of a side."""
+        """Return the configured number of slots of a side; 0 for methods without slots."""
+        return 0
 
     def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
         """Prepare queries; `budgets` gives each its own K_q, None the configured one for all."""
@@ -143,8 +143,28 @@ class Preparer(ABC):
         """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
         return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
 
-    def _limit(self, side: Side) -> int:
-        return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
+    def text_limit(self, side: Side, framing: int, following: int, most: int) -> int:
+        """Return the most tokens of a text of one side.
+
+        Args:
+            side: its limit counts prompt, prefix and special tokens with `length_semantics: total`, or the text alone.
+            framing: tokens of prompt, prefix and special tokens.
+            following: further tokens after the text, for slots, tail or generated tokens.
+            most: the model's length.
+
+        Raises:
+            ValueError: There is no room for a text.
+        """
+        configured = self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
+        counted = framing if self.text.length_semantics == "total" else 0
+        limit = min(configured - counted, most - framing - following)
+        if limit < 1:
+            raise ValueError(
+                f"no room for the text: prompt and special tokens take {framing} tokens, {following} follow for slots, "
+                f"tail or generated tokens, the {side} limit is {configured}, the model's {most}. Raise the limit, or "
+                "take a smaller budget (max_tokens of generated ones) or a shorter prompt."
+            )
+        return limit
 
 
 def _refuse_text(texts: Sequence[str]) -> None:
@@ -226,10 +246,7 @@ class Frame(NamedTuple):
 
 
 class PromptedPreparer(Preparer):
-    """Frames a text with the retrieval prompt and finds its content ids.
-
-    A method says which tokens follow the prompt (`following`), and for how many more there must be room (`reserved`).
-    """
+    """Frames a text with the retrieval prompt and finds its content ids."""
 
     config: PromptedRetriever
     shares_prefix: ClassVar[bool] = False
@@ -255,9 +272,9 @@ class PromptedPreparer(Preparer):
             prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(own), shared))
         return prepared
 
-    @abstractmethod
     def following(self, slots: int) -> list[int]:
         """Return the token ids after the prompt of a text with `slots` slots."""
+        return []
 
     def reserved(self, slots: int) -> int:
         """Return for how many tokens after the sequence there must be room."""
@@ -265,11 +282,8 @@ class PromptedPreparer(Preparer):
 
     def frame(self, side: Side, slots: int) -> Frame:
         """Return the frame of texts of one side and one number of slots; no room for a text is a `ValueError`."""
-        if (side, slots) not in self._frames:
-            self._frames[side, slots] = self._build_frame(side, slots)
-        return self._frames[side, slots]
-
-    def _build_frame(self, side: Side, slots: int) -> Frame:
+        if known := self._frames.get((side, slots)):
+            return known
         tokenizer = self.vocabulary.tokenizer
         before = tokenizer.cls_token or tokenizer.bos_token or ""
         behind = ""
@@ -277,16 +291,11 @@ class PromptedPreparer(Preparer):
             before, behind = frame(build_prompt(self.config.prompt, side, slots), tokenizer, before)
         # The two sides are tokenised apart from the text, so that no subword crosses its borders.
         left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (before, behind))
-        after, framing, longest = self.following(slots), len(left) + len(right), self.vocabulary.max_length
-        limit = self._limit(side) - (framing if self.text.length_semantics == "total" else 0)
-        limit = min(limit, longest - framing - len(after) - self.reserved(slots))
-        if limit < 1:
-            raise ValueError(
-                f"no room for the text: the prompt takes {framing} tokens, {len(after) + self.reserved(slots)} follow "
-                f"for slots, tail or generated tokens, the {side} limit is {self._limit(side)}, the model's {longest}. "
-                "Raise the limit, or take a smaller budget (max_tokens of generated ones) or a shorter prompt."
-            )
-        return Frame(left, right, after, limit)
+        after = self.following(slots)
+        following = len(after) + self.reserved(slots)
+        limit = self.text_limit(side, len(left) + len(right), following, self.vocabulary.max_length)
+        self._frames[side, slots] = Frame(left, right, after, limit)
+        return self._frames[side, slots]
 
 
 def words_of(text: str) -> set[str]:
@@ -309,7 +318,7 @@ class ContentWords:
     def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        self._known: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._known = lru_cache(_MOST_WORDS_KEPT)(self._look_up)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return `ids` and `variants`, int32 of equal length, ids ascending and distinct.
@@ -319,11 +328,7 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            if word not in self._known:
-                if len(self._known) > _MOST_WORDS_KEPT:
-                    self._known.clear()
-                self._known[word] = self._look_up(word)
-            for own, variant in self._known[word]:
+            for own, variant in self._known(word):
                 # A word that is also a fragment of another keeps its variant, whichever of them comes first.
                 pairs[own] = variant if variant != own else pairs.get(own, own)
         ids = sorted(pairs)
@@ -362,34 +367,18 @@ class PrefixedPreparer(Preparer):
                 raise ValueError("append_eos: this backbone has no end-of-sequence token")
             self._end = [vocabulary.eos_token_id]
 
-    def default_slots(self, side: Side) -> int:
-        """Return 0: these texts have no slots."""
-        return 0
-
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; `length_semantics: total` counts prefix and special tokens, `text` does not.
-
-        Raises:
-            ValueError: prefix and special tokens leave no room for a text.
-        """
+        """Tokenise; prefix and special tokens that leave no room for a text are a `ValueError`."""
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
         (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
         framing = len(framed) + len(self._end)
-        limit = self._limit(side) + (framing if self.text.length_semantics == "text" else 0)
-        limit = min(limit, self.vocabulary.max_length)
-        if limit <= framing:
-            raise ValueError(
-                f"no room for the text: prefix and special tokens take {framing} of {limit} tokens. "
-                f"Raise the {side} limit."
-            )
-        limits = [limit - len(self._end)] * len(texts)
-        rows = self.vocabulary.tokenise([prefix + text for text in texts], limits, special=True)
+        limit = len(framed) + self.text_limit(side, framing, 0, self.vocabulary.max_length)
+        rows = self.vocabulary.tokenise([prefix + text for text in texts], [limit] * len(texts), special=True)
         most, prepared = self.default_slots(side), []
         for row in rows:
             ids = row + self._end
-            # A tokenizer without special tokens makes nothing of an empty text: a pad then stands for it, as every
-            # text has a vector.
+            # Without special tokens an empty text has no ids: a pad then stands for it, as every text has a vector.
             filled = np.array(ids or [self.vocabulary.pad_token_id], np.int32)
             prepared.append(PreparedText(filled, most, NO_IDS, NO_IDS, len(ids)))
         return prepared

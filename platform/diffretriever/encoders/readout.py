@@ -116,12 +116,12 @@ def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT:
     return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
 
 
-def read_slots(states: TextStates, valid_BK: torch.Tensor) -> SlotReadout:
-    """Normalise and fold the slots in `valid_BK` on the device, and begin to copy them to the CPU."""
+def read_slots(states: TextStates) -> SlotReadout:
+    """Normalise and fold the valid slots on the device, and begin to copy them to the CPU."""
     assert states.content is not None, "slots have sparse scores"
     assert states.logits_BKG is not None, "slots have sparse scores"
-    vectors_MH = to_host(stored_vectors(states.hidden_BKH, valid_BK))
-    return SlotReadout(vectors_MH, valid_BK, to_host(states.content.fold(states.logits_BKG)), states.content)
+    vectors_MH = to_host(stored_vectors(states.hidden_BKH, states.valid_BK))
+    return SlotReadout(vectors_MH, states.valid_BK, to_host(states.content.fold(states.logits_BKG)), states.content)
 
 
 def represent_slots(texts: Sequence[PreparedText], config: PromptedRetriever, slots: SlotReadout) -> Representations:

@@ -12,7 +12,6 @@ Legend: B texts of a batch, L padded length, M vectors of all texts, N tokens of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,9 +25,6 @@ from diffretriever.encoders.preparer import PrefixedPreparer, PreparedText
 from diffretriever.encoders.readout import TextStates, stored_vectors, unit, unit_float16
 from diffretriever.schemas.retriever import Side, TokensRetriever
 from diffretriever.vectors.representations import Representations
-
-if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
 
 
 class TokensPreparer(PrefixedPreparer):
@@ -45,11 +41,7 @@ class TokensEncoder(BackboneEncoder):
     """Final hidden states of all tokens, L2-normalised; of passages the means of their clusters, where asked for."""
 
     config: TokensRetriever
-
-    @classmethod
-    def make_preparer(cls, config: TokensRetriever, vocabulary: Vocabulary) -> TokensPreparer:
-        """Return the preparer that writes the prefix."""
-        return TokensPreparer(vocabulary, config)
+    preparer_class = TokensPreparer
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return vectors, float16 [M, H], counts of tokens [B], and of texts to be clustered, means [B, H]."""

@@ -198,8 +198,8 @@ class EncodeBlocks(Stage):
             prepared = from_arrow(block)
             with self._turn:
                 submitted = self._submitted(encoder, prepared)
-            parts, cost = submitted.result()
-            table, parts, left_out = _finite_only(block, parts)
+            encoded = submitted.result()
+            table, parts, left_out = _finite_only(block, encoded.parts)
             texts = table.select(self._writers[0].text_columns)
             found = zip(self._writers, parts, strict=True)
             receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
@@ -208,12 +208,12 @@ class EncodeBlocks(Stage):
                 receipts,
                 table,
                 not_finite=left_out,
-                tokens=cost.tokens,
-                padded_tokens=cost.padded_tokens,
+                tokens=encoded.tokens,
+                padded_tokens=encoded.padded_tokens,
                 encoder=self._name,
                 began=began,
                 ended=time.monotonic(),
-                device_seconds=cost.device_seconds,
+                device_seconds=encoded.device_seconds,
                 peak_memory=peak_memory(encoder.facts.device),
             )
 

@@ -269,7 +269,7 @@ def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: 
         job: the settings.
     """
     example = record.example
-    id_of = dict(zip(record.keys, (passage.id for passage in example.positives), strict=False))
+    id_of = {passage_key(passage): passage.id for passage in example.positives}
     own_ids = set(id_of.values())
     taken = {text_key(example.query)}
     positives: dict[str, float] = {}

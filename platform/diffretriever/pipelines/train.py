@@ -56,7 +56,7 @@ def train(job: TrainJob) -> TrainingManifest:
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
-    retriever = folder.with_dtype(check_trainable(retriever, job.hyperparameters))
+    retriever = check_trainable(retriever, job.hyperparameters)
     with ray_session(job):
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)

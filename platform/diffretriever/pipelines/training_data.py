@@ -1,7 +1,7 @@
 """Training sources to a training set: this process reads and writes, Ray tasks check the records.
 
-Reading is a stream that cannot be split (gzip, a join with a corpus), checking takes the time, and one writer stores
-every passage once. Blocks keep the order of the sources.
+Reading is a stream that cannot be split (gzip, a join with a corpus), checking takes the time, and one writer leaves
+repeated examples out. Blocks keep the order of the sources.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.collections import Passage
-from diffretriever.encoders.batching import token_budget_batches, tokens_per_batch
+from diffretriever.encoders.batching import token_batches, tokens_per_batch
 from diffretriever.encoders.preparer import Prompt, frame, join_title
 from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
@@ -88,7 +88,7 @@ class QueryLikelihood:
         outside = length + len(framed.tail) + per_logits * length
         sizes_N = np.array([len(context) + outside for context in framed.contexts])
         scores_N = np.empty(len(passages))
-        for batch in token_budget_batches(sizes_N, self.tokens_per_batch):
+        for batch in token_batches(sizes_N, self.tokens_per_batch):
             scores_N[batch] = self._log_likelihoods(framed, [framed.contexts[i] for i in batch]) / length
         if not np.isfinite(scores_N).all():
             worst = int(np.flatnonzero(~np.isfinite(scores_N))[0])

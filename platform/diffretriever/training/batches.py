@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,28 +27,8 @@ from diffretriever.schemas.retriever import Side
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.data.examples import Group, passage_key
 from diffretriever.training.data.seeds import draw
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.gather import Workers, gather_rows
-
-
-class TrainingData(Protocol):
-    """The part of `TrainingSet` that training needs."""
-
-    digest: str
-
-    def __len__(self) -> int: ...
-
-    def order(self, epoch: int, seed: int) -> np.ndarray:
-        """Return the rows, int64, in the order of an epoch."""
-
-    def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """Return the query of a row with a positive and other passages.
-
-        Args:
-            row: of the set.
-            epoch: counted from 0.
-            negatives: number of passages besides the positive.
-            seed: of the training.
-        """
 
 
 class Part(NamedTuple):
@@ -74,7 +54,7 @@ class Part(NamedTuple):
 class Batches:
     """The batches of a whole training, as one worker sees them."""
 
-    def __init__(self, data: TrainingData, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
+    def __init__(self, data: TrainingSet, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
         """Lay out the batches. The preparer is for these batches alone: another thread uses it.
 
         Raises:

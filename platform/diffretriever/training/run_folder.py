@@ -14,7 +14,6 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import TextIO
 
 import yaml
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
@@ -32,7 +31,6 @@ from diffretriever.core.files import (
 from diffretriever.core.ledger import refuse_another
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.retriever import BackboneRetriever, is_trainable
 from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 from diffretriever.training.adapters import ADAPTER
 from diffretriever.training.loop import Record
@@ -82,20 +80,10 @@ class RunFolder:
         write_text(self.place / "train.yaml", job.to_yaml())
         write_text(self._begun, manifest.model_dump_json(indent=2) + "\n")
 
-    def with_dtype(self, retriever: BackboneRetriever) -> BackboneRetriever:
-        """Return the retriever in the precision of the training that has begun here, if its own is `auto`."""
-        if retriever.backbone.dtype != "auto" or not self.begun:
-            return retriever
-        begun = read_model(self._begun, TrainingManifest, _ANEW).retriever
-        if not is_trainable(begun):
-            raise ValueError(f"{self._begun}: the {begun.method} method cannot be trained: remove the folder")
-        place = retriever.backbone.model_copy(update={"dtype": begun.backbone.dtype})
-        return retriever.model_copy(update={"backbone": place})
-
     def finish(self, checkpoint: Path) -> TrainingManifest:
         """Write `retriever.yaml`, and copy the adapter of the last checkpoint (a local folder), which it names."""
         trained = checkpoint / ADAPTER
-        manifest = self._manifest(trained)
+        manifest = read_model(trained / MANIFEST_FILE, TrainingManifest, _ANEW)
         retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
             "method": manifest.retriever.method
         }
@@ -111,21 +99,15 @@ class RunFolder:
 
     def result(self) -> TrainingManifest:
         """Return the manifest of the finished training."""
-        return self._manifest(self.adapter)
-
-    def _manifest(self, adapter: Path | StorePath) -> TrainingManifest:
-        return read_model(adapter / MANIFEST_FILE, TrainingManifest, _ANEW)
+        return read_model(self.adapter / MANIFEST_FILE, TrainingManifest, _ANEW)
 
 
 class Journal:
     """Writes records in the order of their steps; of two lines with the same step and fields the later one counts."""
 
-    def __init__(
-        self, place: AnyPlace, label: str, total_steps: int, put_every: int, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, place: AnyPlace, label: str, total_steps: int, put_every: int) -> None:
         """`label` names the training for people; files are put to an object store every `put_every` steps."""
         self._place, self._label, self._total, self._put_every = as_place(place), label, total_steps, put_every
-        self._stream = stream or sys.stderr
         self._logged = 0.0
         self._writer: SummaryWriter | None = None
         self._own: tempfile.TemporaryDirectory[str] | None = None
@@ -189,7 +171,7 @@ class Journal:
                 put_file(file, self._place / str(file.relative_to(self._folder)))
 
     def _print(self, text: str) -> None:
-        print(f"{self._label}: {text}", file=self._stream, flush=True)
+        print(f"{self._label}: {text}", file=sys.stderr, flush=True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._writer is not None:

@@ -30,8 +30,9 @@ from diffretriever.training.adapters import (
     save_adapter,
     trainable_parameters,
 )
-from diffretriever.training.batches import Batches, TrainingData
+from diffretriever.training.batches import Batches
 from diffretriever.training.data.examples import passage_key
+from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
@@ -46,18 +47,11 @@ _PASSAGES_COUNTED = 20_000
 
 
 def describe_training(
-    retriever: BackboneRetriever, recipe: Recipe, data: TrainingData, workers: int, device: str
+    retriever: BackboneRetriever, recipe: Recipe, data: TrainingSet, workers: int, device: str
 ) -> TrainingManifest:
     """Return the manifest of a training that has not begun, without loading weights; run it where training will.
 
-    Where the retriever has an adapter, training starts from it.
-
-    Args:
-        retriever: to train.
-        recipe: of the training.
-        data: the training set.
-        workers: number of processes that train.
-        device: of each of them.
+    Where the retriever has an adapter, training starts from it. `workers` processes train, each on one `device`.
 
     Raises:
         ValueError: The backbone cannot be found, or the training set is too small.
@@ -135,14 +129,8 @@ class Session:
         return save_adapter(self.encoder.backbone, self.lora, manifest, target)
 
 
-def open_session(data: TrainingData, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
+def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
     """Load the backbone, attach a new adapter with the values that it starts from, and prepare for step 0.
-
-    Args:
-        data: the training set.
-        manifest: of the training.
-        device: of this worker.
-        workers: this one among all.
 
     Raises:
         ValueError: The backbone or the adapter cannot be loaded, or the training set is too small.

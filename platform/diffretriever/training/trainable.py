@@ -94,18 +94,13 @@ class TextVectors(NamedTuple):
         )
 
     def padded(self, slots: int, ids: int, tokens: int) -> TextVectors:
-        """Return the same with room for at least so many vectors, content ids and tokens a text."""
-        more_slots = max(0, slots - self.valid_BK.shape[1])
-        more_ids = (0, max(0, ids - self.ids_BT.shape[1]))
-        more_tokens = max(0, tokens - self.own_BL.shape[1])
+        """Return the same with room for these numbers of vectors, content ids and tokens a text."""
+        widths = (slots, slots, ids, ids, ids, tokens, tokens)
         return TextVectors(
-            pad(self.vectors_BKH, (0, 0, 0, more_slots)),
-            pad(self.valid_BK, (0, more_slots)),
-            pad(self.ids_BT, more_ids),
-            pad(self.weights_BT, more_ids),
-            pad(self.known_BT, more_ids),
-            pad(self.tokens_BLH, (0, 0, 0, more_tokens)),
-            pad(self.own_BL, (0, more_tokens)),
+            *(
+                pad(own, (0, 0) * (own.ndim - 2) + (0, width - own.shape[1]))
+                for own, width in zip(self, widths, strict=True)
+            )
         )
 
 

@@ -64,8 +64,6 @@ class Checked(NamedTuple):
     """A usable example."""
 
     example: Example
-    keys: tuple[int, ...]
-    """`passage_key` of the positives, then of the negatives."""
     repeated: int
     """Passages that repeated another one of the record and were left out."""
 
@@ -109,14 +107,12 @@ def example_from_fields(fields: dict[str, Any]) -> Checked:
     positives = list(_passages(fields, _POSITIVES))
     if not positives:
         raise RefusedError(f"no positive: none in {', '.join(_POSITIVES)}")
-    passages = positives + list(_passages(fields, _NEGATIVES))
-    keys = [passage_key(passage) for passage in passages]
-    kept = _without_repeated(passages, keys)
-    n_positives = sum(i < len(positives) for i in kept)
-    chosen = tuple(passages[i] for i in kept)
-    query_id, query = _query(fields, chosen[:n_positives])
-    example = Example(query_id, query, chosen[:n_positives], chosen[n_positives:])
-    return Checked(example, tuple(keys[i] for i in kept), len(keys) - len(kept))
+    negatives = list(_passages(fields, _NEGATIVES))
+    seen: set[str | int] = set()
+    kept_positives, kept_negatives = _without_repeated(positives, seen), _without_repeated(negatives, seen)
+    query_id, query = _query(fields, kept_positives)
+    repeated = len(positives) + len(negatives) - len(kept_positives) - len(kept_negatives)
+    return Checked(Example(query_id, query, kept_positives, kept_negatives), repeated)
 
 
 def _refuse_unread_passages(fields: dict[str, Any]) -> None:
@@ -183,14 +179,15 @@ def _string(name: str, value: Any) -> str:
     return value
 
 
-def _without_repeated(passages: list[Passage], keys: list[int]) -> list[int]:
-    seen: set[str | int] = set()
+def _without_repeated(passages: list[Passage], seen: set[str | int]) -> tuple[Passage, ...]:
+    """Return the passages whose id and key are not in `seen`, and add those."""
     kept = []
-    for number, (passage, key) in enumerate(zip(passages, keys, strict=True)):
+    for passage in passages:
+        key = passage_key(passage)
         if passage.id not in seen and key not in seen:
-            kept.append(number)
+            kept.append(passage)
             seen |= {passage.id, key}
-    return kept
+    return tuple(kept)
 
 
 def passage_key(passage: Passage) -> int:
@@ -220,23 +217,5 @@ def keys_of(collections: Iterable[Collection]) -> np.ndarray:
 
 def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
     """Return for each key whether it is in `known`, ascending uint64; a bool array."""
-    wanted = np.fromiter(keys, np.uint64)
-    if not len(known):
-        return np.zeros(len(wanted), bool)
-    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return known[places] == wanted
-
-
-def example_digest(example: Example, passages: Sequence[bytes]) -> bytes:
-    """Return BLAKE2b-128 of all that the example holds; `passages` are the digests of its passages."""
-    digest = hashlib.blake2b(digest_size=16)
-    parts = [str(len(example.positives)), str(len(example.negatives)), example.query_id, example.query]
-    digest.update("".join(f"{len(part)}\x1f{part}" for part in parts).encode())
-    digest.update(b"".join(passages))
-    return digest.digest()
-
-
-def stored_digest(passage: Passage) -> bytes:
-    """Return BLAKE2b-128 of id, title and text: passages that are equal in all of these are stored once."""
-    text = f"{passage.id}\x1f{len(passage.title)}\x1f{passage.title}{passage.text}"
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    sought = np.fromiter(keys, np.uint64)
+    return np.searchsorted(known, sought, "right") > np.searchsorted(known, sought, "left")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +19,9 @@ import pyarrow.parquet as pq
 from diffretriever.collections import BadRecord, Collection, Passage, Query, open_collection
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.records import Line, Lines, RefusedError, TextFile, decode, find_file
-from diffretriever.core.files import file_state, files_in, is_file, is_folder, open_input
+from diffretriever.core.files import files_in, is_file, is_folder, open_input
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
-
-RawKind: TypeAlias = Literal["jsonl", "tsv", "rows"]
-"""The records of a file: lines, or rows of a table."""
 
 MAX_RECORD_BYTES = 16_000_000
 """A longer line is refused unparsed."""
@@ -34,14 +31,8 @@ _PIECE_BYTES, _PIECE_RECORDS = 4_000_000, 1024
 # Of an unusable record, for the quarantine.
 _RAW_CHARACTERS = 200
 
-_KINDS: dict[str, RawKind] = {
-    ".jsonl": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".tsv": "tsv",
-    ".tsv.gz": "tsv",
-    ".parquet": "rows",
-}
-
+_TSV = (".tsv", ".tsv.gz")
+_ENDS = (".jsonl", ".jsonl.gz", *_TSV, ".parquet")
 _COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
 
 
@@ -54,9 +45,10 @@ def open_source(source: str, split: str) -> ExampleSource:
     place = as_place(source)
     place = place.absolute() if isinstance(place, Path) else place
     if source and is_file(place) and place.suffix != ".zip":
-        if _kind_of(place) is None:
-            raise ValueError(f"{source}: a training file must end in {', '.join(_KINDS)}; a collection in .zip")
-        return FilesSource(source, (TextFile(place, source),))
+        file = TextFile(place, source)
+        if not file.name.endswith(_ENDS):
+            raise ValueError(f"{source}: a training file must end in {', '.join(_ENDS)}; a collection in .zip")
+        return FilesSource(source, (file,))
     if is_folder(place) and not any(find_file(place, name, source) for name in _COLLECTION_FILES):
         return _folder(place, source.rstrip("/"), split)
     collection = open_collection(source)
@@ -68,22 +60,14 @@ def open_source(source: str, split: str) -> ExampleSource:
 
 def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
     places = [folder / info.base_name for info in files_in(folder) if info.base_name.startswith(split)]
-    files = tuple(TextFile(place, f"{shown}/{place.name}") for place in places if _kind_of(place))
+    found = (TextFile(place, f"{shown}/{place.name}") for place in places)
+    files = tuple(file for file in found if file.name.endswith(_ENDS))
     if not files:
         raise ValueError(
             f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
-            f"{', '.join(_KINDS)}: give such a file itself, or another --split"
+            f"{', '.join(_ENDS)}: give such a file itself, or another --split"
         )
     return FilesSource(shown, files)
-
-
-def _kind_of(path: Path | StorePath) -> RawKind | None:
-    name = TextFile.at(path).name
-    return next((kind for end, kind in _KINDS.items() if name.endswith(end)), None)
-
-
-def _state_of(path: Path | StorePath) -> str:
-    return f"{path.name}:{file_state(path)}"
 
 
 class Row(NamedTuple):
@@ -97,8 +81,8 @@ class RawPiece(NamedTuple):
     """Some records of one file: lines, rows, and records that cannot be read."""
 
     file: str
-    kind: RawKind
     records: Sequence[Line | Row | BadRecord]
+    is_tsv: bool = False
 
 
 class ExampleSource(ABC):
@@ -130,13 +114,11 @@ class FilesSource(ExampleSource):
     def pieces(self) -> Iterator[RawPiece]:
         """Stream the files in their order."""
         for file in self.files:
-            kind = _kind_of(file.path)
-            assert kind is not None, "only files of a known kind are opened"
-            yield from _row_pieces(file) if kind == "rows" else _line_pieces(file, kind)
+            yield from _row_pieces(file) if file.name.endswith(".parquet") else _line_pieces(file)
 
     def state(self) -> str:
         """Return name, size and modification time of every file."""
-        return "; ".join(_state_of(file.path) for file in self.files)
+        return "; ".join(file.state() for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +140,20 @@ class CollectionSource(ExampleSource):
         texts: dict[str, Passage] = {}
         for record in self.collection.records():
             if isinstance(record, BadRecord):
-                yield RawPiece("", "rows", [record])
+                yield RawPiece("", [record])
             elif record.id in relevant:
                 texts.setdefault(record.id, record)
         queries = iter(enumerate(self.collection.queries(self.split), start=1))
         while some := list(islice(queries, _PIECE_RECORDS)):
             rows = (_judged(file, number, query, qrels[query.id], texts) for number, query in some)
-            yield RawPiece(file, "rows", [row for row in rows if row is not None])
+            yield RawPiece(file, [row for row in rows if row is not None])
 
     def state(self) -> str:
         """Return the states of corpus, queries and judgements."""
         states = [self.collection.source_state()]
         if isinstance(self.collection, FileCollection):
             split = self.collection.split_files[self.split]
-            states += [_state_of(split.queries.path), _state_of(split.qrels.path)]
+            states += [split.queries.state(), split.qrels.state()]
         return "; ".join(states)
 
 
@@ -190,7 +172,7 @@ def _judged(
     return Row(number, {"query_id": query.id, "query": query.text, "positive_passages": passages})
 
 
-def _line_pieces(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
+def _line_pieces(file: TextFile) -> Iterator[RawPiece]:
     """Stream a text file in pieces of some megabytes."""
     waiting: list[Line] = []
     size = 0
@@ -198,10 +180,10 @@ def _line_pieces(file: TextFile, kind: RawKind) -> Iterator[RawPiece]:
         waiting.append(line)
         size += len(line.data)
         if size >= _PIECE_BYTES or len(waiting) == _PIECE_RECORDS:
-            yield RawPiece(file.shown, kind, waiting)
+            yield RawPiece(file.shown, waiting, file.name.endswith(_TSV))
             waiting, size = [], 0
     if waiting:
-        yield RawPiece(file.shown, kind, waiting)
+        yield RawPiece(file.shown, waiting, file.name.endswith(_TSV))
 
 
 def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
@@ -210,7 +192,7 @@ def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
     try:
         with open_input(file.path) as stream, pq.ParquetFile(stream) as source:
             for batch in source.iter_batches(batch_size=_PIECE_RECORDS):
-                yield RawPiece(file.shown, "rows", [Row(*pair) for pair in enumerate(batch.to_pylist(), first)])
+                yield RawPiece(file.shown, [Row(*pair) for pair in enumerate(batch.to_pylist(), first)])
                 first += len(batch)
     except pa.ArrowException as error:
         raise ValueError(f"{file.shown}: cannot be read as parquet after row {first - 1}: {error}") from error
@@ -223,7 +205,7 @@ def checked(piece: RawPiece) -> Iterator[Checked | BadRecord]:
             yield record
             continue
         try:
-            yield _parsed(piece.kind, record)
+            yield _parsed(record, is_tsv=piece.is_tsv)
         except RefusedError as refused:
             if isinstance(record, Line):
                 raw = record.data[: 4 * _RAW_CHARACTERS].decode(errors="replace")
@@ -232,9 +214,9 @@ def checked(piece: RawPiece) -> Iterator[Checked | BadRecord]:
             yield BadRecord(piece.file, record.number, str(refused), raw[:_RAW_CHARACTERS])
 
 
-def _parsed(kind: RawKind, record: Line | Row) -> Checked:
+def _parsed(record: Line | Row, *, is_tsv: bool) -> Checked:
     if isinstance(record, Row):
         return example_from_fields(record.fields)
     if not record.complete:
         raise RefusedError(f"too long: more than {MAX_RECORD_BYTES} bytes")
-    return example_from_json(decode(record)) if kind == "jsonl" else example_from_tsv(decode(record))
+    return example_from_tsv(decode(record)) if is_tsv else example_from_json(decode(record))

@@ -1,8 +1,8 @@
 """The prepared form of training data: memory-mapped, immutable, and sampled by counters instead of states.
 
-A folder of `passages.arrow`, `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last. A
-row, an epoch and a seed determine a group, for any number of workers in any order. A node fetches the files of a set on
-an object store once, into its cache.
+A folder of `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last. A row, an epoch and
+a seed determine a group, for any number of workers in any order. A node fetches a set on an object store once, into its
+cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from diffretriever.training.data.seeds import draws, permutation
 
 MANIFEST_FILE = "manifest.json"
 EXAMPLES_FILE = "examples.arrow"
-PASSAGES_FILE = "passages.arrow"
 
 _COPIED_BYTES = 8 << 20
 # After so many draws, all rows are tried one after another.
@@ -39,7 +38,13 @@ class TrainingSet:
         self.place, self.folder = place, folder
         self.manifest = manifest
         self.digest = manifest.digest
-        self._examples, self._passages = _mapped(folder / EXAMPLES_FILE), _mapped(folder / PASSAGES_FILE)
+        file = folder / EXAMPLES_FILE
+        try:
+            self._examples: pa.Table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"{file}: damaged ({error}): remove its folder and prepare the training set again"
+            ) from error
 
     @classmethod
     def open(cls, place: AnyPlace) -> TrainingSet:
@@ -51,8 +56,10 @@ class TrainingSet:
         manifest = read_manifest(place)
         found = as_place(place)
         folder = found if isinstance(found, Path) else _fetched(found, manifest)
-        if broken := _broken_file(folder, manifest):
-            raise ValueError(f"{broken}: missing or cut short: remove {place} and prepare the training set again")
+        if not _is_whole(folder, manifest):
+            raise ValueError(
+                f"{folder / EXAMPLES_FILE}: missing or cut short: remove {place} and prepare the training set again"
+            )
         return cls(place, folder, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -64,10 +71,8 @@ class TrainingSet:
     def example(self, row: int) -> Example:
         """Return the example of a row, 0 to len - 1."""
         stored = self._stored(row)
-        passages = [self._passage(number) for number in stored.passages]
-        return Example(
-            stored.query_id, stored.query, tuple(passages[: stored.positives]), tuple(passages[stored.positives :])
-        )
+        passages = tuple(stored.passage(number) for number in range(len(stored.passages)))
+        return Example(stored.query_id, stored.query, passages[: stored.positives], passages[stored.positives :])
 
     def order(self, epoch: int, seed: int) -> np.ndarray:
         """Return the order of rows in an epoch, int64 [len], each row once."""
@@ -96,22 +101,22 @@ class TrainingSet:
         turn = (epoch * negatives + np.arange(taken)) % max(hard, 1)
         order = permutation(hard, "negatives", stored.query_id, seed)
         chosen = [positive, *(stored.positives + order[turn]).tolist()]
-        passages = [self._passage(stored.passages[i]) for i in chosen]
+        passages = [stored.passage(number) for number in chosen]
         if taken < negatives:
             passages += self._borrowed(row, negatives - taken, f"{stored.query_id}\x1f{seed}\x1f{epoch}")
-        answers = tuple(passage_key(self._passage(number)) for number in stored.passages[: stored.positives])
+        answers = tuple(passage_key(stored.passage(number)) for number in range(stored.positives))
         return Group(stored.query_id, stored.query, tuple(passages), answers)
 
     def _borrowed(self, row: int, count: int, name: str) -> list[Passage]:
-        home = self._stored(row)
-        own = [self._passage(number) for number in home.passages]
+        home = self.example(row)
+        own = (*home.positives, *home.negatives)
         ids, keys = {passage.id for passage in own}, {passage_key(passage) for passage in own}
         found: list[Passage] = []
         for other, draw in self._other_rows(name):
             stored = self._stored(other)
             if other == row or stored.query == home.query:
                 continue
-            passage = self._passage(stored.passages[draw % stored.positives])
+            passage = stored.passage(draw % stored.positives)
             key = passage_key(passage)
             if passage.id in ids or key in keys:
                 continue
@@ -136,10 +141,8 @@ class TrainingSet:
     def _stored(self, row: int) -> _Stored:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return _Stored(*(column[row].as_py() for column in self._examples.columns))
-
-    def _passage(self, number: int) -> Passage:
-        return Passage(*(column[number].as_py() for column in self._passages.columns))
+        query_id, query, positives, passages = (column[row] for column in self._examples.columns)
+        return _Stored(query_id.as_py(), query.as_py(), positives.as_py(), passages.values)
 
 
 class _Stored(NamedTuple):
@@ -149,7 +152,10 @@ class _Stored(NamedTuple):
     query: str
     positives: int
     """The number of positives."""
-    passages: list[int]
+    passages: pa.StructArray
+
+    def passage(self, number: int) -> Passage:
+        return Passage(**self.passages[number].as_py())
 
 
 def read_manifest(place: AnyPlace) -> TrainingSetManifest:
@@ -169,34 +175,16 @@ def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
     """Return the copy of a set on an object store in this node's cache; the first of its workers fetches it."""
     copy = cache_dir() / "training-sets" / manifest.digest
     with locked(copy.with_suffix(".lock")):
-        if copy.is_dir() and not _broken_file(copy, manifest):
-            return copy
-        shutil.rmtree(copy, ignore_errors=True)
-        with whole_folder(copy) as folder:
-            for name in manifest.files:
-                with open_input(place / name) as source, (folder / name).open("wb") as sink:
+        if not _is_whole(copy, manifest):
+            shutil.rmtree(copy, ignore_errors=True)
+            with whole_folder(copy) as folder:
+                with open_input(place / EXAMPLES_FILE) as source, (folder / EXAMPLES_FILE).open("wb") as sink:
                     shutil.copyfileobj(source, sink, _COPIED_BYTES)
-            if broken := _broken_file(folder, manifest):
-                raise ValueError(f"{place}/{broken.name}: missing or cut short: prepare the training set again")
+                if not _is_whole(folder, manifest):
+                    raise ValueError(f"{place / EXAMPLES_FILE}: missing or cut short: prepare the training set again")
     return copy
 
 
-def _broken_file(folder: Path, manifest: TrainingSetManifest) -> Path | None:
-    """Return a file of another size than in the manifest."""
-    for name, size in manifest.files.items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            return file
-    return None
-
-
-def _mapped(path: Path) -> pa.Table:
-    """Map an Arrow IPC file.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
-    try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: damaged ({error}): remove its folder and prepare the training set again") from error
+def _is_whole(folder: Path, manifest: TrainingSetManifest) -> bool:
+    file = folder / EXAMPLES_FILE
+    return file.is_file() and file.stat().st_size == manifest.size

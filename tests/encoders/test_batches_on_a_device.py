@@ -1,7 +1,8 @@
-"""A device without memory for a batch: the encoder goes on with smaller ones, down to a single text."""
+"""Batches on a device: one at a time, and smaller ones where it has no memory, down to a single text."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from diffretriever.backbones.cpu_tuning import is_small_pass
+from diffretriever.backbones.device import DeviceQueue, torch_threads
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from tests.encoders.encoder_cases import TEXTS, assert_close
 
+CPU = torch.device("cpu")
 MUCH = 65_536
 
 
@@ -44,23 +48,12 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
-    (found,), cost = encoder.submit(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)).result()
-    assert_close(found, expected)
-    assert cost.padded_tokens == sum(sizes)
+    result = encoder.submit(encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)).result()
+    assert_close(result.parts[0], expected)
+    assert result.padded_tokens == sum(sizes)
     # Nothing fails again: the encoder remembers.
     assert encoder.tokens_per_batch <= tokens
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
-
-
-def test_smaller_budgets_of_nested_slots_too(
-    encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    masked = encoder_of("masked-bert-pooling")
-    prepared = masked.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    expected = masked.submit(prepared, [1, 2]).result().parts
-    limit_memory(monkeypatch, masked, longest(masked))
-    for found, wanted in zip(masked.submit(prepared, [1, 2]).result().parts, expected, strict=True):
-        assert_close(found, wanted)
 
 
 def test_a_single_text_that_does_not_fit_is_named_by_its_length(
@@ -81,7 +74,30 @@ def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypat
     sizes = limit_memory(monkeypatch, encoder, tokens)
     with ThreadPoolExecutor(len(blocks)) as threads:
         done = [submitted.result() for submitted in threads.map(encoder.submit, blocks)]
-    for (found,), wanted in zip([parts for parts, _ in done], expected, strict=True):
-        assert_close(found, wanted)
-    assert sum(cost.padded_tokens for _, cost in done) == sum(sizes)
+    for result, wanted in zip(done, expected, strict=True):
+        assert_close(result.parts[0], wanted)
+    assert sum(result.padded_tokens for result in done) == sum(sizes)
     assert encoder.tokens_per_batch <= tokens
+
+
+def test_no_two_batches_compute_at_once() -> None:
+    queue, alone = DeviceQueue(CPU), threading.Lock()
+
+    def compute(number: int) -> int:
+        assert alone.acquire(blocking=False)
+        torch.ones(200, 200) @ torch.ones(200, 200)
+        alone.release()
+        return number
+
+    with ThreadPoolExecutor(4) as threads:
+        launched = list(threads.map(lambda number: queue.launch(compute, number), range(100)))
+    assert [each.output for each in launched] == list(range(100))
+    assert all(each.wait() > 0 for each in launched)
+
+
+@pytest.mark.parametrize(("tokens", "hidden_size", "threads"), [(20, 384, 1), (8192, 384, 3), (20, 4096, 3)])
+def test_a_small_pass_runs_in_one_thread(tokens: int, hidden_size: int, threads: int) -> None:
+    with torch_threads(3):
+        launched = DeviceQueue(CPU).launch(torch.get_num_threads, is_small=is_small_pass(tokens, hidden_size))
+        assert torch.get_num_threads() == 3
+    assert launched.output == threads

@@ -1,4 +1,4 @@
-"""Another tokenizer is another retriever: its digest is in the manifest, and whoever opens an index compares it."""
+"""An index knows its encoder's tokenizer and precision: others are another retriever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from diffretriever.encoders import load_encoder
-from diffretriever.index.manifest import check_same
+from diffretriever.front.index import Index
+from diffretriever.front.retriever import Retriever
+from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encoder_start import EncoderStart, load_in_actor
 from diffretriever.presets import load_retriever
@@ -72,3 +74,14 @@ def test_versions_of_libraries_are_named_beside_another_digest(made: tuple[Path,
     check_same(manifest, newer, "here")
     with pytest.raises(ValueError, match=r"versions of libraries: .*'tokenizers': '99'.*\n  tokenizer: \w+ != 0"):
         check_same(manifest, newer.model_copy(update={"tokenizer": "0"}), "here")
+
+
+def test_another_precision_is_refused(made: tuple[Path, PassageIndex], tmp_path: Path) -> None:
+    plain = retriever(made[0])
+    in_8_bits = plain.model_copy(update={"backbone": plain.backbone.model_copy(update={"dtype": "float8"})})
+    index = Index.create(str(tmp_path / "index"), ["honey", "river"], retriever=Retriever(in_8_bits), on_ray=False)
+    opened = Index(index.place)
+    assert opened.retriever.config.backbone.dtype == "float8"  # type: ignore[union-attr]
+    assert len(opened.search("honey", 2)) == 2
+    with pytest.raises(ValueError, match=r"backbone\.dtype: float8 != float32"):
+        check_same(manifest_of(opened.retriever.encoder), manifest_of(load_encoder(plain, "cpu")), index.place)
