@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone, packed
-from diffretriever.backbones.packed import Part, Spans, way_of
+from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5
@@ -138,7 +138,8 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
     spans = Spans.of(lengths, CPU)
     part = Part(slice(0, len(query_TND)), spans, spans, None, window)
-    found = packed.attend_text_by_text(part, way_of(CPU, torch.bfloat16), query_TND, key_TND, value_TND, None, 0.0)
+    heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
+    found = packed_attention(None, *heads, None, packed_layout=Layout((part,)))[0][0]
     offsets = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
     expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *offsets, window_size=window)
     assert found.dtype == torch.bfloat16

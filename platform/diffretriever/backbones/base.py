@@ -331,7 +331,7 @@ class Backbone(ABC):
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         assert position_ids_BL is not None, "they are placed"
         device, batch = self.device, PackedBatch(mask_BL, slots_BL if nested else None)
-        layout = batch.layout(device, self.dtype, is_causal=self.is_causal, window=self.window)
+        layout = batch.layout(device, is_causal=self.is_causal, window=self.window)
         ids_1T = moved(batch.row(ids_BL), device, torch.long)
         position_ids_1T = moved(batch.row(position_ids_BL), device, torch.long)
         slots_1T, first, tokens = None if slots_BL is None else batch.row(slots_BL), batch.first_slot, ids_1T.shape[1]

@@ -14,7 +14,7 @@ one more than there are texts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -39,6 +39,7 @@ Way: TypeAlias = Literal["varlen", "products", "sdpa"]
 """Torch's kernel for texts of any lengths, two products for long texts, or torch's SDPA."""
 
 
+@cache
 def way_of(device: torch.device, dtype: torch.dtype) -> Way:
     """Return how a device attends fastest in a precision."""
     if has_varlen_kernel(device, dtype):
@@ -105,7 +106,6 @@ class Layout:
 
     everywhere: tuple[Part, ...]
     """In layers that attend to the whole text."""
-    way: Way
     near: tuple[Part, ...] = ()
     """In layers that attend to a window; none for families without such layers."""
     memory: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
@@ -116,27 +116,7 @@ class Layout:
         last = self.everywhere[-1]
         memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         second = replace(last, tokens=slice(0, last.tokens.stop - last.tokens.start))
-        return Layout(self.everywhere[:-1], self.way, memory=memory), Layout((second,), self.way, memory=memory)
-
-
-def after_prefix(prefix: int, lengths_B: Tensor, device: torch.device, dtype: torch.dtype) -> Layout:
-    """Return the layout of texts in a causal pass that all continue the same `prefix` tokens of a cache, maybe 0.
-
-    Args:
-        prefix: tokens in the cache.
-        lengths_B: int64 on the CPU, tokens of each text, at least 1.
-        device: the backbone's.
-        dtype: the backbone's.
-    """
-    way = way_of(device, dtype)
-    if prefix == 0:
-        return Layout(_apart(lengths_B, device, _CAUSAL), way)
-    shared_P, ends_B = torch.arange(prefix), prefix + lengths_B.cumsum(0)
-    spans = zip((ends_B - lengths_B).tolist(), ends_B.tolist(), strict=True)
-    keys_M = torch.cat([torch.cat([shared_P, torch.arange(start, end)]) for start, end in spans])
-    row = slice(0, int(lengths_B.sum()))
-    queries, keys = Spans.of(lengths_B, device), Spans.of(prefix + lengths_B, device)
-    return Layout((Part(row, queries, keys, moved(keys_M, device), _CAUSAL),), way)
+        return Layout(self.everywhere[:-1], memory=memory), Layout((second,), memory=memory)
 
 
 class PackedBatch:
@@ -174,21 +154,17 @@ class PackedBatch:
         """Return the tokens' own of `values_BL`, [1, T] on the CPU."""
         return values_BL.cpu().flatten()[self._columns_T][None]
 
-    def layout(self, device: torch.device, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Layout:
+    def layout(self, device: torch.device, *, is_causal: bool, window: int | None) -> Layout:
         """Return which tokens attend to which.
 
-        Args:
-            device: the backbone's.
-            dtype: the backbone's.
-            is_causal: whether a token attends only to those before it.
-            window: how far near layers attend to either side; None without such layers, and for nested slots.
+        `window` is how far near layers attend to either side; None without such layers, and for nested slots.
         """
-        texts, first, way = len(self.places_BL), self.first_slot, way_of(device, dtype)
+        texts, first = len(self.places_BL), self.first_slot
         owner_T = self._columns_T // self.places_BL.shape[1]
         texts_B = owner_T[:first].bincount(minlength=texts)
         everywhere = _apart(texts_B, device, _CAUSAL if is_causal else _ALL)
         if first == len(owner_T):
-            return Layout(everywhere, way, () if window is None else _apart(texts_B, device, (window, window)))
+            return Layout(everywhere, () if window is None else _apart(texts_B, device, (window, window)))
         assert window is None, "nested slots in a window are computed with pads"
         # Slots attend to their text and the slots up to themselves: causal, where keys are the text and then its slots.
         slots_B = owner_T[first:].bincount(minlength=texts)
@@ -197,7 +173,7 @@ class PackedBatch:
         keys_M = keys_M[has_slots_B[owner_T[keys_M]]]
         queries, keys = Spans.of(slots_B[has_slots_B], device), Spans.of((texts_B + slots_B)[has_slots_B], device)
         slots = Part(slice(first, len(owner_T)), queries, keys, moved(keys_M, device), _CAUSAL)
-        return Layout((*everywhere, slots), way)
+        return Layout((*everywhere, slots))
 
 
 def _apart(lengths_B: Tensor, device: torch.device, window: tuple[int, int]) -> tuple[Part, ...]:
@@ -226,18 +202,8 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 ) -> tuple[Tensor, None]:
     """Attend as an attention function of transformers does; returns [1, T, N, D].
 
-    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed.
-
-    Args:
-        module: the layer's attention.
-        query_1NTD: floating.
-        key_1GTD: floating, with the cache's tokens before the row's.
-        value_1GTD: likewise.
-        attention_mask: None with a layout.
-        packed_layout: of the row.
-        scaling: of the products.
-        dropout: probability.
-        sliding_window: None in layers that attend to the whole text.
+    Without a layout, as in decoding and in passes with padding, a mask is needed. `sliding_window` is None in layers
+    that attend to the whole text.
     """
     if packed_layout is None:
         assert attention_mask is not None, "without a layout or a mask all texts would be one"
@@ -251,61 +217,46 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
             value_1GTD = torch.cat([earlier[module][1], value_1GTD], dim=2)
         else:
             earlier[module] = (key_1GTD, value_1GTD)
-    query_TND = query_1NTD[0].transpose(0, 1)
-    key_TGD, value_TGD = key_1GTD[0].transpose(0, 1), value_1GTD[0].transpose(0, 1)
-    head = query_TND.shape[-1]
-    is_varlen = packed_layout.way == "varlen" and head % _HEAD_STEP == 0 and head <= _LARGEST_HEAD and dropout == 0
+    query_TND, key_TGD, value_TGD = (heads[0].transpose(0, 1) for heads in (query_1NTD, key_1GTD, value_1GTD))
     found = []
     for part in packed_layout.everywhere if sliding_window is None else packed_layout.near:
         keys = part.tokens if part.keys_M is None else part.keys_M
-        of_part = (query_TND[part.tokens], key_TGD[keys], value_TGD[keys])
-        if is_varlen:
-            attended_TND = varlen_attn(
-                *of_part,
-                part.queries.offsets_E,
-                part.keys.offsets_E,
-                part.queries.longest,
-                part.keys.longest,
-                scale=scaling,
-                window_size=part.window,
-                enable_gqa=query_TND.shape[1] != key_TGD.shape[1],
-            )
-            assert isinstance(attended_TND, Tensor), "only one result was requested"
-        else:
-            attended_TND = attend_text_by_text(part, packed_layout.way, *of_part, scaling, dropout)
-        found.append(attended_TND)
+        found.append(_attend(part, query_TND[part.tokens], key_TGD[keys], value_TGD[keys], scaling, dropout))
     # Without a copy where there is one part, as there mostly is.
     return (found[0] if len(found) == 1 else torch.cat(found))[None], None
 
 
-def attend_text_by_text(
-    part: Part, way: Way, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
+def _attend(
+    part: Part, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Return what torch's varlen kernel does, [T, N, D], by one call for neighbours of equal length.
-
-    Args:
-        part: which tokens attend to which.
-        way: of the layout.
-        query_TND: floating.
-        key_MGD: floating.
-        value_MGD: floating.
-        scaling: of the products; None: 1 / √D.
-        dropout: probability.
-    """
-    is_grouped = query_TND.shape[1] != key_MGD.shape[1]
+    """Return [T, N, D]: by torch's varlen kernel, or else by one call for neighbouring texts of equal length."""
+    is_grouped, head = query_TND.shape[1] != key_MGD.shape[1], query_TND.shape[2]
+    way = way_of(query_TND.device, query_TND.dtype)
+    if way == "varlen" and head % _HEAD_STEP == 0 and head <= _LARGEST_HEAD and dropout == 0:
+        attended_TND = varlen_attn(
+            query_TND,
+            key_MGD,
+            value_MGD,
+            part.queries.offsets_E,
+            part.keys.offsets_E,
+            part.queries.longest,
+            part.keys.longest,
+            scale=scaling,
+            window_size=part.window,
+            enable_gqa=is_grouped,
+        )
+        assert isinstance(attended_TND, Tensor), "only one result was requested"
+        return attended_TND
     is_long = part.keys.longest >= _PRODUCT_KEYS and dropout == 0
     by_products = way == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
     attend = _attend_by_products if by_products else scaled_dot_product_attention
     # Slices would each have a gradient as large as the row.
     queries = query_TND.split([group.queries * group.texts for group in part.groups])
     rows = [group.keys * group.texts for group in part.groups]
-    keys, values = key_MGD.split(rows), value_MGD.split(rows)
     found = []
-    for group, of_query, of_key, of_value in zip(part.groups, queries, keys, values, strict=True):
+    for group, *heads in zip(part.groups, queries, key_MGD.split(rows), value_MGD.split(rows), strict=True):
         attended_BNQD = attend(
-            of_query.unflatten(0, (group.texts, -1)).transpose(1, 2),
-            of_key.unflatten(0, (group.texts, -1)).transpose(1, 2),
-            of_value.unflatten(0, (group.texts, -1)).transpose(1, 2),
+            *(tensor.unflatten(0, (group.texts, -1)).transpose(1, 2) for tensor in heads),
             attn_mask=group.sees,
             dropout_p=dropout,
             scale=scaling,
