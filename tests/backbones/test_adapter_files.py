@@ -27,22 +27,16 @@ def changed(adapter_of: FolderOf, tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, adapter: Path, message: str) -> None:
-    for merge in (True, False):
-        with pytest.raises(ValueError, match=message):
-            load_backbone(folder, device="cpu", adapter=adapter, merge_adapter=merge)
+    with pytest.raises(ValueError, match=message):
+        load_backbone(folder, device="cpu", adapter=adapter)
 
 
 BAD_TENSORS: dict[str, tuple[Callable[[Tensor], dict[str, Tensor]], str]] = {
     "unknown module": (lambda t: {A.replace("layers.0", "layers.7"): t}, "layers.7.*belongs to no linear layer"),
-    "no linear layer": (lambda t: {f"{PREFIX}model.norm.lora_A.weight": t}, "model.norm.* belongs to no linear layer"),
     "embeddings": (lambda t: {f"{PREFIX}model.embed_tokens.lora_embedding_A": t}, "is not part of a LoRA adapter"),
-    "bias": (lambda t: {f"{PREFIX}{Q}.lora_B.bias": t[:, 0]}, "is not part of a LoRA adapter"),
-    "DoRA": (lambda t: {f"{PREFIX}{Q}.lora_magnitude_vector": t[0]}, "is not part of a LoRA adapter"),
     "full weights": (lambda t: {"model.norm.weight": t[0]}, "'model.norm.weight' is not part of a LoRA"),
-    "twice": (lambda t: {f"{Q}.lora_A.default.weight": t}, "are for the same matrix"),
     "rank": (lambda t: {A: t[:8]}, r"has shape \[8, 64\].*ask for \[16, 64\]"),
     "width": (lambda t: {A: t[:, :60]}, r"has shape \[16, 60\].*ask for \[16, 64\]"),
-    "turned": (lambda t: {A: t.T}, r"has shape \[64, 16\].*ask for \[16, 64\]"),
     "nan": (lambda t: {A: t * torch.nan}, "values that are not finite"),
 }
 
@@ -54,10 +48,9 @@ def test_every_tensor_must_find_its_place(case: str, changed: Path, folder_of: F
     refused(folder_of("dream"), changed, rf"adapter_model\.safetensors: .*{message}")
 
 
-@pytest.mark.parametrize(("lost", "left"), [(A, B), (B, A)])
-def test_a_half_alone(lost: str, left: str, changed: Path, folder_of: FolderOf) -> None:
-    edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if k != lost})
-    refused(folder_of("dream"), changed, rf"'{left}' has no lora_{lost[-8]} beside it")
+def test_a_half_alone(changed: Path, folder_of: FolderOf) -> None:
+    edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if k != A})
+    refused(folder_of("dream"), changed, f"'{B}' has no other half")
 
 
 def test_a_targeted_module_without_tensors(changed: Path, adapter_of: FolderOf, folder_of: FolderOf) -> None:
@@ -75,9 +68,7 @@ def test_a_targeted_module_without_tensors(changed: Path, adapter_of: FolderOf, 
     ("sizes", "message"),
     [
         ({"layers": 3}, "layers.2.* but the file has no tensors for it"),
-        ({"layers": 1}, "layers.1.*belongs to no linear layer"),
         ({"hidden_size": 32}, "Is it an adapter for this backbone"),
-        ({"kv_heads": 4}, "k_proj.lora_B.weight' has shape"),
     ],
 )
 def test_an_adapter_for_another_size(sizes: dict[str, Any], message: str, adapter_of: FolderOf, tmp_path: Path) -> None:
@@ -92,12 +83,8 @@ def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf
     "changes",
     [
         {"use_dora": True},
-        {"bias": "lora_only"},
         {"modules_to_save": ["lm_head"]},
-        {"lora_bias": True},
-        {"fan_in_fan_out": True},
         {"init_lora_weights": "pissa"},
-        {"trainable_token_indices": [3]},
         {"peft_type": "IA3"},
         {"r": ...},
         {"lora_alpha": 0},
@@ -111,10 +98,9 @@ def test_what_the_config_may_not_ask_for(changes: dict[str, Any], changed: Path,
 
 def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     backbone = folder_of("dream")
-    refused(backbone, backbone, "holds a full checkpoint, not an adapter: give it as the backbone")
-    refused(backbone, tmp_path, "holds no adapter")
+    refused(backbone, backbone, r"it has no adapter_config\.json\. Is it a backbone")
     edit_tensors(changed, lambda _: {})
-    refused(backbone, changed, r"adapter_model\.safetensors holds no tensors")
+    refused(backbone, changed, r"adapter_model\.safetensors has no tensors")
     (changed / "adapter_model.safetensors").write_bytes(b"short")
     refused(backbone, changed, "not a whole safetensors file")
     (changed / "adapter_model.safetensors").rename(changed / "adapter_model.bin")

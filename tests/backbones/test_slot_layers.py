@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone
-from diffretriever.backbones.adapter import apply_slot_layers
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
@@ -24,6 +23,7 @@ from diffretriever.backbones.slot_layers import (
     parts_of,
     read_slot_layers,
 )
+from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 BATCH = pad(texts(9, 5, 7), side="right")
@@ -143,20 +143,17 @@ def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str
 
 
 def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
-    backbone = load_backbone(folder_of("dream"), device="cpu")
-    before = backbone.weights_digest
-    apply_slot_layers(backbone, tmp_path)
-    assert backbone.slot_layers is None
-    assert backbone.weights_digest == before
-    written = random_layers(backbone.hidden_size)
-    save_file(written.tensors(), tmp_path / SLOTS_FILE)
-    apply_slot_layers(backbone, tmp_path)
-    assert backbone.slot_layers is not None
-    assert backbone.slot_layers.slots == 3
-    for name, tensor in backbone.slot_layers.tensors().items():
+    adapter = write_random_adapter(folder_of("dream"), tmp_path)
+    bare = load_backbone(folder_of("dream"), device="cpu", adapter=adapter)
+    written = random_layers(bare.hidden_size)
+    save_file(written.tensors(), adapter / SLOTS_FILE)
+    assert most_slots(adapter) == 3
+    layers = (found := load_backbone(folder_of("dream"), device="cpu", adapter=adapter)).slot_layers
+    assert layers is not None
+    for name, tensor in layers.tensors().items():
         assert torch.equal(tensor, written.tensors()[name])
-    assert not any(parameter.requires_grad for parameter in backbone.slot_layers.parameters())
-    assert backbone.weights_digest != before
+    assert not any(parameter.requires_grad for parameter in layers.parameters())
+    assert found.weights_digest != bare.weights_digest
 
 
 @pytest.mark.parametrize(
@@ -175,9 +172,3 @@ def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp
     save_file(tensors, tmp_path / SLOTS_FILE)
     with pytest.raises(ValueError, match=message):
         read_slot_layers(tmp_path, 4, 9)
-
-
-def test_shapes_are_known_without_values(tmp_path: Path) -> None:
-    assert most_slots(tmp_path) is None
-    save_file(random_layers(4).tensors(), tmp_path / SLOTS_FILE)
-    assert most_slots(tmp_path) == 3

@@ -1,14 +1,15 @@
-"""An adapter put on a loaded backbone: LoRA added into the weights or beside them through PEFT, and slot layers.
+"""A LoRA adapter in PEFT's format: its files, and how they are put on a loaded backbone.
 
-Modules have the model's names or the family's original ones: the authors' adapters for LLaDA name modules as LLaDA's
-code does, adapters trained with this library as transformers does.
+It is merged into the weights, or kept apart through PEFT. Modules have the model's names or the family's original ones:
+the authors' adapters for LLaDA name modules as LLaDA's code does, adapters trained with this library as transformers
+does.
 
 Legend: R rank, I inputs and O outputs of the matrix that is adapted.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,102 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import ADAPTER_CONFIG, ConfigFields, read_json, read_tensors, tensors_digest
 from diffretriever.backbones.slot_layers import attach_slot_layers, read_slot_layers
+
+WEIGHT_FILE = "adapter_model.safetensors"
 
 AdapterHead: TypeAlias = Literal["include", "drop"]
 """Whether an adapter's part on the output head is taken."""
+
+FIELDS = ConfigFields(
+    required=frozenset({"lora_alpha", "peft_type", "r"}),
+    optional=frozenset(
+        {
+            "alpha_pattern",
+            "exclude_modules",
+            "layers_to_transform",
+            "lora_dropout",
+            "rank_pattern",
+            "target_modules",
+            "use_rslora",
+        }
+    ),
+    fixed={
+        "peft_type": ("LORA",),
+        "alora_invocation_tokens": (None,),
+        "bias": ("none",),
+        "ensure_weight_tying": (False,),
+        "fan_in_fan_out": (False,),
+        # Other starts change the weights that the adapter is added to.
+        "init_lora_weights": (True, False, "gaussian"),
+        "layer_replication": (None,),
+        "lora_bias": (False,),
+        "modules_to_save": (None,),
+        "target_parameters": (None,),
+        "trainable_token_indices": (None,),
+        "use_dora": (False,),
+        "use_qalora": (False,),
+    },
+    ignored=frozenset(
+        {
+            "auto_mapping",
+            "base_model_name_or_path",
+            "inference_mode",
+            "layers_pattern",
+            "megatron_config",
+            "megatron_core",
+            "peft_version",
+            "qalora_group_size",
+            "revision",
+            "task_type",
+        }
+    ),
+)
+"""The fields of adapter_config.json. A field that is null, false or empty is the same as absent."""
+
+_KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The config's fields that are set, and the tensors by their names in the file."""
+
+    file: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def open(cls, folder: Path) -> AdapterFiles:
+        """Read an adapter.
+
+        Raises:
+            ValueError: A file is missing or damaged, or a field of the config is unknown, missing or not supported.
+        """
+        file = folder / ADAPTER_CONFIG
+        if not file.is_file():
+            raise ValueError(f"{folder} is not an adapter: it has no {ADAPTER_CONFIG}. Is it a backbone?")
+        config = {name: value for name, value in read_json(file).items() if value}
+        FIELDS.check(config, file)
+        return cls(folder / WEIGHT_FILE, config, read_tensors(folder / WEIGHT_FILE))
+
+    def parse(self, key: str) -> tuple[str, str]:
+        """Split a tensor's name into its module and its half: `A` [R, I] or `B` [O, R]."""
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ValueError(
+                f"{self.file}: tensor '{key}' is not part of a LoRA adapter on a linear layer: only "
+                "'MODULE.lora_A.weight' and 'MODULE.lora_B.weight' are read."
+            )
+        return match["module"], match["half"]
+
+    def setting(self, name: str, patterns: str, module: str) -> Any:
+        """Return the value of `r` or `lora_alpha` for a module, by its name in the file."""
+        for pattern, value in self.config.get(patterns, {}).items():
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                return value
+        return self.config[name]
 
 
 @dataclass(frozen=True)
@@ -49,7 +140,7 @@ def apply_adapter(
     head: AdapterHead,
     merge: bool,
 ) -> None:
-    """Put an adapter on a backbone in place, and into its digest.
+    """Put an adapter and the slot layers in its folder on a backbone in place, and into its digest.
 
     Args:
         backbone: without an adapter.
@@ -60,7 +151,7 @@ def apply_adapter(
             float32 parameters of PEFT's layers, for training; the other weights are then frozen.
 
     Raises:
-        ValueError: The adapter does not fit the backbone, or all of it is on the dropped head.
+        ValueError: The adapter or a slot layer does not fit the backbone, or all of it is on the dropped head.
     """
     model = backbone.model
     parts = match_modules(adapter, model, module_names(model, checkpoint_name))
@@ -74,39 +165,30 @@ def apply_adapter(
     if merge:
         _merge(model, parts)
     else:
-        _insert(model, parts, adapter)
-    backbone.weights_digest = _digest(backbone.weights_digest, parts, head)
-
-
-def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
-    """Put the slot layers beside an adapter in `folder`, if any, on a backbone in place, and into its digest.
-
-    Raises:
-        ValueError: as `read_slot_layers`.
-    """
-    layers = read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size)
-    if layers is None:
-        return
-    attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))
-    backbone.weights_digest = layers.digest(backbone.weights_digest)
+        _insert(model, parts, adapter.config)
+    halves: dict[str, Tensor] = {}
+    for name, part in parts.items():
+        halves |= {f"{name} A {part.scale}": part.a_RI, f"{name} B {part.scale}": part.b_OR}
+    backbone.weights_digest = tensors_digest(f"{backbone.weights_digest} {head}", halves)
+    layers = read_slot_layers(adapter.file.parent, backbone.hidden_size, backbone.vocab_size)
+    if layers is not None:
+        attach_slot_layers(model, layers.requires_grad_(requires_grad=False))
+        backbone.weights_digest = tensors_digest(backbone.weights_digest, layers.tensors())
 
 
 def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
     """Return the adapter's changes by the model's names of the modules.
 
     Raises:
-        ValueError: A tensor has no module, lacks its other half, has a wrong shape, comes twice or is not finite; or a
-            targeted module has no tensors.
+        ValueError: A tensor has no module, lacks its other half, has a wrong shape or is not finite; or a targeted
+            module has no tensors.
     """
     keys: dict[str, dict[str, str]] = {}
     for key in adapter.tensors:
         spelled, half = adapter.parse(key)
         if spelled not in names:
             raise ValueError(f"{adapter.file}: tensor '{key}' belongs to no linear layer of this backbone.")
-        halves = keys.setdefault(names[spelled], {})
-        if half in halves:
-            raise ValueError(f"{adapter.file}: tensors '{halves[half]}' and '{key}' are for the same matrix.")
-        halves[half] = key
+        keys.setdefault(names[spelled], {})[half] = key
     _check_complete(adapter, names, keys.keys() | outside_of_layers(model))
     return {own: _pair(adapter, halves, model.get_submodule(own)) for own, halves in keys.items()}
 
@@ -131,22 +213,25 @@ def outside_of_layers(model: Any) -> frozenset[str]:
 
 
 def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> LowRank:
-    for half, other in ("AB", "BA"):
-        if half not in keys:
-            raise ValueError(f"{adapter.file}: tensor '{keys[other]}' has no lora_{half} beside it.")
+    if len(keys) == 1:
+        (key,) = keys.values()
+        raise ValueError(f"{adapter.file}: tensor '{key}' has no other half, lora_A or lora_B: fetch it again.")
     spelled, _ = adapter.parse(keys["A"])
-    rank = adapter.rank(spelled)
-    for half, shape in (("A", (rank, module.in_features)), ("B", (module.out_features, rank))):
-        tensor = adapter.tensors[keys[half]]
+    rank = int(adapter.setting("r", "rank_pattern", spelled))
+    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
+    for key, tensor, shape in (
+        (keys["A"], a_RI, (rank, module.in_features)),
+        (keys["B"], b_OR, (module.out_features, rank)),
+    ):
         if tuple(tensor.shape) != shape:
             raise ValueError(
-                f"{adapter.file}: tensor '{keys[half]}' has shape {list(tensor.shape)}; the backbone and the rank in "
+                f"{adapter.file}: tensor '{key}' has shape {list(tensor.shape)}; the backbone and the rank in "
                 f"the adapter's config ask for {list(shape)}. Is it an adapter for this backbone?"
             )
         if not tensor.isfinite().all():
-            raise ValueError(f"{adapter.file}: tensor '{keys[half]}' has values that are not finite.")
-    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
-    return LowRank(a_RI, b_OR, adapter.alpha(spelled), adapter.scale(spelled))
+            raise ValueError(f"{adapter.file}: tensor '{key}' has values that are not finite.")
+    alpha = float(adapter.setting("lora_alpha", "alpha_pattern", spelled))
+    return LowRank(a_RI, b_OR, alpha, alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank))
 
 
 def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
@@ -179,10 +264,9 @@ def _merge(model: Any, parts: Mapping[str, LowRank]) -> None:
         weight_OI.copy_((b_OR @ a_RI).mul_(part.scale).add_(weight_OI))
 
 
-def _insert(model: Any, parts: Mapping[str, LowRank], adapter: AdapterFiles) -> None:
+def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any]) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
-    config = adapter.config
     lora = LoraConfig(
         r=config["r"],
         lora_alpha=config["lora_alpha"],
@@ -203,14 +287,3 @@ def _insert(model: Any, parts: Mapping[str, LowRank], adapter: AdapterFiles) -> 
 
 def _float32(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like.device, torch.float32)
-
-
-def _digest(weights: str, parts: Mapping[str, LowRank], head: AdapterHead) -> str:
-    """Return a sha256 over the backbone's digest, `head`, and each change's place, scale and bytes."""
-    digest = hashlib.sha256(f"{weights} {head}".encode())
-    for name in sorted(parts):
-        part = parts[name]
-        for half, tensor in (("A", part.a_RI), ("B", part.b_OR)):
-            digest.update(f"\n{name} {half} {part.scale} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

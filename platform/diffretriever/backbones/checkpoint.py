@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import PreTrainedConfig
 
 from diffretriever.core.files import understood
 
+ADAPTER_CONFIG = "adapter_config.json"
 WHOLE_FILE = 64 * 2**20
 CHUNK = 2**20
 CHUNKS = 64
@@ -56,7 +60,7 @@ class Checkpoint:
         Raises:
             ValueError: A file is missing or unreadable, or the folder holds an adapter.
         """
-        if (folder / "adapter_config.json").exists():
+        if (folder / ADAPTER_CONFIG).exists():
             raise ValueError(f"{folder} holds an adapter, not a backbone: give its base model as the backbone.")
         files = _weight_files(folder)
         shapes: dict[str, tuple[int, ...]] = {}
@@ -136,6 +140,24 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a file of an adapter; `ValueError` if it is missing, damaged or empty."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: of adapters only safetensors are read.")
+    if not tensor_shapes(file):
+        raise ValueError(f"{file} has no tensors: save the adapter again.")
+    return load_file(file)
+
+
+def tensors_digest(seed: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return a sha256 over `seed` and the name, dtype, shape and bytes of each tensor, by name."""
+    digest = hashlib.sha256(seed.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read_json(file: Path) -> dict[str, Any]:

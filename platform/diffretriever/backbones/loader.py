@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
-from diffretriever.backbones.adapter import AdapterHead, apply_adapter, apply_slot_layers
-from diffretriever.backbones.adapter_files import AdapterFiles
+from diffretriever.backbones.adapter import AdapterFiles, AdapterHead, apply_adapter
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
 from diffretriever.backbones.device import FLOAT8, resolve_device, resolve_dtype
@@ -80,7 +79,6 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
             head=adapter_head,
             merge=merge_adapter,
         )
-        apply_slot_layers(backbone, files.file.parent)
     if is_float8:
         use_float8(backbone)
     return backbone

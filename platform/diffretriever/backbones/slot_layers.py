@@ -8,7 +8,6 @@ vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffretriever.backbones.adapter_files import read_tensors
-from diffretriever.backbones.checkpoint import tensor_shapes
+from diffretriever.backbones.checkpoint import read_tensors, tensor_shapes
 from diffretriever.backbones.device import moved
 
 SLOTS_FILE = "slots.safetensors"
@@ -40,13 +38,13 @@ class SlotLayers(nn.Module):
         word_weights_V: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.embeddings = _parameter(embeddings_SH)
+        self.embeddings = None if embeddings_SH is None else nn.Parameter(embeddings_SH)
         """[S, H]: row i is added to the input embedding at every text's slot i."""
-        self.token_head = _parameter(token_head_HH)
+        self.token_head = None if token_head_HH is None else nn.Parameter(token_head_HH)
         """[H, H]: the output head reads state + token_head state."""
-        self.residual = _parameter(residual_HH)
+        self.residual = None if residual_HH is None else nn.Parameter(residual_HH)
         """[H, H], R of `vectors`."""
-        self.attention = _parameter(attention_HH)
+        self.attention = None if attention_HH is None else nn.Parameter(attention_HH)
         """[H, H], A of `vectors`."""
         self.word_weights = word_weights_V
         """[V], on the CPU and not trained: what the impacts of a word are multiplied with, in queries and passages."""
@@ -113,14 +111,6 @@ class SlotLayers(nn.Module):
         found = {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
         return found if self.word_weights is None else {**found, "word_weights": self.word_weights}
 
-    def digest(self, weights: str) -> str:
-        """Return a sha256 over the digest of the weights they belong to and every tensor."""
-        digest = hashlib.sha256(weights.encode())
-        for name, tensor in sorted(self.tensors().items()):
-            digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
-
 
 def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
     """Return float32 [B, H]: the mean of each text's states at tokens `own_BL`; zero for a text without any."""
@@ -144,10 +134,6 @@ def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
     end_BK = ((index_BK + 1) * tokens_B1 // slots_B1).maximum(first_BK + 1)
     place_B1L = (own_BL.cumsum(1) - 1)[:, None]
     return own_BL[:, None] & (place_B1L >= first_BK[..., None]) & (place_B1L < end_BK[..., None])
-
-
-def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
-    return None if tensor is None else nn.Parameter(tensor)
 
 
 def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
