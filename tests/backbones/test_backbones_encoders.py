@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone, source
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
+from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 WINDOW = 8
 """Tokens that a layer with a window sees to each side, in the random checkpoint."""
@@ -112,9 +112,15 @@ def test_altered_or_missing_embedded_weights(
 
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
 def test_the_window_goes_by_columns_wherever_positions_are(attention: str, tmp_path: Path) -> None:
-    """In a model of near layers alone a token is seen only from inside of the window."""
-    folder = write_random_checkpoint("modernbert", tmp_path, layers=1)
-    edit_config(folder, layer_types=["sliding_attention"], global_attn_every_n_layers=...)
+    """Where near layers alone attend, a token is seen only from inside of the window."""
+    folder = write_random_checkpoint("modernbert", tmp_path / "whole", layers=2)
+
+    def near_alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        # The first layer, which attends to the whole text, adds nothing.
+        tensors["model.layers.0.attn.Wo.weight"].zero_()
+        return tensors
+
+    folder = changed_copy(folder, tmp_path / "near", near_alone)
     near = load_backbone(folder, device="cpu", attention=attention)
     positions_BL = torch.arange(30)[None].clone()
     positions_BL[0, 13:16] = torch.tensor([8000, 7000, 6000])
@@ -148,16 +154,3 @@ def test_nested_slots_before_a_tail(attention: str, tmp_path: Path) -> None:
         torch.testing.assert_close(cut[25 + count :], whole[37:], atol=2e-5, rtol=0)
     without = states(backbone, torch.cat([text_L, tail_L]))
     torch.testing.assert_close(torch.cat([whole[:25], whole[37:]]), without, atol=2e-5, rtol=0)
-
-
-def test_the_new_spelling_of_modernberts_config(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder_of("modernbert"), tmp_path / "copy"))
-    rope = {"full_attention": 160000.0, "sliding_attention": 10000.0}
-    old = ("global_attn_every_n_layers", "global_rope_theta", "layer_norm_eps", "local_rope_theta")
-    edit_config(
-        folder,
-        **dict.fromkeys(old, ...),
-        layer_types=list(rope),
-        rope_parameters={kind: {"rope_type": "default", "rope_theta": base} for kind, base in rope.items()},
-    )
-    assert torch.equal(hidden(load_backbone(folder, device="cpu"), BATCH), hidden(backbone_of("modernbert"), BATCH))

@@ -75,20 +75,12 @@ def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
         ("llama3", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
         ("llama3", {"attention_bias": True}),
         ("llada", {"block_group_size": 2}),
-        ("llada", {"attention_layer_norm": True}),
         ("llada", {"layer_norm_type": "default"}),
-        ("llada", {"scale_logits": True}),
-        ("llada", {"activation_type": "swiglu"}),
         ("bert", {"position_embedding_type": "relative_key"}),
         ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
-        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}}),
-        ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 5.0}}}),
         ("modernbert", {"rope_parameters": {"rope_type": "default", "rope_theta": 160000.0}}),
         ("modernbert", {"local_rope_theta": ...}),
-        ("modernbert", {"layer_types": ["full_attention", "full_attention"]}),
-        ("modernbert", {"layer_types": ["full_attention", "chunked_attention"], "global_attn_every_n_layers": ...}),
         ("modernbert", {"global_attn_every_n_layers": ...}),
-        ("modernbert", {"layer_norm_eps": 1e-6}),
         ("modernbert", {"tie_word_embeddings": False}),
     ],
 )
@@ -155,7 +147,7 @@ def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: B
 def test_tied_embeddings(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(folder_of("qwen2"), tmp_path / "copy"))
     edit_config(folder, tie_word_embeddings=True)
-    with pytest.raises(ValueError, match="should be tied: True; in the weights they are tied: False"):
+    with pytest.raises(ValueError, match="weights differ from the embeddings"):
         load(folder)
     rewrite_weights(folder, drop="lm_head.weight")
     output = load(folder).forward(*pad(texts(6)))

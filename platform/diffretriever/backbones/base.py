@@ -106,7 +106,13 @@ class Backbone(ABC):
             dtype=dtype,
             attention=KERNEL if kernel == "packed" else kernel,
         )
-        cls.check_loaded(model, checkpoint)
+        head = model.get_output_embeddings()
+        is_separate = head is not None and head.weight is not model.get_input_embeddings().weight
+        if is_separate and model.config.tie_word_embeddings:
+            raise ValueError(
+                f"{checkpoint.folder}: the head's weights differ from the embeddings, which this config ties them to: "
+                "copy config.json and the weights of one model there."
+            )
         return cls(model.to(device), checkpoint)
 
     @classmethod
@@ -123,15 +129,6 @@ class Backbone(ABC):
     def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
         """Return the checkpoint's name of the model's tensor `name`."""
         return name
-
-    @classmethod
-    @abstractmethod
-    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Hold the loaded module against the checkpoint where a load can go wrong silently.
-
-        Raises:
-            ValueError: They differ.
-        """
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return what the output projection reads: the hidden states, unless the family transforms them."""

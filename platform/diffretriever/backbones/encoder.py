@@ -49,17 +49,6 @@ class EncoderBackbone(Backbone):
         bare = name.removeprefix(cls.prefix)
         return f"{cls.prefix}{bare}" if has_prefix else bare
 
-    @classmethod
-    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Check that the masked-language head shares the input embeddings.
-
-        Raises:
-            ValueError: The weights have a separate head.
-        """
-        head = model.get_output_embeddings()
-        if head is not None and head.weight is not model.get_input_embeddings().weight:
-            raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
-
     @property
     @abstractmethod
     def head_layer(self) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 from diffretriever.backbones.checkpoint import ConfigFields
-from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone
+from diffretriever.backbones.decoder import FIXED, OPTIONAL, REQUIRED, DecoderBackbone
 from diffretriever.backbones.vocabulary import Vocabulary, load_tokenizer_json, require_files
 
 
@@ -34,6 +34,6 @@ class Qwen2Backbone(DecoderBackbone):
     fields = ConfigFields(
         required=REQUIRED,
         optional=OPTIONAL,
-        fixed={"hidden_act": ("silu",), "use_sliding_window": (False,), "use_mrope": (False,)},
+        fixed=FIXED | {"use_sliding_window": (False,), "use_mrope": (False,)},
         ignored=frozenset({"max_window_layers", "sliding_window"}),
     )

@@ -54,7 +54,6 @@ def random_backbone(
             of_family.model_config(checkpoint), dtype=DTYPES[dtype], attn_implementation="sdpa"
         )
     _draw(model, torch.Generator(place).manual_seed(seed))
-    of_family.check_loaded(model, checkpoint)
     return of_family(model.eval(), checkpoint)
 
 
