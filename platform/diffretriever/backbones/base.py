@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -69,6 +68,8 @@ class Backbone(ABC):
         self.vocab_size: int = model.config.vocab_size
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
+        self._tied = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
+        self._tied.weight = model.get_input_embeddings().weight
         self._is_compiled = False
         self._slot_adapter: SlotAdapter | None = None
         self._graphs: PassGraphs | None = None
@@ -135,15 +136,8 @@ class Backbone(ABC):
         return hidden_BPH
 
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass with nested slots, as the transformers module takes it."""
+        """Return the attention mask of a padded pass, as the transformers module takes it; slots are nested."""
         return nested_mask(slots_BL, real_BL, self.dtype)
-
-    def padded_attention(self, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass without nested slots; `real_BL` is False at pads."""
-        if not self.is_causal:
-            return self.nested_attention(torch.full_like(real_BL, -1, dtype=torch.long), real_BL)
-        column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
-        return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
 
     def freeze(self) -> None:
         """Prepare for passes without gradients (`linear.block_weights`, `cpu_tuning`); states stay bit for bit."""
@@ -157,20 +151,26 @@ class Backbone(ABC):
         Raises:
             ValueError: the adapter changes slots alone.
         """
-        self._check_whole_adapter("compiled")
+        self._check_whole_adapter()
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 module.compile(dynamic=True, backend=backend)
         self._is_compiled = True
 
     def record_passes(self) -> None:
-        """Record passes over few tokens for replay in inference mode; see `graphs`. Weights must not change any more.
+        """Capture passes over few tokens as CUDA graphs, for inference mode; see `graphs`. Weights must not change.
 
         Raises:
             ValueError: the adapter changes slots alone.
         """
-        self._check_whole_adapter("recorded")
+        self._check_whole_adapter()
         self._graphs = PassGraphs(self._recordable_states, self.device)
+
+    def _check_whole_adapter(self) -> None:
+        if self.adapts_slots_only:
+            raise ValueError(
+                "passes of an adapter that changes slots alone (adapter_on: slots) cannot be compiled or recorded"
+            )
 
     def adapt_slots_only(self) -> None:
         """Apply an adapter that is not merged to slot positions only, in passes from now on.
@@ -183,10 +183,6 @@ class Backbone(ABC):
     def adapts_slots_only(self) -> bool:
         """Whether an adapter changes the states of slots alone."""
         return self._slot_adapter is not None
-
-    def _check_whole_adapter(self, what: str) -> None:
-        if self.adapts_slots_only:
-            raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
 
     @property
     def recorded_shapes(self) -> list[Shape]:
@@ -211,16 +207,8 @@ class Backbone(ABC):
     @property
     def output_projection(self) -> nn.Module:
         """The module from `head_input` to V logits: the input embeddings where the checkpoint has no head."""
-        projection: nn.Module | None = self.model.get_output_embeddings()
-        if projection is not None:
-            return projection
-        self._tied.weight = self.model.get_input_embeddings().weight
-        return self._tied
-
-    @cached_property
-    def _tied(self) -> nn.Linear:
-        with torch.device("meta"):
-            return nn.Linear(self.hidden_size, self.vocab_size, bias=False)
+        projection: nn.Module = self.model.get_output_embeddings() or self._tied
+        return projection
 
     @property
     @abstractmethod
@@ -268,23 +256,15 @@ class Backbone(ABC):
 
         Raises:
             ValueError: A text has more slots than the adapter has vectors for; nested slots without `slots` or on a
-                causal backbone; or, for tensors on the CPU (reading a GPU's values would stall it), a value is out of
-                range or a row has no token.
+                causal backbone; or, for tensors on the CPU, a token id is out of range, a row has no token or too many.
         """
-        check_inputs(
-            input_ids,
-            attention_mask,
-            positions,
-            token_ids,
-            position_ids,
-            vocab_size=self.vocab_size,
-            max_length=self.max_length,
-        )
+        inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
+        check_inputs(inputs, vocab_size=self.vocab_size, max_length=self.max_length)
         if nested and slots is None:
             raise ValueError("nested slots need `slots`, which say where they are.")
         if nested and self.is_causal:
             raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
-        hidden_BPH = self._read(PassInputs(input_ids, attention_mask, position_ids, slots), positions, nested=nested)
+        hidden_BPH = self._read(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
@@ -364,11 +344,12 @@ class Backbone(ABC):
     def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
         """Return the final states of inputs on the device, without a look at their values."""
         real_BL = inputs.mask_BL.bool()
-        if nested:
-            assert inputs.slots_BL is not None, "`forward` has checked"
-            attention_mask = self.nested_attention(inputs.slots_BL, real_BL)
+        if self.is_causal:
+            column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
+            attention_mask = nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
         else:
-            attention_mask = self.padded_attention(real_BL)
+            slots_BL = inputs.slots_BL if nested and inputs.slots_BL is not None else torch.full_like(inputs.ids_BL, -1)
+            attention_mask = self.nested_attention(slots_BL, real_BL)
         return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
 
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:

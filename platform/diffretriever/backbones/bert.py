@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -10,7 +9,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.encoder import EncoderBackbone
-from diffretriever.backbones.vocabulary import EncoderVocabulary, require_files
+from diffretriever.backbones.vocabulary import EncoderVocabulary
 
 REQUIRED = frozenset(
     {
@@ -31,11 +30,8 @@ DROPOUTS = frozenset({"attention_probs_dropout_prob", "hidden_dropout_prob"})
 class BertVocabulary(EncoderVocabulary):
     """BERT's vocabulary, in tokenizer.json or vocab.txt."""
 
-    def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, or else in vocab.txt."""
-        if not (folder / "tokenizer.json").is_file():
-            require_files(folder, "vocab.txt")
-        return BertTokenizer.from_pretrained(str(folder), local_files_only=True)
+    older_tokenizer = BertTokenizer
+    older_files = ("vocab.txt",)
 
 
 class BertBackbone(EncoderBackbone):

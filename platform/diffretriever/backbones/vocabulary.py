@@ -25,6 +25,10 @@ class Vocabulary:
 
     length_field: ClassVar[str] = "max_position_embeddings"
     """The config's name of the longest sequence that the backbone takes."""
+    older_tokenizer: ClassVar[Any] = None
+    """The transformers class that reads `older_files`; None: the family publishes tokenizer.json alone."""
+    older_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    """Files of a checkpoint without tokenizer.json."""
 
     def __init__(self, folder: Path, config: dict[str, Any], turn_end: str) -> None:
         if config.get(self.length_field) is None:
@@ -35,15 +39,16 @@ class Vocabulary:
         self.max_length: int = config[self.length_field]
         """The longest sequence that the backbone takes, in tokens."""
 
-    def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, without running code from the checkpoint."""
-        return load_tokenizer_json(folder)
-
     @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer, read on first use; a ValueError where the folder has none, or a damaged one."""
-        with understood(self._folder, "copy the checkpoint's tokenizer files there again"):
-            return self.read_tokenizer(self._folder)
+        fix = "copy the checkpoint's tokenizer files there"
+        with understood(self._folder, fix):
+            is_older = not (self._folder / "tokenizer.json").is_file()
+            if is_older and (missing := [name for name in self.older_files if not (self._folder / name).is_file()]):
+                raise ValueError(f"{self._folder} has no {' and no '.join(missing)}: {fix}.")
+            kind = self.older_tokenizer if is_older else PreTrainedTokenizerFast
+            return kind.from_pretrained(str(self._folder), local_files_only=True)
 
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""
@@ -148,18 +153,6 @@ class EncoderVocabulary(Vocabulary):
         """Id of `[CLS]`, which starts sequences."""
         token_id: int | None = self.tokenizer.cls_token_id
         return token_id
-
-
-def load_tokenizer_json(folder: Path) -> Any:
-    """Return the tokenizer of tokenizer.json, with the chat template and special tokens of the files in its folder."""
-    require_files(folder, "tokenizer.json")
-    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-
-
-def require_files(folder: Path, *names: str) -> None:
-    """Raise `ValueError` if one of a checkpoint's tokenizer files is missing."""
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")
 
 
 def _first_id(value: int | list[int] | None) -> int | None:
