@@ -25,11 +25,9 @@ TRAINED: dict[str, dict[str, Any]] = {
     "llada": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "up_proj", "lm_head"], "use_rslora": True},
     "qwen2": {
         "r": 4,
-        "lora_alpha": 8,
+        "lora_alpha": 4,
         "lora_dropout": 0.5,
         "target_modules": "all-linear",
-        "rank_pattern": {"o_proj": 2, "layers.1.mlp.up_proj": 7},
-        "alpha_pattern": {r"^model\.layers\.0\.self_attn\.q_proj": 5, "down_proj": 3},
     },
     "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
     "bert": {"r": 4, "lora_alpha": 8, "target_modules": ["query", "dense", "decoder"]},

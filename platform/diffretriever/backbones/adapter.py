@@ -20,7 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.checkpoint import ADAPTER_CONFIG, ConfigFields, read_json, read_tensors, tensors_digest
+from diffretriever.backbones.checkpoint import (
+    ADAPTER_CONFIG,
+    Checkpoint,
+    ConfigFields,
+    read_json,
+    read_tensors,
+    tensors_digest,
+)
 from diffretriever.backbones.slot_layers import attach_slot_layers, read_slot_layers
 
 WEIGHT_FILE = "adapter_model.safetensors"
@@ -32,17 +39,16 @@ FIELDS = ConfigFields(
     required=frozenset({"lora_alpha", "peft_type", "r"}),
     optional=frozenset(
         {
-            "alpha_pattern",
             "exclude_modules",
             "layers_to_transform",
             "lora_dropout",
-            "rank_pattern",
             "target_modules",
             "use_rslora",
         }
     ),
     fixed={
         "peft_type": ("LORA",),
+        "alpha_pattern": ({},),
         "alora_invocation_tokens": (None,),
         "bias": ("none",),
         "ensure_weight_tying": (False,),
@@ -52,6 +58,7 @@ FIELDS = ConfigFields(
         "layer_replication": (None,),
         "lora_bias": (False,),
         "modules_to_save": (None,),
+        "rank_pattern": ({},),
         "target_parameters": (None,),
         "trainable_token_indices": (None,),
         "use_dora": (False,),
@@ -109,13 +116,6 @@ class AdapterFiles:
             )
         return match["module"], match["half"]
 
-    def setting(self, name: str, patterns: str, module: str) -> Any:
-        """Return the value of `r` or `lora_alpha` for a module, by its name in the file."""
-        for pattern, value in self.config.get(patterns, {}).items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
-                return value
-        return self.config[name]
-
 
 @dataclass(frozen=True)
 class LowRank:
@@ -123,7 +123,6 @@ class LowRank:
 
     a_RI: Tensor
     b_OR: Tensor
-    alpha: float
     scale: float
 
     @property
@@ -135,7 +134,7 @@ class LowRank:
 def apply_adapter(
     backbone: Backbone,
     adapter: AdapterFiles,
-    checkpoint_name: Callable[[str], str],
+    checkpoint: Checkpoint,
     *,
     head: AdapterHead,
     merge: bool,
@@ -145,7 +144,7 @@ def apply_adapter(
     Args:
         backbone: without an adapter.
         adapter: its files.
-        checkpoint_name: the model's name of a tensor → the checkpoint's.
+        checkpoint: of the backbone.
         head: `drop` leaves out the adapter's part on the output head.
         merge: True adds scale · B A into each matrix, computed in float32 and rounded once. False keeps A and B as
             float32 parameters of PEFT's layers, for training; the other weights are then frozen.
@@ -154,7 +153,7 @@ def apply_adapter(
         ValueError: The adapter or a slot layer does not fit the backbone, or all of it is on the dropped head.
     """
     model = backbone.model
-    parts = match_modules(adapter, model, module_names(model, checkpoint_name))
+    parts = match_modules(adapter, model, module_names(model, lambda name: backbone.checkpoint_name(name, checkpoint)))
     on_head = parts.keys() & outside_of_layers(model)
     if head == "drop":
         parts = {name: part for name, part in parts.items() if name not in on_head}
@@ -216,8 +215,7 @@ def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> Low
     if len(keys) == 1:
         (key,) = keys.values()
         raise ValueError(f"{adapter.file}: tensor '{key}' has no other half, lora_A or lora_B: fetch it again.")
-    spelled, _ = adapter.parse(keys["A"])
-    rank = int(adapter.setting("r", "rank_pattern", spelled))
+    rank = int(adapter.config["r"])
     a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
     for key, tensor, shape in (
         (keys["A"], a_RI, (rank, module.in_features)),
@@ -230,8 +228,8 @@ def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> Low
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{adapter.file}: tensor '{key}' has values that are not finite.")
-    alpha = float(adapter.setting("lora_alpha", "alpha_pattern", spelled))
-    return LowRank(a_RI, b_OR, alpha, alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank))
+    scale = adapter.config["lora_alpha"] / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
+    return LowRank(a_RI, b_OR, scale)
 
 
 def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
@@ -273,8 +271,6 @@ def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any])
         lora_dropout=config.get("lora_dropout", 0.0),
         use_rslora=config.get("use_rslora", False),
         target_modules=list(parts),
-        rank_pattern={re.escape(name): part.rank for name, part in parts.items() if part.rank != config["r"]},
-        alpha_pattern={re.escape(name): p.alpha for name, p in parts.items() if p.alpha != config["lora_alpha"]},
     )
     # On the meta device nothing is drawn at random that the adapter's values would then replace.
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)

@@ -9,8 +9,8 @@ N dimensions that the final norm does not switch off.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.cpu_tuning import keep_freed_memory
-from diffretriever.backbones.device import moved, resolve_attention
+from diffretriever.backbones.device import moved
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs
 from diffretriever.backbones.linear import SlotAdapter, block_weights
@@ -26,7 +26,6 @@ from diffretriever.backbones.logits import as_states, chosen_logits
 from diffretriever.backbones.packed import KERNEL, PackedBatch
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
-from diffretriever.backbones.weights import load_model
 
 TEXTS_APART = 128
 """Tokens from which on texts run before their slots, if an adapter changes slots alone: faster then (CPU, measured)."""
@@ -73,48 +72,6 @@ class Backbone(ABC):
         self._is_compiled = False
         self._slot_adapter: SlotAdapter | None = None
         self._graphs: PassGraphs | None = None
-
-    @classmethod
-    def load(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        attention: str,
-        accepted_fields: Collection[str] = (),
-    ) -> Self:
-        """Check the checkpoint and load it in evaluation mode.
-
-        Args:
-            checkpoint: of this family.
-            dtype: of the weights and of all results.
-            device: where to compute.
-            attention: a name that `device.resolve_attention` knows.
-            accepted_fields: unknown fields of the config that have no effect.
-
-        Raises:
-            ValueError: A config field or tensor is unknown, missing or of the wrong kind.
-        """
-        cls.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
-        kernel = resolve_attention(attention, device, dtype, packs=True)
-        model = load_model(
-            cls.model_class(checkpoint),
-            cls.model_config(checkpoint),
-            checkpoint,
-            checkpoint_name=lambda name: cls.checkpoint_name(name, checkpoint),
-            ignored=cls.ignored_tensors,
-            dtype=dtype,
-            attention=KERNEL if kernel == "packed" else kernel,
-        )
-        head = model.get_output_embeddings()
-        is_separate = head is not None and head.weight is not model.get_input_embeddings().weight
-        if is_separate and model.config.tie_word_embeddings:
-            raise ValueError(
-                f"{checkpoint.folder}: the head's weights differ from the embeddings, which this config ties them to: "
-                "copy config.json and the weights of one model there."
-            )
-        return cls(model.to(device), checkpoint)
 
     @classmethod
     @abstractmethod

@@ -164,12 +164,10 @@ def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
     if not file.is_file():
         raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
-    try:
+    with understood(file, "fetch it again"):
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} does not hold a JSON object.")
+        raise ValueError(f"{file} is not a JSON object: fetch it again.")
     return content
 
 
@@ -179,11 +177,9 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (single,)
     if not index.is_file():
         raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
-    names = shards_of(index)
-    files = tuple(folder / name for name in names)
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
+    files = tuple(folder / name for name in shards_of(index))
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ValueError(f"{index} names {missing[0]}, which is not there: fetch the checkpoint again.")
     return files
 
 
