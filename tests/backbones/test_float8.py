@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from diffretriever.backbones import device, load_backbone
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
 from diffretriever.testing.adapters import write_random_adapter
-from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
@@ -74,7 +73,7 @@ def test_an_adapter_is_merged_first(folder_of: FolderOf, tmp_path: Path) -> None
         load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter, merge_adapter=False)
 
 
-def test_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     for found in ((8, 9), (9, 0), (10, 0)):
@@ -86,6 +85,3 @@ def test_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     check_float8(torch.device("cpu"))
     with pytest.raises(ValueError, match="take bfloat16 for training"):
         device.resolve_dtype("float8", torch.device("cpu"))
-    narrow = write_random_checkpoint("dream", tmp_path / "narrow", hidden_size=24, heads=2)
-    with pytest.raises(ValueError, match=r"multiples of 16; 'model\.layers\.0\.self_attn\.q_proj' is 24 by 24"):
-        load_backbone(narrow, dtype="float8", device="cpu")

@@ -115,7 +115,7 @@ def test_parts_share_the_text_evenly(own_BL: list[list[bool]], slots: list[int])
 
 
 def test_more_slots_than_vectors(with_layers: Backbone) -> None:
-    with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with vectors for 3"):
+    with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with 3 vectors"):
         with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
 
 

@@ -217,6 +217,8 @@ class Backbone(ABC):
         """
         inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
         check_inputs(inputs, vocab_size=self.vocab_size, max_length=self.max_length)
+        if slots is not None and self.slot_layers is not None:
+            self.slot_layers.check(slots)
         if nested and slots is None:
             raise ValueError("nested slots need `slots`, which say where they are.")
         if nested and self.is_causal:
@@ -245,8 +247,6 @@ class Backbone(ABC):
         """
         graphs = self._graphs if torch.is_inference_mode_enabled() else None
         if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
-            if self.slot_layers is not None and inputs.slots_BL is not None:
-                self.slot_layers.check(inputs.slots_BL)
             hidden_BLH = graphs.states(inputs.placed(), nested=nested)
         elif self.is_packed and not (nested and self.window is not None):
             hidden_TH, places_BL = self._packed_states(inputs.placed(), nested=nested)
@@ -259,8 +259,7 @@ class Backbone(ABC):
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
         """Return the final states [T, H] of a batch's tokens in one row, and their positions in it [B, L] on the CPU.
 
-        Texts that an adapter of slots does not change run before their slots, if there are enough tokens: their
-        gradients would cost most of a training step.
+        Texts that an adapter of slots does not change run before their slots, without gradients, if there are enough.
         """
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         assert position_ids_BL is not None, "they are placed"
@@ -333,12 +332,9 @@ class Backbone(ABC):
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to attention scores, [B, 1, L, L], so that slot i sees the text and the slots up to itself.
+    """Return what is added to attention scores, [B, 1, L, L]: slot i sees the text and the slots up to itself.
 
-    Args:
-        slots_BL: which slot of its text a token is, from 0 on; -1 for text.
-        real_BL: bool, False at pads.
-        dtype: of the attention scores.
+    `slots_BL` counts the slots of a text from 0 on, -1 is for text; `real_BL` is False at padding.
     """
     # What is no slot counts as before the first one.
     sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]

@@ -34,6 +34,13 @@ class BertVocabulary(EncoderVocabulary):
     older_files = ("vocab.txt",)
 
 
+class _BertWithoutPooler(BertModel):  # transformers is not typed here
+    """BertModel without the layer over [CLS], which is not read here and which some checkpoints lack."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, add_pooling_layer=False)
+
+
 class BertBackbone(EncoderBackbone):
     """A BERT encoder with learned absolute positions."""
 
@@ -41,6 +48,8 @@ class BertBackbone(EncoderBackbone):
     vocabulary_class = BertVocabulary
     lora_targets = ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense")
     ignored_tensors = r"(^|\.)pooler\.|embeddings\.position_ids$|^cls\.seq_relationship\."
+    with_head = BertForMaskedLM
+    without_head = _BertWithoutPooler
     prefix = "bert."
     head_prefixes = ("cls.predictions.",)
     fields = ConfigFields(
@@ -69,11 +78,6 @@ class BertBackbone(EncoderBackbone):
     )
 
     @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head."""
-        return BertForMaskedLM if cls.is_with_head(checkpoint) else _BertWithoutPooler
-
-    @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
         """Return a BertConfig."""
         return BertConfig(**pick(checkpoint.config, REQUIRED | DROPOUTS))
@@ -96,10 +100,3 @@ class BertBackbone(EncoderBackbone):
         """The dense layer, activation and norm of the masked-language head."""
         layer: nn.Module = self.model.cls.predictions.transform
         return layer
-
-
-class _BertWithoutPooler(BertModel):  # transformers is not typed here
-    """BertModel without the layer over [CLS], which is not read here and which some checkpoints lack."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config, add_pooling_layer=False)

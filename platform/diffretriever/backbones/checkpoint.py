@@ -74,10 +74,9 @@ class Checkpoint:
         return self.folder / "config.json"
 
     def digest(self) -> str:
-        """Return a sha256 that identifies the weights, independent of the folder's path.
+        """Return a sha256 over config.json and the name, size and bytes of each weight file, in name order.
 
-        Over config.json and, for each weight file in name order, its name, its size and its bytes: all of
-        them up to 64 MiB; of a larger file the header and 64 evenly spaced chunks of 1 MiB.
+        Of a file larger than 64 MiB the header and 64 evenly spaced chunks of 1 MiB are read.
         """
         digest = hashlib.sha256(self.config_file.read_bytes())
         for path in self.files:
@@ -110,8 +109,6 @@ class ConfigFields:
         generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
         known = computed | self.ignored | BOOKKEEPING | TOKEN_IDS
-        if refused := sorted(computed.intersection(accepted)):
-            raise ValueError(f"accepted_fields names '{refused[0]}', which the model is computed from: leave it out.")
         for name, value in config.items():
             if name in known or name in accepted or (name in generic and value == generic[name]):
                 continue

@@ -76,7 +76,7 @@ def _rope_base(config: Mapping[str, Any], file: Path) -> float:
         raise ValueError(
             f"{file}: field 'rope_parameters' is {settings!r}; only plain rotary embeddings are supported."
         )
-    bases = {config.get("rope_theta"), settings.get("rope_theta")} - {None}
+    bases = {float(base) for base in (config.get("rope_theta"), settings.get("rope_theta")) if base is not None}
     if len(bases) != 1:
         raise ValueError(f"{file}: one rotary base 'rope_theta' is needed, found {sorted(bases)}.")
-    return float(bases.pop())
+    return bases.pop()

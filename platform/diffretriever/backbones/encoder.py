@@ -25,20 +25,19 @@ class EncoderBackbone(Backbone):
     is_causal = False
     turn_end = "[SEP]"
     vocabulary_class = EncoderVocabulary
+    with_head: ClassVar[Any]
+    """The transformers class with the masked-language head."""
+    without_head: ClassVar[Any]
     prefix: ClassVar[str]
     """Of the encoder's tensors, which some checkpoints omit."""
     head_prefixes: ClassVar[tuple[str, ...]]
     """Of the tensors of the masked-language head; the first is of its own layer."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(model, checkpoint)
-        self.has_head = self.is_with_head(checkpoint)
-        """Whether the checkpoint has the masked-language head."""
-
     @classmethod
-    def is_with_head(cls, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint has the masked-language head."""
-        return any(name.startswith(cls.head_prefixes[0]) for name in checkpoint.shapes)
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return the class with or without the masked-language head, as the checkpoint is."""
+        has_head = any(name.startswith(cls.head_prefixes[0]) for name in checkpoint.shapes)
+        return cls.with_head if has_head else cls.without_head
 
     @classmethod
     def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
@@ -56,7 +55,7 @@ class EncoderBackbone(Backbone):
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, if there is one."""
-        if not self.has_head:
+        if self.model.get_output_embeddings() is None:
             return hidden_BPH
         states_BPH: Tensor = self.head_layer(hidden_BPH)
         return states_BPH

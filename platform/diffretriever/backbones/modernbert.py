@@ -48,6 +48,8 @@ class ModernBertBackbone(EncoderBackbone):
     family = "modernbert"
     lora_targets = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
     ignored_tensors = r"rotary_emb\.inv_freq$"
+    with_head = ModernBertForMaskedLM
+    without_head = ModernBertModel
     prefix = "model."
     head_prefixes = ("head.", "decoder.")
     fields = ConfigFields(
@@ -82,11 +84,6 @@ class ModernBertBackbone(EncoderBackbone):
             }
         ),
     )
-
-    @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head."""
-        return ModernBertForMaskedLM if cls.is_with_head(checkpoint) else ModernBertModel
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:

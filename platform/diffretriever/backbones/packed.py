@@ -1,10 +1,8 @@
-"""Texts in one row without pads (varlen attention): where each stands, which tokens each attends to, and the attention.
+"""Texts in one row without padding (varlen attention): the layout of the row, and the attention over it.
 
-The models of transformers run such a row as they are: this attention is registered under a name of ours, and a pass
-hands it the layout of its texts. There is no mask, whose size would be the square of the row's.
-
-Tokens stand text after text. In a pass with nested slots the tokens that are not slots come first, of all texts, and
-the slots after them, so that either part is a slice of the row. Positions are always given, so the order is free.
+The models of transformers run such a row as they are: this attention is registered with transformers, and a pass gives
+it the layout of its texts in place of a mask. Tokens are in the order of the texts. In a pass with nested slots the
+tokens that are not slots come first, of all texts, and then the slots, so that either part is a slice of the row.
 
 Legend: B texts, L padded length, T tokens of the row, S of them slots, M tokens that are attended to (one as often as
 texts attend to it), N attention heads, G heads of keys and values, Q queries and K keys of a text, D size of a head, E
@@ -31,8 +29,6 @@ from diffretriever.backbones.device import has_varlen_kernel, moved
 KERNEL = "diffretriever_packed"
 """transformers' name of this attention."""
 _ALL, _CAUSAL = (-1, -1), (-1, 0)
-# The kernel's sizes of a head.
-_HEAD_STEP, _LARGEST_HEAD = 8, 256
 _PRODUCT_KEYS = 64
 """Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
 Way: TypeAlias = Literal["varlen", "products", "sdpa"]
@@ -123,14 +119,9 @@ class PackedBatch:
     """A padded batch as a row without its pads, on the CPU."""
 
     def __init__(self, mask_BL: Tensor, nested_BL: Tensor | None) -> None:
-        """Find each token's place in the row.
+        """Find each token's place in the row; `ValueError` if the slots of a text are not in order.
 
-        Args:
-            mask_BL: 1 or True for a token, 0 or False for a pad.
-            nested_BL: the slot's number in its text, -1 for other tokens; None: slots are not nested.
-
-        Raises:
-            ValueError: The slots of a text are not in order.
+        `nested_BL` is a slot's number in its text, -1 for other tokens; None: slots are not nested.
         """
         real_BL = mask_BL.cpu().bool()
         columns_T = real_BL.flatten().nonzero()[:, 0]
@@ -148,7 +139,7 @@ class PackedBatch:
         places_BL.view(-1)[columns_T] = torch.arange(len(columns_T))
         first_B1 = places_BL.gather(1, real_BL.int().argmax(dim=1, keepdim=True))
         self.places_BL = torch.where(real_BL, places_BL, first_B1)
-        """int64, a token's place in the row; of a pad that of a token of the same text, whose NaN is no neighbour's."""
+        """int64, a token's place in the row; of padding that of a token of the same text, so NaN stays in its text."""
 
     def row(self, values_BL: Tensor) -> Tensor:
         """Return the tokens' own of `values_BL`, [1, T] on the CPU."""
@@ -230,9 +221,9 @@ def _attend(
     part: Part, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
     """Return [T, N, D]: by torch's varlen kernel, or else by one call for neighbouring texts of equal length."""
-    is_grouped, head = query_TND.shape[1] != key_MGD.shape[1], query_TND.shape[2]
+    is_grouped = query_TND.shape[1] != key_MGD.shape[1]
     way = way_of(query_TND.device, query_TND.dtype)
-    if way == "varlen" and head % _HEAD_STEP == 0 and head <= _LARGEST_HEAD and dropout == 0:
+    if way == "varlen" and dropout == 0:
         attended_TND = varlen_attn(
             query_TND,
             key_MGD,
@@ -255,8 +246,11 @@ def _attend(
     rows = [group.keys * group.texts for group in part.groups]
     found = []
     for group, *heads in zip(part.groups, queries, key_MGD.split(rows), value_MGD.split(rows), strict=True):
+        query_BNQD, key_BGKD, value_BGKD = (each.unflatten(0, (group.texts, -1)).transpose(1, 2) for each in heads)
         attended_BNQD = attend(
-            *(tensor.unflatten(0, (group.texts, -1)).transpose(1, 2) for tensor in heads),
+            query_BNQD,
+            key_BGKD,
+            value_BGKD,
             attn_mask=group.sees,
             dropout_p=dropout,
             scale=scaling,

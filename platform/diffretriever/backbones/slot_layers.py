@@ -55,26 +55,19 @@ class SlotLayers(nn.Module):
         return None if self.embeddings is None else len(self.embeddings)
 
     def embedded(self, embedded_BLH: Tensor, slots_BL: Tensor) -> Tensor:
-        """Return input embeddings with each slot's vector added; slots on the CPU are checked.
-
-        `slots_BL` is int64, which slot of its text a token is, from 0 on; -1 for text.
-        """
-        if self.embeddings is None:
-            return embedded_BLH
-        if slots_BL.device.type == "cpu":
-            self.check(slots_BL)
+        """Return input embeddings with each slot's vector added; `slots_BL` counts a text's slots, -1 is for text."""
+        assert self.embeddings is not None, "there is something to add"
         slots_BL = moved(slots_BL, embedded_BLH.device)
         added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
         return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
     def check(self, slots_BL: Tensor) -> None:
-        """Raise `ValueError` if a text has more slots than there are vectors."""
-        most = int(slots_BL.max()) + 1
-        if self.slots is not None and most > self.slots:
-            raise ValueError(
-                f"a text with {most} slots, but the adapter was trained with vectors for {self.slots}: "
-                "take a smaller budget"
-            )
+        """Raise `ValueError` if a text has more slots than there are vectors; values on a GPU are not checked."""
+        if self.slots is None or slots_BL.device.type != "cpu" or (most := int(slots_BL.max()) + 1) <= self.slots:
+            return
+        raise ValueError(
+            f"a text with {most} slots, but the adapter was trained with {self.slots} vectors: take a smaller budget"
+        )
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the states that the output head is given."""
@@ -86,13 +79,8 @@ class SlotLayers(nn.Module):
         """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R p.
 
         p is the mean of the states of the slot's part, weighted by softmax(h A x / √H) for the slot's state h and each
-        state x. Without A it is the plain mean, without R it is added as it is.
-
-        Args:
-            hidden_BKH: states of slots.
-            states_BLH: states of all tokens.
-            own_BL: bool, the tokens that are the text's.
-            parts_BKL: bool, the tokens of each slot's part.
+        state x. Without A it is the plain mean, without R it is added as it is. `own_BL` marks the text's tokens,
+        `parts_BKL` those of each slot's part.
         """
         states_BLH = states_BLH.float()
         if self.attention is None:
@@ -121,12 +109,8 @@ def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
 def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
     """Return bool [B, K, L]: the tokens of each slot's part; a text with n slots is split into n equal parts, in order.
 
-    A text with fewer tokens than slots has tokens in several parts. Slots beyond a text's own have its last part.
-
-    Args:
-        own_BL: bool, the tokens of the text.
-        slots_B: int64, slots of each text, on the same device.
-        most: K.
+    `own_BL` marks the tokens of the text, `slots_B` int64 on the same device counts its slots, K is `most`. A text with
+    fewer tokens than slots has tokens in several parts. Slots beyond a text's own have its last part.
     """
     tokens_B1, slots_B1 = own_BL.sum(1, keepdim=True), slots_B[:, None]
     index_BK = torch.arange(most, device=own_BL.device).minimum(slots_B1 - 1)

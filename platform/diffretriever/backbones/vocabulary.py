@@ -1,7 +1,4 @@
-"""A checkpoint's tokenizer and special tokens: all that preparing a text needs, without any weights.
-
-Tokenizers are read from the checkpoint's files alone: `auto_map`, which names remote code, is never followed.
-"""
+"""A checkpoint's tokenizer and special tokens, for preparing texts without weights. Remote code is never run."""
 
 from __future__ import annotations
 
