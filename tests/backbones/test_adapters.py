@@ -69,10 +69,6 @@ def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_
 def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
     edit_adapter_config(changed, target_modules=[HEAD])
-    hidden, logits = outputs(load(folder_of("llada"), changed), BATCH)
-    plain_hidden, plain_logits = outputs(load(folder_of("llada")), BATCH)
-    assert torch.equal(hidden, plain_hidden)
-    assert not torch.equal(logits, plain_logits)
     with pytest.raises(ValueError, match="all of it is on the output head"):
         load(folder_of("llada"), changed, adapter_head="drop")
 
@@ -118,5 +114,3 @@ def test_the_digest_follows_the_adapter_not_its_place(
     write_random_adapter(folder_of("llada"), changed, seed=1)
     found.append(digest(changed))
     assert len(set(found)) == len(found) == 6
-    choices = [load(folder_of("dream"), adapter_of("dream"), adapter_head=head) for head in ("include", "drop")]
-    assert choices[0].weights_digest != choices[1].weights_digest

@@ -21,7 +21,6 @@ def load(folder: Path, adapter: Path, **options: Any) -> Backbone:
 
 
 TRAINED: dict[str, dict[str, Any]] = {
-    "dream": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]},
     "llada": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "up_proj", "lm_head"], "use_rslora": True},
     "qwen2": {
         "r": 4,
@@ -30,7 +29,6 @@ TRAINED: dict[str, dict[str, Any]] = {
         "target_modules": "all-linear",
     },
     "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
-    "bert": {"r": 4, "lora_alpha": 8, "target_modules": ["query", "dense", "decoder"]},
     "modernbert": {"r": 4, "lora_alpha": 8, "target_modules": ["Wqkv", "Wo", "decoder"]},
 }
 

@@ -20,14 +20,6 @@ def backbone(request: pytest.FixtureRequest, family: str, backbone_of: BackboneO
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_text_does_not_depend_on_its_batch(backbone: Backbone, side: str) -> None:
-    rows = texts(5, 23, 11)
-    together = hidden(backbone, pad(rows, side=side))
-    alone = torch.cat([hidden(backbone, pad([row])) for row in rows])
-    torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
 def test_pads_are_never_attended(backbone: Backbone, side: str) -> None:
     rows = texts(4, 17)
     first = hidden(backbone, pad(rows, side=side, pad_id=3))

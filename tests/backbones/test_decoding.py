@@ -101,11 +101,9 @@ def test_a_prefix_serves_many_batches(backbone: Backbone) -> None:
         assert torch.equal(keys, before)
 
 
-@pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
-def test_bidirectional_backbones_are_refused(name: str, backbone_of: BackboneOf) -> None:
-    backbone = backbone_of(name)
-    with pytest.raises(ValueError, match=f"family '{backbone.family}' is not causal"):
-        Decoder(backbone)
+def test_bidirectional_backbones_are_refused(backbone_of: BackboneOf) -> None:
+    with pytest.raises(ValueError, match="family 'Dream' is not causal"):
+        Decoder(backbone_of("dream"))
 
 
 @torch.inference_mode()

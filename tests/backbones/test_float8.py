@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from diffretriever.backbones import device, load_backbone
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
@@ -17,33 +17,17 @@ from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.adapter_cases import merge_by_hand
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
-LARGEST = 448.0
 BATCH = pad(texts(12, 7, 12), side="right")
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
-def rounded(value: float) -> float:
-    """The nearest number of four significant bits, from 2^-6 on, or multiple of 2^-9; of two the even one."""
-    if value == 0:
-        return 0.0
-    exponent = max(torch.tensor(abs(value)).log2().floor().item(), -6.0)
-    step = 2.0 ** (exponent - 3)
-    return round(value / step) * step
-
-
-def test_values_are_the_nearest_of_e4m3() -> None:
-    values_TI = drawn(4, 64) * torch.tensor([[1.0], [1e-3], [300.0], [0.0]])
+def test_each_row_fills_the_range() -> None:
+    values_TI = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1], [1e-3], [300], [0]])
     found_TI, scale_T1 = to_e4m3(values_TI.bfloat16())
     assert found_TI.dtype == E4M3
-    assert scale_T1.dtype == torch.float32
-    assert torch.equal(found_TI.float().abs().amax(1), torch.tensor([LARGEST, LARGEST, LARGEST, 0.0]))
-    for row, scale in zip(values_TI.bfloat16().float(), scale_T1[:, 0], strict=True):
-        scaled = (row / scale).tolist()
-        ours, _ = to_e4m3(row[None].bfloat16())
-        assert ours[0].float().tolist() == [rounded(value) for value in scaled]
+    assert torch.equal(found_TI.float().abs().amax(1), torch.tensor([448.0, 448.0, 448.0, 0.0]))
+    # Four significant bits, and steps of 2^-9 near zero; the values have eight.
+    exact_TI = values_TI / scale_T1
+    torch.testing.assert_close(found_TI.float(), exact_TI, rtol=2**-4 + 2**-8, atol=2**-10)
 
 
 def test_the_layers_alone_are_in_it(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:

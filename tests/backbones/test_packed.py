@@ -6,13 +6,13 @@ keys and values, D size of a head, M tokens that are looked at.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from diffretriever.backbones import Backbone, load_backbone, packed
 from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
@@ -97,36 +97,25 @@ def test_gradients_equal_those_with_pads(
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
-def naive(  # noqa: PLR0913 (as torch has it)
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
+def naive(
+    query: Tensor, key: Tensor, value: Tensor, *layout: Any, window_size: tuple[int, int], **options: Any
 ) -> Tensor:
-    """What torch documents of its kernel, a query at a time: a text's last query stands at its last key."""
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    assert int(cu_seq_q.diff().max()) <= max_q
-    assert int(cu_seq_k.diff().max()) <= max_k
-    assert (int(cu_seq_q[-1]), int(cu_seq_k[-1])) == (len(query), len(key))
-    key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
-    before, after = (math.inf if size < 0 else size for size in window_size)
+    """What torch documents of its kernel, a text at a time: a text's last query is at its last key."""
+    offsets_q, offsets_k, most_q, most_k = layout
+    assert offsets_q.dtype == offsets_k.dtype == torch.int32
+    assert int(offsets_q.diff().max()) <= most_q
+    assert int(offsets_k.diff().max()) <= most_k
+    sizes = offsets_q.diff().tolist(), offsets_k.diff().tolist()
+    texts = zip(query.split(sizes[0]), key.split(sizes[1]), value.split(sizes[1]), strict=True)
     found = []
-    for text in range(len(cu_seq_q) - 1):
-        first, last = cu_seq_k[text : text + 2].tolist()
-        queries = query[cu_seq_q[text] : cu_seq_q[text + 1]]
-        for place, query_ND in enumerate(queries, start=last - len(queries)):
-            seen = [k for k in range(first, last) if -before <= k - place <= after]
-            scores_NM = torch.einsum("nd,mnd->nm", query_ND, key[seen]) * (scale or query.shape[-1] ** -0.5)
-            found.append(torch.einsum("nm,mnd->nd", scores_NM.softmax(-1), value[seen]))
-    return torch.stack(found)
+    for heads in texts:
+        queries, keys = len(heads[0]), len(heads[1])
+        ahead = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
+        before, after = (keys if size < 0 else size for size in window_size)
+        per_head = (each.transpose(0, 1) for each in heads)
+        mask = (ahead >= -before) & (ahead <= after)
+        found.append(scaled_dot_product_attention(*per_head, attn_mask=mask, **options).transpose(0, 1))
+    return torch.cat(found)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
@@ -140,8 +129,8 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     part = Part(slice(0, len(query_TND)), spans, spans, None, window)
     heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
     found = packed_attention(None, *heads, None, packed_layout=Layout((part,)))[0][0]
-    offsets = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
-    expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *offsets, window_size=window)
+    layout = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
+    expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *layout, window_size=window)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
 
@@ -180,10 +169,3 @@ def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.M
     backbone.model.eval()
     assert first.isfinite().all()
     assert not torch.equal(first, second)
-
-
-def test_slots_out_of_order_are_refused(packed_of: BackboneOf) -> None:
-    given = sample()
-    slots_BL = torch.where(given.slots_BL >= 0, 9 - given.slots_BL, -1)
-    with pytest.raises(ValueError, match="must be numbered in the order of a text's tokens"):
-        given.run(packed_of("bert"), slots=slots_BL, nested=True)
