@@ -85,17 +85,6 @@ def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
     assert torch.cosine_similarity(output.hidden.float(), exact, dim=-1).min() > 0.99
 
 
-def test_gradients_flow_and_evaluation_mode(backbone: Backbone) -> None:
-    ids_BL, mask_BL, last_B1 = pad(texts(5))
-    first, second = (backbone.forward(ids_BL, mask_BL, last_B1, torch.tensor([1])) for _ in range(2))
-    assert torch.equal(first.logits, second.logits)
-    first.logits.sum().backward()
-    embeddings = backbone.model.get_input_embeddings().weight
-    assert embeddings.grad is not None
-    assert embeddings.grad.abs().sum() > 0
-    backbone.model.zero_grad()
-
-
 def test_inputs_are_checked(backbone_of: BackboneOf) -> None:
     backbone = backbone_of("bert")
     ids, mask, last = pad(texts(4, 6))

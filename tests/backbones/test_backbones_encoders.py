@@ -57,18 +57,6 @@ def test_without_a_head_the_embeddings_serve(
     torch.testing.assert_close(output.logits, output.hidden @ embeddings.T, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", list(PREFIX))
-def test_a_separate_head_is_refused(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    head = "cls.predictions.decoder.weight" if name == "bert" else "decoder.weight"
-
-    def untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return tensors | {head: tensors[PREFIX[name] + EMBEDDINGS[name]] + 1}
-
-    folder = changed_copy(folder_of(name), tmp_path / "untied", untied)
-    with pytest.raises(ValueError, match="the head's weights differ from the embeddings"):
-        load_backbone(folder, device="cpu")
-
-
 def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
     def old(name: str) -> str:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

@@ -6,7 +6,6 @@ keys and values, D size of a head, M tokens that are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,30 +27,28 @@ class Sample(NamedTuple):
 
     ids_BL: Tensor
     mask_BL: Tensor
-    positions_BL: Tensor
-    """Columns to read."""
     position_ids_BL: Tensor
     """Slots far away, as encoders are given them."""
     slots_BL: Tensor
 
     def run(self, backbone: Backbone, **given: Any) -> Tensor:
         """Hidden states of the tokens [T, H], text after text."""
+        columns_BL = torch.arange(self.ids_BL.shape[1]).expand(self.ids_BL.shape)
         none = torch.zeros(0, dtype=torch.long)
-        return backbone.forward(self.ids_BL, self.mask_BL, self.positions_BL, none, **given).hidden[self.mask_BL.bool()]
+        return backbone.forward(self.ids_BL, self.mask_BL, columns_BL, none, **given).hidden[self.mask_BL.bool()]
 
 
-def sample(
-    side: str = "right", lengths: Sequence[int] = (33, 4, 12, 12, 40), slots: Sequence[int] = (5, 2, 0, 3, 1)
-) -> Sample:
-    """Each text's slots stand before its last two tokens."""
+def sample(side: str = "right") -> Sample:
+    """Each text's slots are before its last two tokens."""
+    lengths, slots_B1 = (33, 4, 12, 12, 40), torch.tensor([5, 2, 0, 3, 1])[:, None]
     ids_BL, mask_BL, _ = pad(texts(*lengths), side=side)
     index_BL = mask_BL.cumsum(1) - 1
-    first_B1 = torch.tensor(lengths)[:, None] - 2 - torch.tensor(slots)[:, None]
-    is_slot_BL = mask_BL.bool() & (index_BL >= first_B1) & (index_BL < first_B1 + torch.tensor(slots)[:, None])
+    first_B1 = torch.tensor(lengths)[:, None] - 2 - slots_B1
+    is_slot_BL = mask_BL.bool() & (index_BL >= first_B1) & (index_BL < first_B1 + slots_B1)
     slots_BL = torch.where(is_slot_BL, index_BL - first_B1, -1)
     natural_BL = (mask_BL.bool() & ~is_slot_BL).cumsum(1) - 1
     position_ids_BL = torch.where(is_slot_BL, 500 - 16 * slots_BL, natural_BL).clamp(min=0)
-    return Sample(ids_BL, mask_BL, torch.arange(ids_BL.shape[1]).expand(ids_BL.shape), position_ids_BL, slots_BL)
+    return Sample(ids_BL, mask_BL, position_ids_BL, slots_BL)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -53,18 +53,13 @@ def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: s
     plain = backbone_of(family)
     with torch.no_grad():
         embedded_BLH = plain.model.get_input_embeddings()(BATCH.ids_BL)
-        for row, slots_L in enumerate(SLOTS_BL.tolist()):
-            for column, slot in enumerate(slots_L):
-                if slot >= 0:
-                    embedded_BLH[row, column] += layers.embeddings[slot]
+        embedded_BLH[SLOTS_BL >= 0] += layers.embeddings[SLOTS_BL[SLOTS_BL >= 0]]
         states_BLH = plain.model.base_model(
             inputs_embeds=embedded_BLH, attention_mask=BATCH.mask_BL, use_cache=False
         ).last_hidden_state
         found = with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL)
-        expected_BKH = torch.stack([states_BLH[row, columns] for row, columns in enumerate(COLUMNS_BK)])
-        read_BKH = torch.stack(
-            [torch.stack([state + layers.token_head @ state for state in states]) for states in expected_BKH]
-        )
+        expected_BKH = states_BLH[torch.arange(3)[:, None], COLUMNS_BK]
+        read_BKH = expected_BKH + expected_BKH @ layers.token_head.T
         expected_BKV = plain.output_projection(plain.head_input(read_BKH))
         some = with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, torch.tensor([3, 7]), slots=SLOTS_BL)
     torch.testing.assert_close(found.hidden, expected_BKH, atol=1e-5, rtol=1e-5)
