@@ -5,31 +5,22 @@ Legend: B texts, L length, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone, load_backbone, source
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
+from tests.backbones.helpers import BackboneOf, FolderOf, edit_tensors, hidden, pad, texts
 
 WINDOW = 8
 """Tokens that a layer with a window sees to each side, in the random checkpoint."""
 EMBEDDINGS = {"bert": "embeddings.word_embeddings.weight", "modernbert": "embeddings.tok_embeddings.weight"}
 PREFIX = {"bert": "bert.", "modernbert": "model."}
 BATCH = pad(texts(40, 23))
-
-
-def changed_copy(original: Path, target: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
-    folder = Path(shutil.copytree(original, target))
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
-    save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 @torch.inference_mode()
@@ -42,28 +33,27 @@ def states(backbone: Backbone, ids_L: Tensor, **given: Tensor | bool) -> Tensor:
 
 @pytest.mark.parametrize("name", list(PREFIX))
 @torch.inference_mode()
-def test_without_a_head_the_embeddings_serve(
-    name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
-) -> None:
+def test_without_a_head_the_embeddings_serve(name: str, backbone_of: BackboneOf, copy_of: FolderOf) -> None:
     prefix = PREFIX[name]
 
     def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
 
-    encoder = load_backbone(changed_copy(folder_of(name), tmp_path / "bare", bare), device="cpu")
+    folder = copy_of(name)
+    edit_tensors(folder, bare)
+    encoder = load_backbone(folder, device="cpu")
     assert torch.equal(hidden(encoder, BATCH), hidden(backbone_of(name), BATCH))
     output = encoder.forward(*BATCH)
-    embeddings = load_file(tmp_path / "bare" / "model.safetensors")[EMBEDDINGS[name]]
+    embeddings = load_file(folder / "model.safetensors")[EMBEDDINGS[name]]
     torch.testing.assert_close(output.logits, output.hidden @ embeddings.T, atol=2e-5, rtol=0)
 
 
-def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, copy_of: FolderOf) -> None:
     def old(name: str) -> str:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
-    folder = changed_copy(
-        folder_of("bert"), tmp_path / "old", lambda tensors: {old(name): tensor for name, tensor in tensors.items()}
-    )
+    folder = copy_of("bert")
+    edit_tensors(folder, lambda tensors: {old(name): tensor for name, tensor in tensors.items()})
     assert torch.equal(hidden(load_backbone(folder, device="cpu"), BATCH), hidden(backbone_of("bert"), BATCH))
 
 
@@ -101,14 +91,14 @@ def test_altered_or_missing_embedded_weights(
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
 def test_the_window_goes_by_columns_wherever_positions_are(attention: str, tmp_path: Path) -> None:
     """Where near layers alone attend, a token is seen only from inside of the window."""
-    folder = write_random_checkpoint("modernbert", tmp_path / "whole", layers=2)
+    folder = write_random_checkpoint("modernbert", tmp_path, layers=2)
 
     def near_alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         # The first layer, which attends to the whole text, adds nothing.
         tensors["model.layers.0.attn.Wo.weight"].zero_()
         return tensors
 
-    folder = changed_copy(folder, tmp_path / "near", near_alone)
+    edit_tensors(folder, near_alone)
     near = load_backbone(folder, device="cpu", attention=attention)
     positions_BL = torch.arange(30)[None].clone()
     positions_BL[0, 13:16] = torch.tensor([8000, 7000, 6000])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,8 @@ def test_chat_templates(name: str, backbone_of: BackboneOf) -> None:
     assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
 
 
-def test_dream_reads_tokenizer_json_where_there_is_one(
-    backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
+def test_dream_reads_tokenizer_json_where_there_is_one(backbone_of: BackboneOf, copy_of: FolderOf) -> None:
+    folder = copy_of("dream")
     published = backbone_of("dream").vocabulary.tokenizer
     published.backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "vocab.json").unlink()

@@ -14,8 +14,7 @@ from torch import nn
 from diffretriever.backbones import device, load_backbone
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
 from diffretriever.testing.adapters import write_random_adapter
-from tests.backbones.adapter_cases import merge_by_hand
-from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
+from tests.backbones.helpers import BackboneOf, FolderOf, hidden, merge_by_hand, pad, texts
 
 BATCH = pad(texts(12, 7, 12), side="right")
 
