@@ -109,9 +109,10 @@ def naive(
         queries, keys = len(heads[0]), len(heads[1])
         ahead = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
         before, after = (keys if size < 0 else size for size in window_size)
-        per_head = (each.transpose(0, 1) for each in heads)
         mask = (ahead >= -before) & (ahead <= after)
-        found.append(scaled_dot_product_attention(*per_head, attn_mask=mask, **options).transpose(0, 1))
+        query_NQD, key_GKD, value_GKD = (each.transpose(0, 1) for each in heads)
+        attended = scaled_dot_product_attention(query_NQD, key_GKD, value_GKD, attn_mask=mask, **options)
+        found.append(attended.transpose(0, 1))
     return torch.cat(found)
 
 

@@ -94,11 +94,7 @@ class AdapterFiles:
 
     @classmethod
     def open(cls, folder: Path) -> AdapterFiles:
-        """Read an adapter.
-
-        Raises:
-            ValueError: A file is missing or damaged, or a field of the config is unknown, missing or not supported.
-        """
+        """Read an adapter; `ValueError` if a file is damaged, or a field unknown, missing or not supported."""
         file = folder / ADAPTER_CONFIG
         if not file.is_file():
             raise ValueError(f"{folder} is not an adapter: it has no {ADAPTER_CONFIG}. Is it a backbone?")
@@ -141,13 +137,8 @@ def apply_adapter(
 ) -> None:
     """Put an adapter and the slot layers in its folder on a backbone in place, and into its digest.
 
-    Args:
-        backbone: without an adapter.
-        adapter: its files.
-        checkpoint: of the backbone.
-        head: `drop` leaves out the adapter's part on the output head.
-        merge: True adds scale · B A into each matrix, computed in float32 and rounded once. False keeps A and B as
-            float32 parameters of PEFT's layers, for training; the other weights are then frozen.
+    `head` drop leaves out the adapter's part on the output head. `merge` adds scale · B A into each matrix, computed in
+    float32 and rounded once. Otherwise A and B are float32 parameters of PEFT's layers, and other weights are frozen.
 
     Raises:
         ValueError: The adapter or a slot layer does not fit the backbone, or all of it is on the dropped head.
@@ -176,12 +167,7 @@ def apply_adapter(
 
 
 def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
-    """Return the adapter's changes by the model's names of the modules.
-
-    Raises:
-        ValueError: A tensor has no module, lacks its other half, has a wrong shape or is not finite; or a targeted
-            module has no tensors.
-    """
+    """Return the adapter's changes by the model's names of the modules; `ValueError` if it does not fit the model."""
     keys: dict[str, dict[str, str]] = {}
     for key in adapter.tensors:
         spelled, half = adapter.parse(key)
@@ -258,7 +244,7 @@ def _untie(model: Any) -> None:
 def _merge(model: Any, parts: Mapping[str, LowRank]) -> None:
     for name, part in parts.items():
         weight_OI = model.get_submodule(name).weight
-        a_RI, b_OR = _float32(part.a_RI, weight_OI), _float32(part.b_OR, weight_OI)
+        a_RI, b_OR = (half.to(weight_OI.device, torch.float32) for half in (part.a_RI, part.b_OR))
         weight_OI.copy_((b_OR @ a_RI).mul_(part.scale).add_(weight_OI))
 
 
@@ -276,10 +262,6 @@ def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any])
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
     for name, part in parts.items():
         layer = model.get_submodule(name)
-        layer.lora_A["default"].weight = nn.Parameter(_float32(part.a_RI, layer.weight))
-        layer.lora_B["default"].weight = nn.Parameter(_float32(part.b_OR, layer.weight))
+        layer.lora_A["default"].weight = nn.Parameter(part.a_RI.to(layer.weight.device, torch.float32))
+        layer.lora_B["default"].weight = nn.Parameter(part.b_OR.to(layer.weight.device, torch.float32))
     model.eval()
-
-
-def _float32(values: Tensor, like: Tensor) -> Tensor:
-    return values.to(like.device, torch.float32)

@@ -103,11 +103,7 @@ class Backbone(ABC):
             keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile the layers, for inference: one graph serves all of them. The first passes take half a minute.
-
-        Raises:
-            ValueError: the adapter changes slots alone.
-        """
+        """Compile the layers, for inference: one graph serves all of them. The first passes take half a minute."""
         self._check_whole_adapter()
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
@@ -115,11 +111,7 @@ class Backbone(ABC):
         self._is_compiled = True
 
     def record_passes(self) -> None:
-        """Capture passes over few tokens as CUDA graphs, for inference mode; see `graphs`. Weights must not change.
-
-        Raises:
-            ValueError: the adapter changes slots alone.
-        """
+        """Capture passes over few tokens as CUDA graphs, for inference mode; see `graphs`. Weights must not change."""
         self._check_whole_adapter()
         self._graphs = PassGraphs(self._recordable_states, self.device)
 
@@ -140,11 +132,6 @@ class Backbone(ABC):
     def adapts_slots_only(self) -> bool:
         """Whether an adapter changes the states of slots alone."""
         return self._slot_adapter is not None
-
-    @property
-    def recorded_shapes(self) -> list[Shape]:
-        """The shapes that passes were recorded for."""
-        return [] if self._graphs is None else self._graphs.shapes
 
     @property
     def is_packed(self) -> bool:
@@ -257,7 +244,7 @@ class Backbone(ABC):
         return hidden_BLH.gather(1, index_BPH)
 
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
-        """Return the final states [T, H] of a batch's tokens in one row, and their positions in it [B, L] on the CPU.
+        """Return the final states [T, H] of a batch's tokens in one row, and their places in it [B, L] on the CPU.
 
         Texts that an adapter of slots does not change run before their slots, without gradients, if there are enough.
         """

@@ -50,6 +50,7 @@ class BertBackbone(EncoderBackbone):
     ignored_tensors = r"(^|\.)pooler\.|embeddings\.position_ids$|^cls\.seq_relationship\."
     with_head = BertForMaskedLM
     without_head = _BertWithoutPooler
+    head_layer = "cls.predictions.transform"
     prefix = "bert."
     head_prefixes = ("cls.predictions.",)
     fields = ConfigFields(
@@ -94,9 +95,3 @@ class BertBackbone(EncoderBackbone):
         """The norm of the last layer."""
         norm: nn.Module = self.model.base_model.encoder.layer[-1].output.LayerNorm
         return norm
-
-    @property
-    def head_layer(self) -> nn.Module:
-        """The dense layer, activation and norm of the masked-language head."""
-        layer: nn.Module = self.model.cls.predictions.transform
-        return layer

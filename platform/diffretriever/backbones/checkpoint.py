@@ -32,16 +32,19 @@ BOOKKEEPING = frozenset(
         "_name_or_path",
         "architectures",
         "auto_map",
+        "bos_token_id",
         "dtype",
+        "eos_token_id",
         "initializer_range",
+        "mask_token_id",
         "model_type",
+        "pad_token_id",
         "torch_dtype",
         "transformers_version",
         "use_cache",
     }
 )
-"""Fields of every family that do not change what is computed here."""
-TOKEN_IDS = frozenset({"bos_token_id", "eos_token_id", "mask_token_id", "pad_token_id"})
+"""Fields of every family that do not change the states of given tokens."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Read the config and the headers of the weight files.
-
-        Raises:
-            ValueError: A file is missing or unreadable, or the folder holds an adapter.
-        """
+        """Read the config and the headers of the weight files; `ValueError` if one is missing or damaged."""
         if (folder / ADAPTER_CONFIG).exists():
             raise ValueError(f"{folder} holds an adapter, not a backbone: give its base model as the backbone.")
         files = _weight_files(folder)
@@ -108,7 +107,7 @@ class ConfigFields:
         # A dump of a whole config has all of transformers' own fields. At another value they are as unknown as any.
         generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
-        known = computed | self.ignored | BOOKKEEPING | TOKEN_IDS
+        known = computed | self.ignored | BOOKKEEPING
         for name, value in config.items():
             if name in known or name in accepted or (name in generic and value == generic[name]):
                 continue

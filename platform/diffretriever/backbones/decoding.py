@@ -29,11 +29,7 @@ class Prefix(NamedTuple):
 
 
 class Decoder:
-    """Begins the decoding of texts by a causal backbone. Gradients flow unless the caller forbids them.
-
-    Raises:
-        ValueError: The backbone is not causal: what a token attends to changes with the tokens after it.
-    """
+    """Begins the decoding of texts by a causal backbone; `ValueError` for another. Gradients may flow."""
 
     def __init__(self, backbone: Backbone) -> None:
         if not backbone.is_causal:
@@ -52,11 +48,7 @@ class Decoder:
         return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
 
     def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
-        """Run the texts after `prefix`, on the CPU and padded on the left, at least one token a row.
-
-        Raises:
-            ValueError: The texts are longer than the backbone takes.
-        """
+        """Run the texts after `prefix`, on the CPU and padded on the left; `ValueError` if one is too long."""
         rows = len(ids_BL)
         assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
         lengths_B = prefix.length + mask_BL.long().sum(dim=1)
@@ -98,11 +90,7 @@ class Decoding:
         self._real_BC, self.hidden_BH = self._real_BC[rows_A], self.hidden_BH[rows_A]
 
     def feed(self, ids_B: Tensor) -> Tensor:
-        """Append one token to each text and return the state there, [B, H].
-
-        Raises:
-            ValueError: A text has grown longer than the backbone takes.
-        """
+        """Append one token to each text and return the state there, [B, H]; `ValueError` if one is too long now."""
         positions_BL = self._lengths_B[:, None]
         self._lengths_B = self._lengths_B + 1
         check_lengths(self._lengths_B, self._backbone.max_length)

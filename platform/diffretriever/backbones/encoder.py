@@ -5,10 +5,9 @@ Legend: B batch, P positions, H hidden size.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint
@@ -28,6 +27,8 @@ class EncoderBackbone(Backbone):
     with_head: ClassVar[Any]
     """The transformers class with the masked-language head."""
     without_head: ClassVar[Any]
+    head_layer: ClassVar[str]
+    """Name of the dense layer, activation and norm of that head."""
     prefix: ClassVar[str]
     """Of the encoder's tensors, which some checkpoints omit."""
     head_prefixes: ClassVar[tuple[str, ...]]
@@ -48,14 +49,9 @@ class EncoderBackbone(Backbone):
         bare = name.removeprefix(cls.prefix)
         return f"{cls.prefix}{bare}" if has_prefix else bare
 
-    @property
-    @abstractmethod
-    def head_layer(self) -> nn.Module:
-        """The masked-language head before its output projection."""
-
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, if there is one."""
         if self.model.get_output_embeddings() is None:
             return hidden_BPH
-        states_BPH: Tensor = self.head_layer(hidden_BPH)
+        states_BPH: Tensor = self.model.get_submodule(self.head_layer)(hidden_BPH)
         return states_BPH

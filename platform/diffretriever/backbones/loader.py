@@ -87,11 +87,7 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
 
 
 def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
-    """Return the family that reads a checkpoint with this config.
-
-    Raises:
-        ValueError: Its `model_type` is not known.
-    """
+    """Return the family that reads a checkpoint with this config; `ValueError` for an unknown `model_type`."""
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(

@@ -50,6 +50,7 @@ class ModernBertBackbone(EncoderBackbone):
     ignored_tensors = r"rotary_emb\.inv_freq$"
     with_head = ModernBertForMaskedLM
     without_head = ModernBertModel
+    head_layer = "head"
     prefix = "model."
     head_prefixes = ("head.", "decoder.")
     fields = ConfigFields(
@@ -104,12 +105,6 @@ class ModernBertBackbone(EncoderBackbone):
         """The norm after all layers."""
         norm: nn.Module = self.model.base_model.final_norm
         return norm
-
-    @property
-    def head_layer(self) -> nn.Module:
-        """The dense layer, activation and norm of the masked-language head."""
-        layer: nn.Module = self.model.head
-        return layer
 
     @property
     def window(self) -> int:

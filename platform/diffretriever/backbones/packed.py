@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import groupby
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +31,11 @@ KERNEL = "diffretriever_packed"
 _ALL, _CAUSAL = (-1, -1), (-1, 0)
 _PRODUCT_KEYS = 64
 """Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
-Way: TypeAlias = Literal["varlen", "products", "sdpa"]
-"""Torch's kernel for texts of any lengths, two products for long texts, or torch's SDPA."""
 
 
 @cache
-def way_of(device: torch.device, dtype: torch.dtype) -> Way:
-    """Return how a device attends fastest in a precision."""
+def way_of(device: torch.device, dtype: torch.dtype) -> str:
+    """Return how a device attends fastest: torch's kernel for any lengths, two products for long texts, or SDPA."""
     if has_varlen_kernel(device, dtype):
         return "varlen"
     return "products" if device.type == "cpu" and dtype == torch.bfloat16 and computes_bfloat16() else "sdpa"
@@ -61,12 +59,10 @@ class Spans(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Neighbouring texts of equal lengths."""
+    """Neighbouring texts that each have this number of queries and of keys."""
 
     queries: int
-    """Queries of each."""
     keys: int
-    """Keys of each."""
     texts: int
     sees: Tensor | None
     """bool [Q, K], on the backbone's device: the keys that each query attends to; None: all of them."""
@@ -119,10 +115,7 @@ class PackedBatch:
     """A padded batch as a row without its pads, on the CPU."""
 
     def __init__(self, mask_BL: Tensor, nested_BL: Tensor | None) -> None:
-        """Find each token's place in the row; `ValueError` if the slots of a text are not in order.
-
-        `nested_BL` is a slot's number in its text, -1 for other tokens; None: slots are not nested.
-        """
+        """Find each token's place in the row; `nested_BL` counts a text's slots, in order, -1 is for other tokens."""
         real_BL = mask_BL.cpu().bool()
         columns_T = real_BL.flatten().nonzero()[:, 0]
         self.first_slot = len(columns_T)
@@ -131,9 +124,6 @@ class PackedBatch:
             slot_T = nested_BL.cpu().flatten()[columns_T]
             columns_T = torch.cat([columns_T[slot_T < 0], columns_T[slot_T >= 0]])
             self.first_slot = int((slot_T < 0).sum())
-            same_text = (columns_T[self.first_slot :] // real_BL.shape[1]).diff() == 0
-            if (same_text & (slot_T[slot_T >= 0].diff() <= 0)).any():
-                raise ValueError("nested slots must be numbered in the order of a text's tokens.")
         self._columns_T = columns_T
         places_BL = torch.zeros(real_BL.shape, dtype=torch.int64)
         places_BL.view(-1)[columns_T] = torch.arange(len(columns_T))

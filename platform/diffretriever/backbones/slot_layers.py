@@ -21,7 +21,6 @@ from diffretriever.backbones.device import moved
 SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
 """Name of the layers in the backbone's module."""
-
 TENSORS = ("embeddings", "token_head", "residual", "attention", "word_weights")
 """Names of the tensors in the file, in the order in which `SlotLayers` takes them."""
 
@@ -121,11 +120,7 @@ def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
 
 
 def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
-    """Read the slot layers of the adapter in `folder`, for a backbone of these sizes; None if there are none.
-
-    Raises:
-        ValueError: the file is damaged or has a tensor of an unknown name, a wrong shape or values that are not finite.
-    """
+    """Return the slot layers of the adapter in `folder`, or None; `ValueError` if they do not fit these sizes."""
     file = folder / SLOTS_FILE
     if not file.is_file():
         return None

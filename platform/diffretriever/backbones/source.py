@@ -40,10 +40,8 @@ class FetchError(ValueError):
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint, fetched if needed.
 
-    Args:
-        source: a folder, its URI on an object store, a hub id, or `minilm`.
-        revision: branch, tag or commit of a hub id.
-        weights: whether to fetch the weights too.
+    The source is a folder, its URI on an object store, a hub id with `revision` as its branch, tag or commit, or
+    `minilm`. Without `weights` the config and the tokenizer alone are fetched.
 
     Raises:
         FetchError: no such folder, and the hub does not know it or cannot be reached.

@@ -106,54 +106,40 @@ class Vocabulary:
         token_id: int | None = self.tokenizer.get_vocab().get(self._turn_end)
         return token_id
 
+    def token_id(self, name: str) -> int | None:
+        """Return the id in a field of the config, which may have one, several or none: the first."""
+        value: int | list[int] | None = self._config.get(name)
+        return next(iter(value), None) if isinstance(value, list) else value
+
     @property
     def mask_token_id(self) -> int | None:
         """Id of the token a slot is filled with; None for families trained without one."""
-        return _first_id(self._config.get("mask_token_id"))
+        return self.token_id("mask_token_id")
 
     @property
     def eos_token_id(self) -> int | None:
         """Id that ends a sequence; the first where the config lists several."""
-        return _first_id(self._config.get("eos_token_id"))
+        return self.token_id("eos_token_id")
 
     @property
     def bos_token_id(self) -> int | None:
         """Id that starts a sequence, as the config says; chat templates write it themselves."""
-        return _first_id(self._config.get("bos_token_id"))
+        return self.token_id("bos_token_id")
 
     @property
     def pad_token_id(self) -> int:
         """Id to pad with; any would do, for pads are never attended."""
-        pad = _first_id(self._config.get("pad_token_id"))
-        if pad is None:
-            pad = self.eos_token_id
-        return 0 if pad is None else pad
+        pad = self.token_id("pad_token_id")
+        return (self.eos_token_id if pad is None else pad) or 0
 
 
 class EncoderVocabulary(Vocabulary):
     """The special tokens of BERT and its kin, which their configs do not name in full: the tokenizer does."""
 
-    @property
-    def mask_token_id(self) -> int | None:
-        """Id of `[MASK]`."""
-        token_id: int | None = self.tokenizer.mask_token_id
-        return token_id
+    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id", "bos_token_id": "cls_token_id"}
+    """A field of other families' configs → the tokenizer's attribute: `[MASK]`, `[SEP]`, `[CLS]`."""
 
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id of `[SEP]`, which ends sequences and turns alike."""
-        token_id: int | None = self.tokenizer.sep_token_id
-        return token_id
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id of `[CLS]`, which starts sequences."""
-        token_id: int | None = self.tokenizer.cls_token_id
-        return token_id
-
-
-def _first_id(value: int | list[int] | None) -> int | None:
-    """Return a token id from a config field that may hold one, several or none."""
-    if isinstance(value, list):
-        return value[0] if value else None
-    return value
+    def token_id(self, name: str) -> int | None:
+        """Return an id from the tokenizer, or else from the config."""
+        token: int | None = getattr(self.tokenizer, self.names[name]) if name in self.names else super().token_id(name)
+        return token

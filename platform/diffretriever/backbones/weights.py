@@ -14,9 +14,6 @@ from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.packed import KERNEL
 
-SHOWN = 5
-"""Most tensors that a message names."""
-
 
 def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
     """Return the family's module on the CPU, in evaluation mode, with the checkpoint's weights in `dtype`.
@@ -85,5 +82,4 @@ def _check_tensors(
 
 
 def _counted(names: list[str]) -> str:
-    more = " ..." if len(names) > SHOWN else ""
-    return f"{len(names)} tensor(s) {', '.join(map(repr, names[:SHOWN]))}{more}"
+    return f"{len(names)} tensor(s) {', '.join(map(repr, names[:5]))}{' ...' if len(names) > 5 else ''}"
