@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.backbones import load_backbone, source
+from diffretriever.backbones import load_backbone
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import PREFIX, FolderOf, drop, edit_config, edit_tensors
 
@@ -108,15 +107,3 @@ def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_pat
 def test_a_revision_without_an_adapter(folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match="adapter_revision 'main' has no meaning without an adapter"):
         load_backbone(folder_of("dream"), device="cpu", adapter_revision="main")
-
-
-def test_a_hub_id_is_fetched_without_code(adapter_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = Mock(return_value=str(adapter_of("dream")))
-    monkeypatch.setattr(source, "snapshot_download", fetch)
-    assert source.resolve_adapter("someone/adapter", "abc") == adapter_of("dream")
-    assert (fetch.call_args.args[0], fetch.call_args.kwargs["revision"]) == ("someone/adapter", "abc")
-    # Not `model.safetensors`: a training folder has the frozen backbone too.
-    files = {"config.json", "*_config.json", "training.json", "adapter_model.safetensors", "slots.safetensors"}
-    assert set(fetch.call_args.kwargs["allow_patterns"]) == files
-    source.resolve_adapter("someone/adapter", weights=False)
-    assert not any("safetensors" in pattern for pattern in fetch.call_args.kwargs["allow_patterns"])

@@ -108,23 +108,16 @@ def test_the_digest_follows_the_adapter_not_its_place(
     found = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
     edit_config(changed, lora_alpha=32)
     found.append(digest(changed))
-    edit_config(changed, lora_alpha=64, use_rslora=True)
-    found.append(digest(changed))
-    edit_config(changed, use_rslora=False)
+    edit_config(changed, lora_alpha=64)
     assert digest(changed) == known
     write_random_adapter(folder_of("llada"), changed, seed=1)
     found.append(digest(changed))
-    assert len(set(found)) == len(found) == 6
+    assert len(set(found)) == len(found) == 5
 
 
 TRAINED: dict[str, dict[str, Any]] = {
     "llada": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "up_proj", "lm_head"], "use_rslora": True},
-    "qwen2": {
-        "r": 4,
-        "lora_alpha": 4,
-        "lora_dropout": 0.5,
-        "target_modules": "all-linear",
-    },
+    "qwen2": {"r": 4, "lora_alpha": 4, "lora_dropout": 0.5, "target_modules": "all-linear"},
     "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
     "modernbert": {"r": 4, "lora_alpha": 8, "target_modules": ["Wqkv", "Wo", "decoder"]},
 }
@@ -146,10 +139,8 @@ def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderO
     model.eval().save_pretrained(tmp_path, save_embedding_layers=False)
     expected = outputs(trained, BATCH)
     for merge in (True, False):
-        for ours, theirs in zip(
-            outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH), expected, strict=True
-        ):
-            torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+        found = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
