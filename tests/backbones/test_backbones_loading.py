@@ -70,9 +70,7 @@ def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
         ("llada", {"layer_norm_type": "default"}),
         ("bert", {"position_embedding_type": "relative_key"}),
         ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
-        ("modernbert", {"rope_parameters": {"rope_type": "default", "rope_theta": 160000.0}}),
         ("modernbert", {"local_rope_theta": ...}),
-        ("modernbert", {"global_attn_every_n_layers": ...}),
         ("modernbert", {"tie_word_embeddings": False}),
     ],
 )
