@@ -8,7 +8,7 @@ S3 := .venv-s3
 # Tests and jobs keep the bytecode of files that changed since the installation, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install environments demo serve reference check unit test test-full lint types tests attack clean
+.PHONY: help install environments demo serve docs check unit test test-full lint types tests attack clean
 
 help:
 	@echo "make install   create $(VENV) and install everything, pinned"
@@ -18,7 +18,7 @@ help:
 	@echo "make test      lint, types, tests"
 	@echo "make test-full the same, with the tests in their long forms"
 	@echo "make attack    attack jobs, indexes and the server with random kills and damages: MINUTES=60 SEED=1"
-	@echo "make reference the API, from its docstrings, as build/reference/index.html"
+	@echo "make docs      the site, with the API from its docstrings, as build/site/docs/index.html"
 	@echo "make clean     remove $(VENV), $(S3), demo results and caches"
 
 install: $(VENV)/.installed
@@ -47,8 +47,8 @@ serve: install
 	@test -d demo/indexes/diffretriever-minilm || { echo "no demo/indexes yet: run 'make demo' first"; exit 1; }
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m serve index=demo/indexes/diffretriever-minilm
 
-reference: install
-	$(BIN)/python -m tools.reference
+docs: install
+	$(BIN)/python -m tools.site
 
 environments:
 	$(MAKE) --no-print-directory --jobs 2 install $(S3)/.installed

@@ -21,8 +21,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
 OURS = {"_entry", "diffretriever"}
-ABSENT = {"llama_index": "llama-index-core"}
-"""Where modules come from whose distribution is called otherwise, and which not everybody has installed."""
+ABSENT = {"llama_index": "llama-index-core", "triton": "torch"}
+"""The distributions that bring modules of another name, which not everybody has installed."""
 
 
 class Instruction(NamedTuple):

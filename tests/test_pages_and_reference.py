@@ -1,18 +1,23 @@
-"""README.md and docs/: every link leads somewhere. The API reference has every public name."""
+"""README.md and docs/: every link leads somewhere, the tutorial is true, and the site is whole."""
 
 from __future__ import annotations
 
+import doctest
 import re
-from importlib.util import find_spec
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import diffretriever
-from tools.reference import MODULES, write
+from diffretriever.__main__ import commands
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def anchors(page: Path) -> set[str]:
@@ -46,10 +51,36 @@ def test_every_guide_is_found_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
-def test_the_reference_has_every_public_name(tmp_path: Path) -> None:
-    assert all(find_spec(module) for module in MODULES)
-    write(tmp_path, ["diffretriever", "diffretriever.client"])
-    page = (tmp_path / "diffretriever.html").read_text("utf-8")
-    assert [name for name in diffretriever.__all__ if f'id="{name}"' not in page] == []
-    assert 'id="Index.create"' in page
-    assert 'id="SearchClient.search"' in (tmp_path / "diffretriever" / "client.html").read_text("utf-8")
+def test_the_tutorial_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = str(ROOT / "docs" / "tutorial.md")
+    assert doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS) == (0, 14)
+
+
+def test_messages_of_the_troubleshooting_page_are_printed_somewhere() -> None:
+    table = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    messages = [message for row in re.findall(r"^\| (`.*?) \|", table, re.M) for message in re.findall(r"`(.*?)`", row)]
+    code = "".join(
+        file.read_text("utf-8")
+        for folder in ("platform", "schemas", "jobs", "serve")
+        for file in (ROOT / folder).rglob("*.py")
+    )
+    assert len(messages) > 10
+    assert [message for message in messages if message not in code] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it, which stops at a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "tools.site", "--output", str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+def test_the_site_has_every_public_name_and_command(site: Path) -> None:
+    page = (site / "docs" / "api.html").read_text("utf-8")
+    names = [*diffretriever.__all__, "Index.create", "client.SearchClient.search"]
+    assert [name for name in names if f'id="diffretriever.{name}"' not in page] == []
+    reference = (site / "build" / "reference" / "commands.html").read_text("utf-8")
+    assert [name for name in commands() if f">{name}<" not in reference] == []
+    assert (site / "searchindex.js").is_file()

@@ -28,7 +28,7 @@ from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.backbones.packed import KERNEL
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
-from diffretriever.search.dense.resident import DeviceCodes, HalfQueries
+from diffretriever.search.dense.resident import DeviceCodes, DeviceQueries
 
 Figures = dict[str, float | str]
 
@@ -201,6 +201,7 @@ def queries(size: Size, device: str, asked: int, *, compiled: bool) -> list[Figu
     found: list[Figures] = []
     with TemporaryDirectory() as folder:
         backbone = made("dream", size, Path(folder) / "dream", device)
+        _packed(backbone)
         encoder = encoder_over(backbone, retriever_of("masked", Path(folder) / "dream", budget="q4p16"))
         found.append({"name": "DiffRetriever, Dream, K_q = 4", **_milliseconds(encoder, asked)})
         encoder.record_passes()
@@ -213,6 +214,7 @@ def queries(size: Size, device: str, asked: int, *, compiled: bool) -> list[Figu
             found.append({"name": "the same, compiled and recorded", **_milliseconds(encoder, asked)})
         del backbone, encoder
         backbone = made("qwen2", size, Path(folder) / "qwen2", device)
+        _packed(backbone)
         for tokens in (4, 20):
             # Random weights seldom close the quote, but here they never may.
             retriever = retriever_of("generated", Path(folder) / "qwen2", max_tokens=tokens, stop="cap")
@@ -295,7 +297,7 @@ def search(device: str, shapes: list[tuple[int, int, int]]) -> list[Figures]:
         codes = _random_codes(passages, vectors, hidden_size, place)
         for count in _SEARCHED_QUERIES:
             drawn = np.random.default_rng(0).standard_normal((count * _SEARCHED_SLOTS, hidden_size))
-            asked = HalfQueries(drawn.astype(np.float32), np.arange(count + 1) * _SEARCHED_SLOTS, place)
+            asked = DeviceQueries(drawn.astype(np.float32), np.arange(count + 1) * _SEARCHED_SLOTS, place)
             times = _times(partial(_best, asked, codes))
             name = f"{passages:,} x {vectors} x {hidden_size:,}, {count} at a time"
             found.append({"name": name, "ms a query": 1e3 * statistics.median(times) / count})
@@ -303,7 +305,7 @@ def search(device: str, shapes: list[tuple[int, int, int]]) -> list[Figures]:
     return found
 
 
-def _best(asked: HalfQueries, codes: DeviceCodes) -> torch.Tensor:
+def _best(asked: DeviceQueries, codes: DeviceCodes) -> torch.Tensor:
     return asked.scores(codes).topk(min(_SEARCHED_BEST, len(codes))).values.cpu()
 
 
@@ -312,7 +314,8 @@ def _random_codes(passages: int, vectors: int, hidden_size: int, device: torch.d
     return DeviceCodes(
         torch.randint(-127, 128, (count, hidden_size), dtype=torch.int8, device=device),
         torch.full((count,), 1 / 127 / hidden_size**0.5, device=device),
-        np.arange(passages + 1, dtype=np.int64) * vectors,
+        torch.arange(passages + 1, device=device) * vectors,
+        vectors,
         torch.zeros(passages, device=device),
         torch.ones(passages, device=device),
     )

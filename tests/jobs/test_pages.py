@@ -21,7 +21,8 @@ from diffretriever.schemas.serve_config import ServeConfig
 from tests.ports import free_port, status_at
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/search.md", "docs/filters.md", "docs/research.md", "docs/training.md", "docs/cluster.md")
+GUIDES = ("search", "explain", "maintain", "fast-search", "filters", "research", "training", "cluster")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
 """As a newcomer reads them; each goes on from those before."""
 
 # `make test` tells what it runs that it is inside make, which would change what `make -n` prints.

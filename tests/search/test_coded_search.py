@@ -17,7 +17,7 @@ from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, build_codes, quantise
-from diffretriever.search.dense.resident import DeviceCodes, HalfQueries
+from diffretriever.search.dense.resident import DeviceCodes, DeviceQueries
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.vectors.maxsim import CodedQueries, Codes, maxsim
@@ -116,11 +116,11 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
     offsets = np.array([0, 1, 6])
     wide, narrow = CodedQueries(query, offsets), CodedQueries(query, offsets, bits=8)
     exact = maxsim(torch.from_numpy(query), offsets, torch.from_numpy(vectors), codes.vectors.offsets).numpy()
-    halves, on_device = HalfQueries(query, offsets, CPU), copied(codes)
+    resident, on_device = DeviceQueries(query, offsets, CPU), copied(codes)
     for scores, slack in (
         (wide.scores(codes.vectors), slack_of(wide, codes)),
         (narrow.scores(codes.vectors), slack_of(narrow, codes)),
-        (halves.scores(on_device).numpy(), halves.slack(on_device).numpy()),
+        (resident.scores(on_device).numpy(), resident.slack(on_device).numpy()),
     ):
         some = np.array(counts) > 0
         assert (scores[:, ~some] == -np.inf).all()

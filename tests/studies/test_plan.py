@@ -32,7 +32,7 @@ def test_hours_scan_and_price_by_hand() -> None:
     [(60_000, "q4p16", 10.2), (1_000_000, "q4p4", 9.0), (8_840_000, "q4p4", 31.1)],
 )
 def test_candidates_by_sketches_take_what_was_measured(passages: int, budget: str, milliseconds: float) -> None:
-    """docs/benchmarks.md, "A model's vectors", with means beside the table, on a machine that scans 10.2 GB/s."""
+    """See "A model's vectors" in docs/reports/2026-11-26-cpu.md: means beside the table, memory at 10.2 GB/s."""
     plan = make_plan(job(passages=passages, budget=(budget,), bandwidth=10.2), None, [])
     assert plan.budgets[0].sketches_seconds == pytest.approx(milliseconds / 1e3, rel=0.15)
 

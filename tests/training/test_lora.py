@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from peft.tuners import lora
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -119,9 +121,26 @@ def _states_and_gradients(folder: Path, *, as_peft_does: bool) -> dict[str, Tens
     for parameter in parameters.values():
         parameter.data.normal_(std=0.1)
     for layer in backbone.model.modules():
-        if as_peft_does and hasattr(layer, "lora_B"):
-            del layer.forward
+        if as_peft_does and isinstance(layer, lora.Linear):
+            layer.__class__ = lora.Linear
     states = backbone.forward(BATCH.ids_BL, BATCH.mask_BL, BATCH.last_B1, torch.tensor([], dtype=torch.long)).hidden
     states.float().pow(3).sum().backward()
     gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     return {"states": states.detach(), **gradients}
+
+
+def test_layers_share_their_compiled_graphs(folder_of: FolderOf) -> None:
+    """Functions of each layer's own would be a graph a layer, until torch's limit."""
+    backbone = load_backbone(folder_of("dream"), device="cpu", dtype="bfloat16", attention="packed")
+    attach_lora(backbone, quick_recipe(gradient_checkpointing=False))
+    graphs = []
+
+    def counted(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    backbone.compile_layers(counted)
+    with torch.no_grad():
+        backbone.forward(BATCH.ids_BL, BATCH.mask_BL, BATCH.last_B1, torch.tensor([], dtype=torch.long))
+    torch._dynamo.reset()
+    assert len(graphs) <= 4, "7 with a function of each layer's own"

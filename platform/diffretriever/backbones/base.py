@@ -103,7 +103,7 @@ class Backbone(ABC):
             keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile the layers, for inference: one graph serves all of them. The first passes take half a minute."""
+        """Compile the layers: one graph serves all of them. The first passes take half a minute."""
         self._check_whole_adapter()
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):

@@ -1,4 +1,4 @@
-"""Settings that make torch faster on a CPU, and smaller. docs/benchmarks.md has the rates (encoding, part d).
+"""Settings that make torch faster on a CPU, and smaller. docs/reports/2026-11-26-cpu.md has the rates (encoding, d).
 
 In bfloat16, weights are in a blocked layout (`linear.block_weights`), and attention over long texts is two products
 (`packed`).

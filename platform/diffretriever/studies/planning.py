@@ -77,7 +77,7 @@ _CANDIDATES = 200
 """More than most calibrations of sketches came to."""
 _READING = 0.0025
 """Seconds that candidates take besides; with the two below, as measured of 60,000 passages of 16 vectors and a million
-of 4, which lay in the machine's memory (docs/benchmarks.md, "A model's vectors")."""
+of 4, which lay in the machine's memory (docs/reports/2026-11-26-cpu.md, "A model's vectors")."""
 _READING_PASSAGE = 13e-6
 _READING_BYTE = 2e-9
 

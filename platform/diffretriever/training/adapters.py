@@ -12,10 +12,10 @@ import hashlib
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners import lora
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -31,7 +31,6 @@ from diffretriever.backbones.adapter import (
     outside_of_layers,
 )
 from diffretriever.backbones.checkpoint import Checkpoint, read_tensors
-from diffretriever.backbones.linear import compute_adapted_by
 from diffretriever.backbones.slot_layers import (
     MODULE,
     SLOTS_FILE,
@@ -80,7 +79,9 @@ def attach_lora(
     for parameter in trainable_parameters(backbone).values():
         parameter.data = parameter.data.float()
     if backbone.dtype != torch.float32:
-        compute_adapted_by(_adapted, backbone.model)
+        for module in backbone.model.modules():
+            if isinstance(module, lora.Linear):
+                module.__class__ = HalfPrecisionLora
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
         # Needed by the older, reentrant kind only.
@@ -89,20 +90,22 @@ def attach_lora(
     return config
 
 
-def _adapted(
-    layer: Any, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
-) -> Tensor:
-    """Return what PEFT's layer does, [B, L, O], by products of the precision of its inputs.
+class HalfPrecisionLora(lora.Linear):
+    """PEFT's layer, by products of the precision of its inputs.
 
-    PEFT's are of float32, to which it takes all inputs and outputs of a matrix: on a GPU that moves more bytes than the
-    layer's own products do.
+    PEFT's products are of float32, to which it takes all inputs and outputs of a matrix: on a GPU that moves more bytes
+    than the layer's own products do. A class, so that all layers share one compiled graph.
     """
-    dtype = inputs_BLI.dtype
-    given_BLO: Tensor = layer.base_layer(inputs_BLI)
-    low_TR = scaling * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
-    # A view, never a copy: what is added to it is added to what is returned.
-    given_BLO.view(-1, given_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)
-    return given_BLO
+
+    def forward(self, inputs_BLI: Tensor) -> Tensor:
+        """Return [B, L, O]."""
+        dtype = inputs_BLI.dtype
+        dropout, down, up = (part["default"] for part in (self.lora_dropout, self.lora_A, self.lora_B))
+        given_BLO: Tensor = self.base_layer(inputs_BLI)
+        low_TR = self.scaling["default"] * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
+        # A view, never a copy: what is added to it is added to what is returned.
+        given_BLO.view(-1, given_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)
+        return given_BLO
 
 
 def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout, word_weights_V: Tensor | None) -> SlotLayers:

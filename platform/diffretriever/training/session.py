@@ -160,6 +160,9 @@ def open_session(data: TrainingData, manifest: TrainingManifest, device: str, wo
     if has_slots(retriever) and retriever.adapter_on == "slots":
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0
+    elif encoder.backbone.device.type == "cuda" and not recipe.gradient_checkpointing:
+        # Under gradient checkpointing torch runs layers as they are.
+        encoder.backbone.compile_layers()
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
     trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers)

@@ -34,7 +34,10 @@ FP32_ROUNDING = 2e-5
 _BLOCK_CELLS = 1 << 26
 """Similarities held at once: 256 MiB of fp32, whatever the number of queries."""
 
-_INT8, _INT16, _INT32 = 2**7 - 1, 2**15 - 1, 2**31 - 1
+_INT8, _INT32 = 2**7 - 1, 2**31 - 1
+LIMB = 2 * _INT8
+"""A 16-bit code of a query is `LIMB * high + low`, both of 8 bits: GPUs multiply these."""
+_INT16 = LIMB * _INT8 + _INT8 - 1
 PRODUCT_VECTORS = 8
 """With more query vectors than this, one integer matrix product is faster than a pass of the kernel for each query."""
 _PRODUCT_ROWS = 8192
@@ -269,8 +272,9 @@ class CodedQueries:
         self.scales_M = (1 / steps_M).astype(np.float32)
         errors_M = np.linalg.norm(self.vectors_MH - self.codes_MH * self.scales_M[:, None], axis=1)
         counts_Q = np.diff(offsets)
-        self._norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
-        self._errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self._norms_Q
+        # Means over a query's vectors: of their lengths, and of the most that rounding can change of a product.
+        self.norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
+        self.errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self.norms_Q
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -304,4 +308,4 @@ class CodedQueries:
 
     def slack(self, query: int, errors_P: np.ndarray, norms_P: np.ndarray) -> np.ndarray:
         """Return float [P]: the most by which a score of this query can differ from the fp32 score."""
-        return self._norms_Q[query] * errors_P + self._errors_Q[query] * (norms_P + errors_P)
+        return self.norms_Q[query] * errors_P + self.errors_Q[query] * (norms_P + errors_P)

@@ -3,13 +3,11 @@
 Codes that do not fit beside the rest of the GPU's memory are copied again in each pass, once for all queries of it.
 Searches of one process share copied codes: other versions of the index, and filters, mostly have the same fragments.
 
-GPUs multiply halves many times faster than singles and add the products up as singles. Codes are halves as they are,
-and their scales multiply the products. Query vectors are divided by a power of two, so that they are no longer than 1,
-and rounded to halves. The loss is bounded by the Cauchy-Schwarz inequality, as of the codes themselves
-(`scoring.maxsim`).
+A query vector is rounded to 16 bits, as for scans by the processor, and kept as two rows of 8 bits, which GPUs multiply
+fastest. The products are exact, so the bounds are those of `vectors.maxsim`.
 
-Legend: Q queries, P passages of a piece, F lower bounds kept of a query, C candidates, M vectors of all queries
-together, N vectors of all passages together, H hidden size.
+Legend: Q queries, P passages of a piece, E = P + 1, L limbs, F lower bounds kept of a query, C candidates, M vectors of
+all queries together, N vectors of all passages together, H hidden size.
 """
 
 from __future__ import annotations
@@ -26,19 +24,15 @@ from torch import Tensor
 
 from diffretriever.search.dense.codes import Segment, SlotCodes
 from diffretriever.vectors.hits import NO_NUMBER
-from diffretriever.vectors.maxsim import FP32_ROUNDING, Codes, Shortlist, best_of_each, sum_per_query
+from diffretriever.vectors.maxsim import LIMB, CodedQueries, Codes, Shortlist, best_of_each, sum_per_query
 from diffretriever.vectors.representations import Representations, offsets_of, runs
 
-_ADDITION = 2.0**-23
-"""Most by which an addition of products of halves is wrong, relative to the lengths of both vectors, even where what is
-added is cut off, not rounded, at 24 bits."""
-_CELLS = 1 << 26
-"""Codes as halves, and products, held at once: 128 MiB of halves."""
 _PIECE_BYTES = 1 << 30
 _SHARE = 0.75
 """Most of a device's memory that is used, with all that is there already: encoders need memory for their batches."""
-_CELL_BYTES = 32
-"""Memory of a query and a passage while candidates are chosen: score, bounds, and two numbers of a chosen one."""
+_CELL_BYTES = 96
+"""Memory of a query and a passage while candidates are chosen: score, bounds, two numbers of a chosen one, and the
+maxima of 16 query vectors."""
 _PASSAGE_BYTES = 8
 """Two bounds of a passage."""
 _shared: WeakValueDictionary[Hashable, DeviceCodes] = WeakValueDictionary()
@@ -52,14 +46,16 @@ class DeviceCodes:
     Attributes:
         codes_NH: int8.
         scales_N: float32, value of a step of each vector's codes.
-        offsets: int64 [P + 1] on the host; passage i owns vectors offsets[i] to offsets[i + 1].
+        offsets_E: int64 [P + 1]; passage i owns vectors offsets_E[i] to offsets_E[i + 1].
+        longest: most vectors of a passage.
         errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
         norms_P: float32, length of its longest vector.
     """
 
     codes_NH: Tensor
     scales_N: Tensor
-    offsets: np.ndarray
+    offsets_E: Tensor
+    longest: int
     errors_P: Tensor
     norms_P: Tensor
 
@@ -76,61 +72,54 @@ class DeviceCodes:
         return cls(
             _copied(codes.codes_NH, device),
             _copied(codes.scales_N, device),
-            codes.offsets,
+            _copied(codes.offsets, device),
+            int(np.diff(codes.offsets).max(initial=0)),
             _copied(errors_P, device),
             _copied(norms_P, device),
         )
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.errors_P)
 
 
-class HalfQueries:
+class DeviceQueries:
     """Queries made ready, on a device, to be scored against codes that lie there."""
 
     def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> None:
         """Round queries (float16 or float32 [M, H], int64 offsets [Q + 1], each with a vector) and copy them."""
-        vectors_MH = np.asarray(vectors_MH, np.float32)
-        counts_Q = np.diff(offsets)
-        norms_M = np.linalg.norm(vectors_MH, axis=1)
-        # A power of two above the length: to divide by it rounds nothing.
-        scales_M = np.ldexp(np.float32(1), np.frexp(norms_M)[1])
-        halves_MH = (vectors_MH / scales_M[:, None]).astype(np.float16)
-        lost_M = np.linalg.norm(vectors_MH - halves_MH.astype(np.float32) * scales_M[:, None], axis=1)
-        norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
-        relative = vectors_MH.shape[1] * _ADDITION + FP32_ROUNDING
-        errors_Q = np.add.reduceat(lost_M, offsets[:-1]) / counts_Q + relative * norms_Q
-        self._counts = torch.from_numpy(counts_Q)
+        coded = CodedQueries(vectors_MH, offsets)
+        high_MH = np.rint(coded.codes_MH / LIMB).astype(np.int16)
+        limbs_MLH = np.stack([high_MH, coded.codes_MH - LIMB * high_MH], axis=1).astype(np.int8)
+        self._limbs_MLH = _copied(limbs_MLH, device)
+        self._scales_M = _copied(coded.scales_M, device)
+        self._counts = torch.from_numpy(np.diff(offsets))
         self._counts_Q = self._counts.to(device)
-        self._halves_HM = _copied(halves_MH, device).T.contiguous()
-        self._scales_M = _copied(scales_M, device)
-        self._norms_Q1 = _copied(norms_Q.astype(np.float32), device)[:, None]
-        self._errors_Q1 = _copied(errors_Q.astype(np.float32), device)[:, None]
+        self._norms_Q1 = _copied(coded.norms_Q.astype(np.float32), device)[:, None]
+        self._errors_Q1 = _copied(coded.errors_Q.astype(np.float32), device)[:, None]
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def scores(self, codes: DeviceCodes) -> Tensor:
         """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
-        scores_QP = torch.empty(len(self), len(codes), device=codes.scales_N.device)
-        for passages in runs(codes.offsets, _CELLS // sum(self._halves_HM.shape)):
-            offsets = codes.offsets[passages.start : passages.stop + 1]
-            rows = slice(int(offsets[0]), int(offsets[-1]))
-            products_NM = _products(codes.codes_NH[rows], self._halves_HM).mul_(codes.scales_N[rows, None])
-            best_PM = best_of_each(products_NM, torch.from_numpy(np.diff(offsets))) * self._scales_M
-            scores_QP[:, passages] = (sum_per_query(best_PM, self._counts) / self._counts_Q).T
-        return scores_QP
+        if codes.codes_NH.is_cuda:
+            # Triton comes with torch for GPUs only.
+            from diffretriever.search.dense.fused import best_of_each_passage
+        else:
+            best_of_each_passage = _best_of_each_passage
+        best_PM = best_of_each_passage(codes, self._limbs_MLH).mul_(self._scales_M)
+        return (sum_per_query(best_PM, self._counts) / self._counts_Q).T
 
     def slack(self, codes: DeviceCodes) -> Tensor:
         """Return float32 [Q, P]: the most by which a score can differ from the fp32 score."""
         return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
 
 
-def _products(codes_NH: Tensor, right_HM: Tensor) -> Tensor:
-    """Return float32 [N, M]: products of codes, int8, with halves, added up as singles."""
-    if codes_NH.device.type == "cuda":
-        return torch.mm(codes_NH.half(), right_HM, out_dtype=torch.float32)
-    return codes_NH.float() @ right_HM.float()
+def _best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
+    """Do what `fused.best_of_each_passage` does, on a processor."""
+    vectors_HM = (LIMB * limbs_MLH[:, 0].float() + limbs_MLH[:, 1]).T
+    products_NM = codes.codes_NH.float() @ vectors_HM
+    return best_of_each(products_NM * codes.scales_N[:, None], codes.offsets_E.diff())
 
 
 def _copied(values: np.ndarray, device: torch.device) -> Tensor:
@@ -161,6 +150,9 @@ class ResidentCodes:
         if sum(needed) > room:
             # For one piece that does not stay.
             room -= max(needed)
+        self._live = [
+            torch.from_numpy(piece.segment.numbers_P[piece.passages] != NO_NUMBER).to(device) for piece in self._pieces
+        ]
         self._kept: dict[int, DeviceCodes] = {}
         for number, (key, size, end) in enumerate(zip(keys, needed, np.cumsum(needed), strict=True)):
             if not size or end <= room:
@@ -182,9 +174,8 @@ class ResidentCodes:
         groups = [_Group(part, k, self._device) for part in queries.split(self._queries_at_once)]
         for number, piece in enumerate(self._pieces):
             codes = self._kept.get(number) or piece.copy(self._device)
-            live_P = torch.from_numpy(piece.segment.numbers_P[piece.passages] != NO_NUMBER).to(self._device)
             for group in groups:
-                group.add(codes, live_P, piece.start)
+                group.add(codes, self._live[number], piece.start)
         return [shortlist for group in groups for shortlist in group.shortlists()]
 
 
@@ -192,7 +183,7 @@ class _Group:
     """Queries that are scored together in a pass, and their candidates so far."""
 
     def __init__(self, queries: Representations, k: int, device: torch.device) -> None:
-        self._queries, self._k = HalfQueries(queries.vectors_MH, queries.offsets, device), k
+        self._queries, self._k = DeviceQueries(queries.vectors_MH, queries.offsets, device), k
         self._lower_QF = torch.empty(len(queries), 0, device=device)
         self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
