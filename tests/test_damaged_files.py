@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from diffretriever.backbones.adapter_files import AdapterFiles
+from diffretriever.backbones.adapter import AdapterFiles
 from diffretriever.backbones.checkpoint import Checkpoint
 from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.collections import Run, open_collection, read_run, scan, write_run

@@ -34,7 +34,7 @@ class ShipAdapter(JobConfig):
 
 def main(config: ShipAdapter) -> None:
     """Write the folder."""
-    from diffretriever.backbones.adapter_files import CONFIG_FILE
+    from diffretriever.backbones.checkpoint import ADAPTER_CONFIG
     from diffretriever.core.files import whole_folder
 
     source = config.run / "adapter"
@@ -49,7 +49,7 @@ def main(config: ShipAdapter) -> None:
     shutil.rmtree(config.output, ignore_errors=True)
     config.output.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(config.output) as folder:
-        shutil.copy(source / CONFIG_FILE, folder)
+        shutil.copy(source / ADAPTER_CONFIG, folder)
         shipped = manifest.model_copy(update=_halved(source, folder))
         (folder / MANIFEST_FILE).write_text(shipped.model_dump_json(indent=2) + "\n", "utf-8")
         (folder / _CURVE).write_text("".join(json.dumps(step) + "\n" for step in curve), "utf-8")
@@ -79,7 +79,7 @@ def _halved(source: Path, target: Path) -> dict[str, str]:
     """Write the tensors in half precision; return the digests of their files by the manifest's fields."""
     from safetensors.torch import load_file, save_file
 
-    from diffretriever.backbones.adapter_files import WEIGHT_FILE
+    from diffretriever.backbones.adapter import WEIGHT_FILE
     from diffretriever.backbones.slot_layers import SLOTS_FILE
     from diffretriever.core.files import file_digest
 

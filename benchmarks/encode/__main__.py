@@ -104,9 +104,7 @@ def _job_over_bare(config: EncodeBenchmark, folder: Path, dtype: str) -> Compari
 def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Comparison:
     from diffretriever.testing.checkpoints import write_random_checkpoint
 
-    model = write_random_checkpoint(
-        "dream", folder / "dream", hidden_size=256, layers=4, heads=4, vocab_size=config.vocab_size
-    )
+    model = write_random_checkpoint("dream", folder / "dream", hidden_size=256, layers=4, vocab_size=config.vocab_size)
     retriever = MaskedRetriever(
         backbone=BackboneConfig(source=str(model), dtype="float32"),
         budget=Budget(4, 4),

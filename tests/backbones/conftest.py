@@ -56,6 +56,17 @@ def backbone(family: str, backbone_of: BackboneOf) -> Backbone:
 
 
 @pytest.fixture
-def copied(family: str, folder_of: FolderOf, tmp_path: Path) -> Path:
-    """A copy of the family's checkpoint, to be changed."""
-    return Path(shutil.copytree(folder_of(family), tmp_path / "copy"))
+def copied(family: str, copy_of: FolderOf) -> Path:
+    return copy_of(family)
+
+
+@pytest.fixture
+def copy_of(folder_of: FolderOf, tmp_path: Path) -> FolderOf:
+    """A copy of a family's checkpoint, to be changed."""
+    return lambda name: Path(shutil.copytree(folder_of(name), tmp_path / f"copy of {name}"))
+
+
+@pytest.fixture
+def adapter_copy_of(adapter_of: FolderOf, tmp_path: Path) -> FolderOf:
+    """A copy of an adapter for a family, to be changed."""
+    return lambda name: Path(shutil.copytree(adapter_of(name), tmp_path / f"adapter of {name}"))

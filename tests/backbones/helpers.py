@@ -6,17 +6,20 @@ Shapes: B batch, L padded length, P positions.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from diffretriever.backbones import Backbone
 
 BackboneOf = Callable[[str], Backbone]
 FolderOf = Callable[[str], Path]
+PREFIX = "base_model.model."
 
 
 class Batch(NamedTuple):
@@ -51,8 +54,47 @@ def hidden(backbone: Backbone, batch: Batch, offsets: tuple[int, ...] = (-2, -1,
     return backbone.forward(batch.ids_BL, batch.mask_BL, positions_BP, torch.tensor([], dtype=torch.long)).hidden
 
 
+def merge_by_hand(checkpoint: Path, adapter: Path, folder: Path, *, without: str = "\n") -> Path:
+    """Write the checkpoint with W + 4 B A for each of the adapter's matrices but those in module `without`."""
+    shutil.copytree(checkpoint, folder)
+    weights = load_file(checkpoint / "model.safetensors")
+    changes = load_file(adapter / "adapter_model.safetensors")
+    for name in [name for name in changes if name.endswith(".lora_A.weight")]:
+        module = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        if module != without:
+            low, high = changes[name], changes[f"{PREFIX}{module}.lora_B.weight"]
+            weights[f"{module}.weight"] = weights[f"{module}.weight"] + 4.0 * (high @ low)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@torch.inference_mode()
+def outputs(backbone: Backbone, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Hidden states and logits of the whole vocabulary at every column; pads are zero."""
+    columns_BL = torch.arange(batch.ids_BL.shape[1]).expand(batch.ids_BL.shape)
+    hidden_BLH, logits_BLV = backbone.forward(batch.ids_BL, batch.mask_BL, columns_BL)
+    keep_BL1 = batch.mask_BL.bool()[..., None]
+    return hidden_BLH.masked_fill(~keep_BL1, 0), logits_BLV.masked_fill(~keep_BL1, 0)
+
+
 def edit_config(folder: Path, **changes: Any) -> None:
-    """Set fields of config.json; a value of `...` removes the field."""
-    file = folder / "config.json"
+    """Set fields of the config of a checkpoint or an adapter; a value of `...` removes the field."""
+    file = _file(folder, "adapter_config.json", "config.json")
     config = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}))
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Replace the tensors of a checkpoint or an adapter."""
+    file = _file(folder, "adapter_model.safetensors", "model.safetensors")
+    tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in change(load_file(file)).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def drop(*names: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Return a change for `edit_tensors` that removes tensors."""
+    return lambda tensors: {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def _file(folder: Path, *names: str) -> Path:
+    return next(folder / name for name in names if (folder / name).is_file())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,38 +10,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.backbones import load_backbone, source
+from diffretriever.backbones import load_backbone
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.adapter_cases import PREFIX, edit_adapter_config, edit_tensors
-from tests.backbones.helpers import FolderOf
+from tests.backbones.helpers import PREFIX, FolderOf, drop, edit_config, edit_tensors
 
 Q = "model.layers.0.self_attn.q_proj"
 A, B = (f"{PREFIX}{Q}.lora_{half}.weight" for half in "AB")
 
 
 @pytest.fixture
-def changed(adapter_of: FolderOf, tmp_path: Path) -> Path:
+def changed(adapter_copy_of: FolderOf) -> Path:
     """A copy of Dream's adapter, to be changed."""
-    return Path(shutil.copytree(adapter_of("dream"), tmp_path / "changed"))
+    return adapter_copy_of("dream")
 
 
 def refused(folder: Path, adapter: Path, message: str) -> None:
-    for merge in (True, False):
-        with pytest.raises(ValueError, match=message):
-            load_backbone(folder, device="cpu", adapter=adapter, merge_adapter=merge)
+    with pytest.raises(ValueError, match=message):
+        load_backbone(folder, device="cpu", adapter=adapter)
 
 
 BAD_TENSORS: dict[str, tuple[Callable[[Tensor], dict[str, Tensor]], str]] = {
     "unknown module": (lambda t: {A.replace("layers.0", "layers.7"): t}, "layers.7.*belongs to no linear layer"),
-    "no linear layer": (lambda t: {f"{PREFIX}model.norm.lora_A.weight": t}, "model.norm.* belongs to no linear layer"),
     "embeddings": (lambda t: {f"{PREFIX}model.embed_tokens.lora_embedding_A": t}, "is not part of a LoRA adapter"),
-    "bias": (lambda t: {f"{PREFIX}{Q}.lora_B.bias": t[:, 0]}, "is not part of a LoRA adapter"),
-    "DoRA": (lambda t: {f"{PREFIX}{Q}.lora_magnitude_vector": t[0]}, "is not part of a LoRA adapter"),
     "full weights": (lambda t: {"model.norm.weight": t[0]}, "'model.norm.weight' is not part of a LoRA"),
-    "twice": (lambda t: {f"{Q}.lora_A.default.weight": t}, "are for the same matrix"),
     "rank": (lambda t: {A: t[:8]}, r"has shape \[8, 64\].*ask for \[16, 64\]"),
     "width": (lambda t: {A: t[:, :60]}, r"has shape \[16, 60\].*ask for \[16, 64\]"),
-    "turned": (lambda t: {A: t.T}, r"has shape \[64, 16\].*ask for \[16, 64\]"),
     "nan": (lambda t: {A: t * torch.nan}, "values that are not finite"),
 }
 
@@ -54,31 +46,24 @@ def test_every_tensor_must_find_its_place(case: str, changed: Path, folder_of: F
     refused(folder_of("dream"), changed, rf"adapter_model\.safetensors: .*{message}")
 
 
-@pytest.mark.parametrize(("lost", "left"), [(A, B), (B, A)])
-def test_a_half_alone(lost: str, left: str, changed: Path, folder_of: FolderOf) -> None:
-    edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if k != lost})
-    refused(folder_of("dream"), changed, rf"'{left}' has no lora_{lost[-8]} beside it")
+def test_a_half_alone(changed: Path, folder_of: FolderOf) -> None:
+    edit_tensors(changed, drop(A))
+    refused(folder_of("dream"), changed, f"'{B}' has no other half")
 
 
-def test_a_targeted_module_without_tensors(changed: Path, adapter_of: FolderOf, folder_of: FolderOf) -> None:
-    edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if k not in {A, B}})
+def test_a_targeted_module_without_tensors(changed: Path, adapter_copy_of: FolderOf, folder_of: FolderOf) -> None:
+    edit_tensors(changed, drop(A, B))
     refused(folder_of("dream"), changed, f"config targets '{Q}', but the file has no tensors for it")
-    edit_adapter_config(changed, layers_to_transform=[1])
+    edit_config(changed, layers_to_transform=[1])
     load_backbone(folder_of("dream"), device="cpu", adapter=changed)
-    shutil.copytree(adapter_of("llada"), changed.with_name("headless"))
-    headless = changed.with_name("headless")
+    headless = adapter_copy_of("llada")
     edit_tensors(headless, lambda tensors: {k: v for k, v in tensors.items() if "transformer.ff_out" not in k})
     load_backbone(folder_of("llada"), device="cpu", adapter=headless)
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [
-        ({"layers": 3}, "layers.2.* but the file has no tensors for it"),
-        ({"layers": 1}, "layers.1.*belongs to no linear layer"),
-        ({"hidden_size": 32}, "Is it an adapter for this backbone"),
-        ({"kv_heads": 4}, "k_proj.lora_B.weight' has shape"),
-    ],
+    [({"layers": 3}, "layers.2.* but the file has no tensors for it"), ({"hidden_size": 32}, "Is it an adapter for")],
 )
 def test_an_adapter_for_another_size(sizes: dict[str, Any], message: str, adapter_of: FolderOf, tmp_path: Path) -> None:
     refused(write_random_checkpoint("dream", tmp_path, tokenizer=False, **sizes), adapter_of("dream"), message)
@@ -92,12 +77,8 @@ def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf
     "changes",
     [
         {"use_dora": True},
-        {"bias": "lora_only"},
         {"modules_to_save": ["lm_head"]},
-        {"lora_bias": True},
-        {"fan_in_fan_out": True},
         {"init_lora_weights": "pissa"},
-        {"trainable_token_indices": [3]},
         {"peft_type": "IA3"},
         {"r": ...},
         {"lora_alpha": 0},
@@ -105,16 +86,15 @@ def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf
     ],
 )
 def test_what_the_config_may_not_ask_for(changes: dict[str, Any], changed: Path, folder_of: FolderOf) -> None:
-    edit_adapter_config(changed, **changes)
+    edit_config(changed, **changes)
     refused(folder_of("dream"), changed, rf"adapter_config\.json: .*field '{next(iter(changes))}'")
 
 
 def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     backbone = folder_of("dream")
-    refused(backbone, backbone, "holds a full checkpoint, not an adapter: give it as the backbone")
-    refused(backbone, tmp_path, "holds no adapter")
+    refused(backbone, backbone, r"it has no adapter_config\.json\. Is it a backbone")
     edit_tensors(changed, lambda _: {})
-    refused(backbone, changed, r"adapter_model\.safetensors holds no tensors")
+    refused(backbone, changed, r"adapter_model\.safetensors has no tensors")
     (changed / "adapter_model.safetensors").write_bytes(b"short")
     refused(backbone, changed, "not a whole safetensors file")
     (changed / "adapter_model.safetensors").rename(changed / "adapter_model.bin")
@@ -124,29 +104,6 @@ def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_pat
         load_backbone(changed, device="cpu")
 
 
-def test_revisions(adapter_of: FolderOf, folder_of: FolderOf) -> None:
+def test_a_revision_without_an_adapter(folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match="adapter_revision 'main' has no meaning without an adapter"):
         load_backbone(folder_of("dream"), device="cpu", adapter_revision="main")
-    with pytest.raises(ValueError, match="revision 'main' has no meaning for"):
-        load_backbone(folder_of("dream"), device="cpu", adapter=adapter_of("dream"), adapter_revision="main")
-
-
-def test_a_hub_id_is_fetched_without_code(
-    adapter_of: FolderOf, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-
-    def fetch(hub_id: str, **options: Any) -> str:
-        asked.update(options, hub_id=hub_id)
-        return str(adapter_of("dream"))
-
-    monkeypatch.setattr(source, "snapshot_download", fetch)
-    fetched = load_backbone(folder_of("dream"), device="cpu", adapter="someone/adapter", adapter_revision="abc")
-    local = load_backbone(folder_of("dream"), device="cpu", adapter=adapter_of("dream"))
-    assert fetched.weights_digest == local.weights_digest
-    assert (asked["hub_id"], asked["revision"]) == ("someone/adapter", "abc")
-    # Not `model.safetensors`: a training folder holds the frozen backbone too.
-    files = {"config.json", "*_config.json", "training.json", "adapter_model.safetensors", "slots.safetensors"}
-    assert set(asked["allow_patterns"]) == files
-    source.resolve_adapter("someone/adapter", weights=False)
-    assert not any("safetensors" in pattern for pattern in asked["allow_patterns"])

@@ -1,26 +1,29 @@
-"""LoRA adapters: the authors' format merged and beside the weights, against arithmetic by hand."""
+"""LoRA adapters in the authors' format and as PEFT saves them, merged and kept apart."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.adapter_cases import (
+from tests.backbones.helpers import (
     PREFIX,
-    edit_adapter_config,
+    BackboneOf,
+    FolderOf,
+    drop,
+    edit_config,
     edit_tensors,
     merge_by_hand,
     outputs,
+    pad,
+    texts,
 )
-from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, pad, texts
 
 BATCH = pad(texts(5, 11, 8))
 HEAD = "model.transformer.ff_out"
@@ -31,9 +34,9 @@ def load(folder: Path, adapter: Path | str | None = None, **options: Any) -> Bac
 
 
 @pytest.fixture
-def changed(adapter_of: FolderOf, tmp_path: Path) -> Path:
+def changed(adapter_copy_of: FolderOf) -> Path:
     """A copy of LLaDA's adapter, to be changed."""
-    return Path(shutil.copytree(adapter_of("llada"), tmp_path / "changed"))
+    return adapter_copy_of("llada")
 
 
 @pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
@@ -68,11 +71,7 @@ def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_
 
 def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
-    edit_adapter_config(changed, target_modules=[HEAD])
-    hidden, logits = outputs(load(folder_of("llada"), changed), BATCH)
-    plain_hidden, plain_logits = outputs(load(folder_of("llada")), BATCH)
-    assert torch.equal(hidden, plain_hidden)
-    assert not torch.equal(logits, plain_logits)
+    edit_config(changed, target_modules=[HEAD])
     with pytest.raises(ValueError, match="all of it is on the output head"):
         load(folder_of("llada"), changed, adapter_head="drop")
 
@@ -83,10 +82,8 @@ def test_a_tied_head_gets_weights_of_its_own(merge: bool, tmp_path: Path) -> Non
     folder = write_random_checkpoint("qwen2", tmp_path / "tied", layers=1)
     adapter = write_random_adapter(folder, tmp_path / "adapter")
     edit_config(folder, tie_word_embeddings=True)
-    weights = load_file(folder / "model.safetensors")
-    table = weights["model.embed_tokens.weight"].clone()
-    edit = {k: v.clone() for k, v in weights.items() if k != "lm_head.weight"}
-    save_file(edit, folder / "model.safetensors", metadata={"format": "pt"})
+    edit_tensors(folder, drop("lm_head.weight"))
+    table = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     low, high = torch.randn(16, 64) / 8, torch.randn(len(table), 16) / 16
     names = [f"{PREFIX}lm_head.lora_{half}.weight" for half in "AB"]
     edit_tensors(adapter, lambda tensors: tensors | dict(zip(names, (low, high), strict=True)))
@@ -109,14 +106,55 @@ def test_the_digest_follows_the_adapter_not_its_place(
     known = digest(adapter_of("llada"))
     assert digest(changed) == digest(changed, merge_adapter=False) == known
     found = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
-    edit_adapter_config(changed, lora_alpha=32)
+    edit_config(changed, lora_alpha=32)
     found.append(digest(changed))
-    edit_adapter_config(changed, lora_alpha=64, use_rslora=True)
-    found.append(digest(changed))
-    edit_adapter_config(changed, use_rslora=False)
+    edit_config(changed, lora_alpha=64)
     assert digest(changed) == known
     write_random_adapter(folder_of("llada"), changed, seed=1)
     found.append(digest(changed))
-    assert len(set(found)) == len(found) == 6
-    choices = [load(folder_of("dream"), adapter_of("dream"), adapter_head=head) for head in ("include", "drop")]
-    assert choices[0].weights_digest != choices[1].weights_digest
+    assert len(set(found)) == len(found) == 5
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "llada": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "up_proj", "lm_head"], "use_rslora": True},
+    "qwen2": {"r": 4, "lora_alpha": 4, "lora_dropout": 0.5, "target_modules": "all-linear"},
+    "llama3": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj"], "layers_to_transform": [1]},
+    "modernbert": {"r": 4, "lora_alpha": 8, "target_modules": ["Wqkv", "Wo", "decoder"]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT's own use
+@pytest.mark.parametrize("name", list(TRAINED))
+def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
+    trained = load_backbone(folder_of(name), device="cpu")
+    # It takes seconds to load, and every process of the tests reads this file.
+    import peft
+
+    config = peft.LoraConfig(**TRAINED[name], init_lora_weights="gaussian")
+    model = peft.get_peft_model(trained.model, config)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 4
+    model.eval().save_pretrained(tmp_path, save_embedding_layers=False)
+    expected = outputs(trained, BATCH)
+    for merge in (True, False):
+        found = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "respell",
+    [
+        lambda key: key.replace(".weight", ".default.weight"),
+        lambda key: key.removeprefix(PREFIX),
+        lambda key: key.replace("model.model.model.", "model.model."),
+    ],
+    ids=["adapter's name", "no prefix", "model without a head"],
+)
+def test_other_spellings_of_the_keys(respell: Any, folder_of: FolderOf, tmp_path: Path) -> None:
+    known, respelled = (write_random_adapter(folder_of("dream"), tmp_path / name) for name in ("known", "respelled"))
+    edit_tensors(respelled, lambda tensors: {respell(key): value for key, value in tensors.items()})
+    found, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
+    assert torch.equal(outputs(found, BATCH)[1], outputs(expected, BATCH)[1])
+    assert found.weights_digest == expected.weights_digest

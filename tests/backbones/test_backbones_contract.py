@@ -20,14 +20,6 @@ def backbone(request: pytest.FixtureRequest, family: str, backbone_of: BackboneO
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_text_does_not_depend_on_its_batch(backbone: Backbone, side: str) -> None:
-    rows = texts(5, 23, 11)
-    together = hidden(backbone, pad(rows, side=side))
-    alone = torch.cat([hidden(backbone, pad([row])) for row in rows])
-    torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
 def test_pads_are_never_attended(backbone: Backbone, side: str) -> None:
     rows = texts(4, 17)
     first = hidden(backbone, pad(rows, side=side, pad_id=3))
@@ -93,46 +85,21 @@ def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
     assert torch.cosine_similarity(output.hidden.float(), exact, dim=-1).min() > 0.99
 
 
-def test_gradients_flow_and_evaluation_mode(backbone: Backbone) -> None:
-    ids_BL, mask_BL, last_B1 = pad(texts(5))
-    first, second = (backbone.forward(ids_BL, mask_BL, last_B1, torch.tensor([1])) for _ in range(2))
-    assert torch.equal(first.logits, second.logits)
-    first.logits.sum().backward()
-    embeddings = backbone.model.get_input_embeddings().weight
-    assert embeddings.grad is not None
-    assert embeddings.grad.abs().sum() > 0
-    backbone.model.zero_grad()
-
-
-def test_inputs_are_checked(backbone: Backbone) -> None:
+def test_inputs_are_checked(backbone_of: BackboneOf) -> None:
+    backbone = backbone_of("bert")
     ids, mask, last = pad(texts(4, 6))
     with pytest.raises(ValueError, match="row without a token"):
         backbone.forward(ids, mask * torch.tensor([[0], [1]]), last)
-    with pytest.raises(ValueError, match=r"positions must lie in \[0, 6\)"):
-        backbone.forward(ids, mask, last + 1)
     with pytest.raises(ValueError, match="input_ids must lie"):
         backbone.forward(ids + backbone.vocab_size, mask, last)
     assert backbone.forward(ids.int(), mask.bool(), last.int()).logits.isfinite().all()
-    with pytest.raises(ValueError, match="integers"):
-        backbone.forward(ids, mask.float(), last)
-    with pytest.raises(ValueError, match="position_ids must lie"):
-        backbone.forward(ids, mask, last, position_ids=ids * 0 + backbone.max_length)
-
-
-def test_a_text_that_is_too_long_is_refused(backbone_of: BackboneOf) -> None:
-    backbone = backbone_of("bert")
-    batch = pad(texts(513))
     with pytest.raises(ValueError, match="a row has 513 tokens; this backbone takes 512"):
-        backbone.forward(*batch)
+        backbone.forward(*pad(texts(513)))
 
 
-def test_nested_slots_need_slots_and_a_backbone_that_is_not_causal(backbone: Backbone) -> None:
+def test_nested_slots_need_slots_and_a_backbone_that_is_not_causal(backbone_of: BackboneOf) -> None:
     batch = pad(texts(4, 6))
     with pytest.raises(ValueError, match="nested slots need `slots`"):
-        backbone.forward(*batch, nested=True)
-    slots_BL = torch.full_like(batch.ids_BL, -1)
-    if backbone.is_causal:
-        with pytest.raises(ValueError, match=f"family '{backbone.family}' is causal"):
-            backbone.forward(*batch, slots=slots_BL, nested=True)
-    else:
-        assert backbone.forward(*batch, slots=slots_BL, nested=True).hidden.isfinite().all()
+        backbone_of("dream").forward(*batch, nested=True)
+    with pytest.raises(ValueError, match="family 'qwen2' is causal"):
+        backbone_of("qwen2").forward(*batch, slots=torch.full_like(batch.ids_BL, -1), nested=True)

@@ -9,23 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import PreTrainedConfig
 
 from diffretriever.backbones import Backbone, load_backbone
 from diffretriever.schemas.retriever import BackboneConfig
 from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.helpers import BackboneOf, FolderOf, edit_config, hidden, pad, texts
+from tests.backbones.helpers import BackboneOf, FolderOf, drop, edit_config, edit_tensors, hidden, pad, texts
 
 
 def load(folder: Path) -> Backbone:
     return load_backbone(folder, device="cpu")
-
-
-def rewrite_weights(folder: Path, *, drop: str = "", added: dict[str, torch.Tensor] | None = None) -> None:
-    file = folder / "model.safetensors"
-    tensors = {name: tensor.clone() for name, tensor in load_file(file).items() if name != drop}
-    save_file(tensors | (added or {}), file, metadata={"format": "pt"})
 
 
 def test_shards_make_no_difference(family: str, backbone: Backbone, tmp_path: Path) -> None:
@@ -52,8 +46,6 @@ def test_a_preset_may_accept_further_fields(copied: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown field 'other_norm'.*accepted_fields"):
         load_backbone(**place.model_dump(), device="cpu")
     load_backbone(copied, device="cpu", accepted_fields=("query_norm", "other_norm"))
-    with pytest.raises(ValueError, match="accepted_fields names 'vocab_size', which the model is computed from"):
-        load_backbone(copied, device="cpu", accepted_fields=("vocab_size",))
 
 
 def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
@@ -75,27 +67,15 @@ def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
         ("llama3", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),
         ("llama3", {"attention_bias": True}),
         ("llada", {"block_group_size": 2}),
-        ("llada", {"attention_layer_norm": True}),
         ("llada", {"layer_norm_type": "default"}),
-        ("llada", {"scale_logits": True}),
-        ("llada", {"activation_type": "swiglu"}),
         ("bert", {"position_embedding_type": "relative_key"}),
         ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
-        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}}),
-        ("modernbert", {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 5.0}}}),
-        ("modernbert", {"rope_parameters": {"rope_type": "default", "rope_theta": 160000.0}}),
         ("modernbert", {"local_rope_theta": ...}),
-        ("modernbert", {"layer_types": ["full_attention", "full_attention"]}),
-        ("modernbert", {"layer_types": ["full_attention", "chunked_attention"], "global_attn_every_n_layers": ...}),
-        ("modernbert", {"global_attn_every_n_layers": ...}),
-        ("modernbert", {"layer_norm_eps": 1e-6}),
         ("modernbert", {"tie_word_embeddings": False}),
     ],
 )
-def test_a_field_that_changes_the_maths_is_an_error(
-    name: str, changes: dict[str, Any], folder_of: FolderOf, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
+def test_a_field_that_changes_the_maths_is_an_error(name: str, changes: dict[str, Any], copy_of: FolderOf) -> None:
+    folder = copy_of(name)
     edit_config(folder, **changes)
     field = next(iter(changes))
     with pytest.raises(ValueError, match=rf"config\.json: .*'{field}|rotary base 'rope_theta'"):
@@ -108,56 +88,54 @@ def test_an_unknown_family_is_an_error(copied: Path) -> None:
         load(copied)
 
 
-MISSING = {
-    "dream": "model.layers.1.mlp.up_proj.weight",
-    "qwen2": "lm_head.weight",
-    "llama3": "model.norm.weight",
-    "llada": "model.transformer.blocks.1.ff_out.weight",
-    "bert": "bert.encoder.layer.0.attention.self.query.bias",
-    "modernbert": "model.layers.1.attn_norm.weight",
-}
-
-
-def test_a_missing_tensor_is_named_as_the_checkpoint_names_it(family: str, copied: Path) -> None:
-    rewrite_weights(copied, drop=MISSING[family])
-    with pytest.raises(ValueError, match=rf"1 tensor\(s\) '{MISSING[family]}' missing"):
-        load(copied)
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("qwen2", "lm_head.weight"),
+        ("llada", "model.transformer.blocks.1.ff_out.weight"),
+        ("bert", "bert.encoder.layer.0.attention.self.query.bias"),
+    ],
+)
+def test_a_missing_tensor_is_named_as_the_checkpoint_names_it(name: str, tensor: str, copy_of: FolderOf) -> None:
+    folder = copy_of(name)
+    edit_tensors(folder, drop(tensor))
+    with pytest.raises(ValueError, match=rf"1 tensor\(s\) '{tensor}' missing"):
+        load(folder)
 
 
 def test_an_unexpected_tensor_is_an_error(copied: Path) -> None:
-    rewrite_weights(copied, added={"model.layers.0.self_attn.q_norm.weight": torch.ones(16)})
+    edit_tensors(copied, lambda tensors: tensors | {"model.layers.0.self_attn.q_norm.weight": torch.ones(16)})
     with pytest.raises(ValueError, match=r"q_norm\.weight' in the weights but not in a model"):
         load(copied)
 
 
-def test_a_wrong_shape_is_an_error(family: str, copied: Path) -> None:
-    edit_config(copied, **{"mlp_hidden_size" if family == "llada" else "intermediate_size": 96})
-    # ModernBERT's first feed-forward matrix is two, one above the other.
-    found, asked = (256, 192) if family == "modernbert" else (128, 96)
-    with pytest.raises(ValueError, match=rf"has shape \[.*{found}.*\], the config says \[.*{asked}.*\]"):
-        load(copied)
+def test_a_wrong_shape_is_an_error(copy_of: FolderOf) -> None:
+    folder = copy_of("dream")
+    edit_config(folder, intermediate_size=96)
+    with pytest.raises(ValueError, match=r"has shape \[.*128.*\], the config says \[.*96.*\]"):
+        load(folder)
 
 
-def test_old_rotary_buffers_are_harmless(folder_of: FolderOf, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder_of("llama3"), tmp_path / "copy"))
-    rewrite_weights(folder, added={"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+def test_old_rotary_buffers_are_harmless(copy_of: FolderOf) -> None:
+    folder = copy_of("llama3")
+    edit_tensors(folder, lambda tensors: tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
     load(folder)
 
 
-def test_the_new_spelling_of_the_rotary_base(folder_of: FolderOf, backbone_of: BackboneOf, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
+def test_the_new_spelling_of_the_rotary_base(copy_of: FolderOf, backbone_of: BackboneOf) -> None:
+    folder = copy_of("dream")
     edit_config(folder, rope_theta=..., rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
     batch = pad(texts(9))
     assert torch.equal(hidden(load(folder), batch), hidden(backbone_of("dream"), batch))
 
 
 @torch.inference_mode()
-def test_tied_embeddings(folder_of: FolderOf, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folder_of("qwen2"), tmp_path / "copy"))
+def test_tied_embeddings(copy_of: FolderOf) -> None:
+    folder = copy_of("qwen2")
     edit_config(folder, tie_word_embeddings=True)
-    with pytest.raises(ValueError, match="should be tied: True; in the weights they are tied: False"):
+    with pytest.raises(ValueError, match="weights differ from the embeddings"):
         load(folder)
-    rewrite_weights(folder, drop="lm_head.weight")
+    edit_tensors(folder, drop("lm_head.weight"))
     output = load(folder).forward(*pad(texts(6)))
     embeddings = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     torch.testing.assert_close(output.logits, output.hidden @ embeddings.T)
@@ -176,7 +154,7 @@ def test_folders_that_are_no_checkpoint(tmp_path: Path, folder_of: FolderOf) -> 
     with pytest.raises(ValueError, match=r"config\.json does not exist"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="not valid JSON"):
+    with pytest.raises(ValueError, match=r"config\.json cannot be used"):
         load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"short")
     with pytest.raises(ValueError, match="not a whole safetensors file"):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,15 +15,6 @@ from diffretriever.schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
 
-def test_importing_the_package_does_not_import_torch() -> None:
-    program = "import sys, diffretriever.backbones; print('torch' in sys.modules)"
-    root = Path(__file__).parents[2]
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root / "platform"
-    )
-    assert result.stdout.strip() == "False"
-
-
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         load_backbone(tmp_path / "nothing")
@@ -32,24 +22,22 @@ def test_a_missing_folder(tmp_path: Path) -> None:
         load_backbone("a/b/c")
 
 
-def test_a_hub_id_is_fetched_without_code(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def fetch(hub_id: str, **options: Any) -> str:
-        asked.update(options, hub_id=hub_id)
-        return str(folder_of("dream"))
-
+def test_a_hub_id_is_fetched_without_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fetch = Mock(return_value=str(tmp_path))
     monkeypatch.setattr(source, "snapshot_download", fetch)
-    assert load_backbone("Dream-org/Dream", revision="abc", device="cpu").family == "Dream"
-    assert (asked["hub_id"], asked["revision"]) == ("Dream-org/Dream", "abc")
-    assert not any(pattern.endswith(("py", "bin", "*")) for pattern in asked["allow_patterns"])
+    for resolve in (source.resolve_source, source.resolve_adapter):
+        resolve("org/model", weights=False)
+        assert not any("safetensors" in pattern for pattern in fetch.call_args.kwargs["allow_patterns"])
+        assert resolve("org/model", "abc") == tmp_path
+        assert (fetch.call_args.args, fetch.call_args.kwargs["revision"]) == (("org/model",), "abc")
+        assert not any(pattern.endswith(("py", "bin", "*")) for pattern in fetch.call_args.kwargs["allow_patterns"])
+    # Of an adapter not `model.safetensors`: a training folder has the frozen backbone too.
+    files = {"config.json", "*_config.json", "training.json", "adapter_model.safetensors", "slots.safetensors"}
+    assert set(fetch.call_args.kwargs["allow_patterns"]) == files
 
 
 def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(hub_id: str, **_: Any) -> str:
-        raise LocalEntryNotFoundError(f"no connection for {hub_id}")
-
-    monkeypatch.setattr(source, "snapshot_download", fail)
+    monkeypatch.setattr(source, "snapshot_download", Mock(side_effect=LocalEntryNotFoundError("no connection")))
     with pytest.raises(ValueError, match="folder does not exist, and the hub has no such model or is unreachable"):
         load_backbone("Dream-org/Dream")
 

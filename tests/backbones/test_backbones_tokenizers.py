@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,15 @@ import pytest
 from diffretriever.backbones import Backbone, load_backbone, load_vocabulary
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config
 
-SPECIAL: dict[str, dict[str, str | None]] = {
-    "dream": {"mask": "<|mask|>", "eos": "<|endoftext|>", "turn_end": "<|im_end|>"},
-    "qwen2": {"mask": None, "eos": "<|im_end|>", "turn_end": "<|im_end|>"},
-    "llada": {"mask": "<|mdm_mask|>", "eos": "<|endoftext|>", "turn_end": "<|eot_id|>"},
-    "llama3": {"mask": None, "eos": "<|eot_id|>", "turn_end": "<|eot_id|>"},
-    "bert": {"mask": "[MASK]", "eos": "[SEP]", "turn_end": "[SEP]"},
-    "modernbert": {"mask": "[MASK]", "eos": "[SEP]", "turn_end": "[SEP]"},
+SPECIAL: dict[str, tuple[str | None, str, str]] = {
+    "dream": ("<|mask|>", "<|endoftext|>", "<|im_end|>"),
+    "qwen2": (None, "<|im_end|>", "<|im_end|>"),
+    "llada": ("<|mdm_mask|>", "<|endoftext|>", "<|eot_id|>"),
+    "llama3": (None, "<|eot_id|>", "<|eot_id|>"),
+    "bert": ("[MASK]", "[SEP]", "[SEP]"),
+    "modernbert": ("[MASK]", "[SEP]", "[SEP]"),
 }
+"""Family → mask, end of a sequence, end of a turn."""
 CHATS = {
     "dream": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU <|im_end|>\n<|im_start|>assistant\n",
     "llada": "<|startoftext|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
@@ -30,35 +29,22 @@ TEXT = 'Passage: "Bees store honey, naïve €5". The words are: "'
 
 
 def test_special_tokens(family: str, backbone: Backbone) -> None:
-    ids = {
-        "mask": backbone.vocabulary.mask_token_id,
-        "eos": backbone.vocabulary.eos_token_id,
-        "turn_end": backbone.vocabulary.turn_end_id,
-    }
-    for role, token in SPECIAL[family].items():
-        assert ids[role] == (None if token is None else backbone.vocabulary.tokenizer.convert_tokens_to_ids(token))
-    assert len(backbone.vocabulary.tokenizer) <= backbone.vocab_size
+    vocabulary = backbone.vocabulary
+    ids = vocabulary.tokenizer.get_vocab()
+    found = (vocabulary.mask_token_id, vocabulary.eos_token_id, vocabulary.turn_end_id)
+    assert found == tuple(None if token is None else ids[token] for token in SPECIAL[family])
+    assert len(vocabulary.tokenizer) <= backbone.vocab_size
 
 
 @pytest.mark.parametrize("name", sorted(CHATS))
-def test_chat_templates(name: str, backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_chat_templates(name: str, backbone_of: BackboneOf) -> None:
     chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "U "}]
     tokenizer = backbone_of(name).vocabulary.tokenizer
     assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
 
-    folder = Path(shutil.copytree(folder_of(name), tmp_path / "copy"))
-    file = folder / "tokenizer_config.json"
-    config = json.loads(file.read_text())
-    (folder / "chat_template.jinja").write_text(config.pop("chat_template"))
-    file.write_text(json.dumps(config))
-    tokenizer = load_backbone(folder, device="cpu").vocabulary.tokenizer
-    assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == CHATS[name]
 
-
-def test_dream_reads_tokenizer_json_where_there_is_one(
-    backbone_of: BackboneOf, folder_of: FolderOf, tmp_path: Path
-) -> None:
-    folder = Path(shutil.copytree(folder_of("dream"), tmp_path / "copy"))
+def test_dream_reads_tokenizer_json_where_there_is_one(backbone_of: BackboneOf, copy_of: FolderOf) -> None:
+    folder = copy_of("dream")
     published = backbone_of("dream").vocabulary.tokenizer
     published.backend_tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "vocab.json").unlink()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from diffretriever.backbones import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
@@ -15,17 +16,6 @@ TOLERANCE = 2e-5
 MOST_GRAPHS = 5
 """With and without pads, one row and several; a length that happens to be another size of the first batch costs one.
 Packed: what lies before, between and after attention, and a first layer that begins otherwise."""
-
-
-class Counting:
-    """A backend that counts what it is given and runs it as it is."""
-
-    def __init__(self) -> None:
-        self.graphs = 0
-
-    def __call__(self, graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., object]:
-        self.graphs += 1
-        return graph.forward
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +30,7 @@ def _own_graphs() -> Iterator[None]:
 def test_states_are_the_same_and_graphs_are_few(
     family: str, attention: str, folder_of: FolderOf, backbone_of: BackboneOf
 ) -> None:
-    counting = Counting()
+    counting = CompileCounter()
     compiled, plain = load_backbone(folder_of(family), device="cpu", attention=attention), backbone_of(family)
     compiled.compile_layers(counting)
     drawing = random.Random(1)
@@ -48,4 +38,4 @@ def test_states_are_the_same_and_graphs_are_few(
         lengths = [drawing.randint(3, 80) for _ in range(drawing.choice((1, 1, 2, 3, 7, 16)))]
         batch = pad(texts(*lengths, seed=number), side="right")
         torch.testing.assert_close(hidden(compiled, batch), hidden(plain, batch), atol=TOLERANCE, rtol=0)
-    assert 1 <= counting.graphs <= MOST_GRAPHS
+    assert 1 <= counting.frame_count <= MOST_GRAPHS

@@ -30,16 +30,9 @@ def uneven(family: str, folder_of: FolderOf) -> Backbone:
 
 
 @torch.inference_mode()
-def hidden_and_logits(backbone: Backbone) -> tuple[torch.Tensor, torch.Tensor]:
-    """[M, H] and [M, V] at the last three tokens of each text."""
-    positions_BP = BATCH.last_B1 + torch.tensor([[-2, -1, 0]])
-    hidden_BPH, logits_BPV = backbone.forward(BATCH.ids_BL, BATCH.mask_BL, positions_BP)
-    return hidden_BPH.flatten(0, 1), logits_BPV.flatten(0, 1)
-
-
-@torch.inference_mode()
 def test_logits_are_the_models_own(uneven: Backbone) -> None:
-    hidden_MH, logits_MV = hidden_and_logits(uneven)
+    output = uneven.forward(BATCH.ids_BL, BATCH.mask_BL, BATCH.last_B1 + torch.tensor([[-2, -1, 0]]))
+    hidden_MH, logits_MV = output.hidden.flatten(0, 1), output.logits.flatten(0, 1)
     found_MV = uneven.logits_of(unit_float16(hidden_MH))
     scale = logits_MV.std().item()
     torch.testing.assert_close(found_MV, logits_MV, atol=2e-3 * scale, rtol=2e-3)

@@ -5,46 +5,25 @@ Legend: T tokens, I inputs and O outputs of a linear map.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from diffretriever.backbones import device, load_backbone
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
-from diffretriever.testing.adapters import write_random_adapter
-from diffretriever.testing.checkpoints import write_random_checkpoint
-from tests.backbones.adapter_cases import merge_by_hand
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
-LARGEST = 448.0
 BATCH = pad(texts(12, 7, 12), side="right")
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
-def rounded(value: float) -> float:
-    """The nearest number of four significant bits, from 2^-6 on, or multiple of 2^-9; of two the even one."""
-    if value == 0:
-        return 0.0
-    exponent = max(torch.tensor(abs(value)).log2().floor().item(), -6.0)
-    step = 2.0 ** (exponent - 3)
-    return round(value / step) * step
-
-
-def test_values_are_the_nearest_of_e4m3() -> None:
-    values_TI = drawn(4, 64) * torch.tensor([[1.0], [1e-3], [300.0], [0.0]])
+def test_each_row_fills_the_range() -> None:
+    values_TI = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1], [1e-3], [300], [0]])
     found_TI, scale_T1 = to_e4m3(values_TI.bfloat16())
     assert found_TI.dtype == E4M3
-    assert scale_T1.dtype == torch.float32
-    assert torch.equal(found_TI.float().abs().amax(1), torch.tensor([LARGEST, LARGEST, LARGEST, 0.0]))
-    for row, scale in zip(values_TI.bfloat16().float(), scale_T1[:, 0], strict=True):
-        scaled = (row / scale).tolist()
-        ours, _ = to_e4m3(row[None].bfloat16())
-        assert ours[0].float().tolist() == [rounded(value) for value in scaled]
+    assert torch.equal(found_TI.float().abs().amax(1), torch.tensor([448.0, 448.0, 448.0, 0.0]))
+    # Four significant bits, and steps of 2^-9 near zero; the values have eight.
+    exact_TI = values_TI / scale_T1
+    torch.testing.assert_close(found_TI.float(), exact_TI, rtol=2**-4 + 2**-8, atol=2**-10)
 
 
 def test_the_layers_alone_are_in_it(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
@@ -63,18 +42,15 @@ def test_the_layers_alone_are_in_it(family: str, folder_of: FolderOf, backbone_o
     assert cosines.max() < 0.99999
 
 
-def test_an_adapter_is_merged_first(folder_of: FolderOf, tmp_path: Path) -> None:
-    adapter = write_random_adapter(folder_of("dream"), tmp_path / "adapter")
-    merged = merge_by_hand(folder_of("dream"), adapter, tmp_path / "sum")
-    whole = load_backbone(merged, dtype="float8", device="cpu")
-    found = load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter)
-    # The sum is rounded to bfloat16 here and there, from other terms.
-    assert torch.cosine_similarity(hidden(found, BATCH).float(), hidden(whole, BATCH).float(), dim=-1).min() > 0.98
+def test_an_adapter_is_merged_first(folder_of: FolderOf, adapter_of: FolderOf) -> None:
+    adapted = load_backbone(folder_of("dream"), device="cpu", adapter=adapter_of("dream"))
+    found = load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter_of("dream"))
+    assert torch.cosine_similarity(hidden(found, BATCH).float(), hidden(adapted, BATCH), dim=-1).min() > 0.95
     with pytest.raises(ValueError, match="merge_adapter: dtype 'float8' needs an adapter that is added"):
-        load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter, merge_adapter=False)
+        load_backbone(folder_of("dream"), dtype="float8", adapter=adapter_of("dream"), merge_adapter=False)
 
 
-def test_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     for found in ((8, 9), (9, 0), (10, 0)):
@@ -86,6 +62,3 @@ def test_who_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     check_float8(torch.device("cpu"))
     with pytest.raises(ValueError, match="take bfloat16 for training"):
         device.resolve_dtype("float8", torch.device("cpu"))
-    narrow = write_random_checkpoint("dream", tmp_path / "narrow", hidden_size=24, heads=2)
-    with pytest.raises(ValueError, match=r"multiples of 16; 'model\.layers\.0\.self_attn\.q_proj' is 24 by 24"):
-        load_backbone(narrow, dtype="float8", device="cpu")

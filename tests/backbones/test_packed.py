@@ -6,16 +6,15 @@ keys and values, D size of a head, M tokens that are looked at.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from diffretriever.backbones import Backbone, load_backbone, packed
-from diffretriever.backbones.packed import Part, Spans, way_of
+from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5
@@ -28,30 +27,28 @@ class Sample(NamedTuple):
 
     ids_BL: Tensor
     mask_BL: Tensor
-    positions_BL: Tensor
-    """Columns to read."""
     position_ids_BL: Tensor
     """Slots far away, as encoders are given them."""
     slots_BL: Tensor
 
     def run(self, backbone: Backbone, **given: Any) -> Tensor:
         """Hidden states of the tokens [T, H], text after text."""
+        columns_BL = torch.arange(self.ids_BL.shape[1]).expand(self.ids_BL.shape)
         none = torch.zeros(0, dtype=torch.long)
-        return backbone.forward(self.ids_BL, self.mask_BL, self.positions_BL, none, **given).hidden[self.mask_BL.bool()]
+        return backbone.forward(self.ids_BL, self.mask_BL, columns_BL, none, **given).hidden[self.mask_BL.bool()]
 
 
-def sample(
-    side: str = "right", lengths: Sequence[int] = (33, 4, 12, 12, 40), slots: Sequence[int] = (5, 2, 0, 3, 1)
-) -> Sample:
-    """Each text's slots stand before its last two tokens."""
+def sample(side: str = "right") -> Sample:
+    """Each text's slots are before its last two tokens."""
+    lengths, slots_B1 = (33, 4, 12, 12, 40), torch.tensor([5, 2, 0, 3, 1])[:, None]
     ids_BL, mask_BL, _ = pad(texts(*lengths), side=side)
     index_BL = mask_BL.cumsum(1) - 1
-    first_B1 = torch.tensor(lengths)[:, None] - 2 - torch.tensor(slots)[:, None]
-    is_slot_BL = mask_BL.bool() & (index_BL >= first_B1) & (index_BL < first_B1 + torch.tensor(slots)[:, None])
+    first_B1 = torch.tensor(lengths)[:, None] - 2 - slots_B1
+    is_slot_BL = mask_BL.bool() & (index_BL >= first_B1) & (index_BL < first_B1 + slots_B1)
     slots_BL = torch.where(is_slot_BL, index_BL - first_B1, -1)
     natural_BL = (mask_BL.bool() & ~is_slot_BL).cumsum(1) - 1
     position_ids_BL = torch.where(is_slot_BL, 500 - 16 * slots_BL, natural_BL).clamp(min=0)
-    return Sample(ids_BL, mask_BL, torch.arange(ids_BL.shape[1]).expand(ids_BL.shape), position_ids_BL, slots_BL)
+    return Sample(ids_BL, mask_BL, position_ids_BL, slots_BL)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -97,36 +94,26 @@ def test_gradients_equal_those_with_pads(
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
-def naive(  # noqa: PLR0913 (as torch has it)
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
+def naive(
+    query: Tensor, key: Tensor, value: Tensor, *layout: Any, window_size: tuple[int, int], **options: Any
 ) -> Tensor:
-    """What torch documents of its kernel, a query at a time: a text's last query stands at its last key."""
-    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    assert int(cu_seq_q.diff().max()) <= max_q
-    assert int(cu_seq_k.diff().max()) <= max_k
-    assert (int(cu_seq_q[-1]), int(cu_seq_k[-1])) == (len(query), len(key))
-    key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
-    before, after = (math.inf if size < 0 else size for size in window_size)
+    """What torch documents of its kernel, a text at a time: a text's last query is at its last key."""
+    offsets_q, offsets_k, most_q, most_k = layout
+    assert offsets_q.dtype == offsets_k.dtype == torch.int32
+    assert int(offsets_q.diff().max()) <= most_q
+    assert int(offsets_k.diff().max()) <= most_k
+    sizes = offsets_q.diff().tolist(), offsets_k.diff().tolist()
+    texts = zip(query.split(sizes[0]), key.split(sizes[1]), value.split(sizes[1]), strict=True)
     found = []
-    for text in range(len(cu_seq_q) - 1):
-        first, last = cu_seq_k[text : text + 2].tolist()
-        queries = query[cu_seq_q[text] : cu_seq_q[text + 1]]
-        for place, query_ND in enumerate(queries, start=last - len(queries)):
-            seen = [k for k in range(first, last) if -before <= k - place <= after]
-            scores_NM = torch.einsum("nd,mnd->nm", query_ND, key[seen]) * (scale or query.shape[-1] ** -0.5)
-            found.append(torch.einsum("nm,mnd->nd", scores_NM.softmax(-1), value[seen]))
-    return torch.stack(found)
+    for heads in texts:
+        queries, keys = len(heads[0]), len(heads[1])
+        ahead = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
+        before, after = (keys if size < 0 else size for size in window_size)
+        mask = (ahead >= -before) & (ahead <= after)
+        query_NQD, key_GKD, value_GKD = (each.transpose(0, 1) for each in heads)
+        attended = scaled_dot_product_attention(query_NQD, key_GKD, value_GKD, attn_mask=mask, **options)
+        found.append(attended.transpose(0, 1))
+    return torch.cat(found)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
@@ -138,9 +125,10 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
     spans = Spans.of(lengths, CPU)
     part = Part(slice(0, len(query_TND)), spans, spans, None, window)
-    found = packed.attend_text_by_text(part, way_of(CPU, torch.bfloat16), query_TND, key_TND, value_TND, None, 0.0)
-    offsets = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
-    expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *offsets, window_size=window)
+    heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
+    found = packed_attention(None, *heads, None, packed_layout=Layout((part,)))[0][0]
+    layout = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
+    expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *layout, window_size=window)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
 
@@ -179,10 +167,3 @@ def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.M
     backbone.model.eval()
     assert first.isfinite().all()
     assert not torch.equal(first, second)
-
-
-def test_slots_out_of_order_are_refused(packed_of: BackboneOf) -> None:
-    given = sample()
-    slots_BL = torch.where(given.slots_BL >= 0, 9 - given.slots_BL, -1)
-    with pytest.raises(ValueError, match="must be numbered in the order of a text's tokens"):
-        given.run(packed_of("bert"), slots=slots_BL, nested=True)

@@ -10,10 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.backbones.loader import load_backbone
-from diffretriever.backbones.source import resolve_adapter, resolve_source
-from diffretriever.core.files import file_digest, write_bytes, write_text
+from diffretriever.backbones.source import resolve_source
+from diffretriever.core.files import write_bytes, write_text
 from diffretriever.schemas.places import StorePath
-from diffretriever.testing.adapters import write_random_adapter
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +36,6 @@ def test_it_is_the_same_checkpoint(model: str, folder_of: Callable[[str], Path])
     assert load_backbone(model).weights_digest == load_backbone(str(folder_of("llada"))).weights_digest
     with pytest.raises(ValueError, match=r"revision 'main' has no meaning for 's3://"):
         resolve_source(model, "main")
-
-
-def test_an_adapter(model: str, bucket: str, tmp_path: Path) -> None:
-    folder = write_random_adapter(resolve_source(model), tmp_path / "adapter")
-    uri = put(folder, f"{bucket}/adapters/a")
-    found = resolve_adapter(uri)
-    assert file_digest(found / "adapter_model.safetensors") == file_digest(folder / "adapter_model.safetensors")
 
 
 def test_it_is_fetched_once_and_again_when_it_changes(model: str, cache: Path) -> None:

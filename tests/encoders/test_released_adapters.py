@@ -25,7 +25,7 @@ from diffretriever.schemas.retriever import (
     PromptConfig,
 )
 from diffretriever.testing.adapters import write_random_adapter
-from tests.backbones.adapter_cases import merge_by_hand
+from tests.backbones.helpers import merge_by_hand
 from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical
 from tests.encoders.test_sequences import ASKS, FORMS
 

@@ -19,8 +19,7 @@ from diffretriever.training.adapters import (
     check_trained,
     trainable_parameters,
 )
-from tests.backbones.adapter_cases import outputs
-from tests.backbones.helpers import pad, texts
+from tests.backbones.helpers import outputs, pad, texts
 from tests.training.trainer_cases import CONTRACT, FolderOf, config_of, quick_recipe, session_of
 
 FAMILIES = ("dream", "llada", "qwen2", "llama3", "bert", "modernbert")

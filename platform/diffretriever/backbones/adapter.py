@@ -1,14 +1,15 @@
-"""An adapter put on a loaded backbone: LoRA added into the weights or beside them through PEFT, and slot layers.
+"""A LoRA adapter in PEFT's format: its files, and how they are put on a loaded backbone.
 
-Modules have the model's names or the family's original ones: the authors' adapters for LLaDA name modules as LLaDA's
-code does, adapters trained with this library as transformers does.
+It is merged into the weights, or kept apart through PEFT. Modules have the model's names or the family's original ones:
+the authors' adapters for LLaDA name modules as LLaDA's code does, adapters trained with this library as transformers
+does.
 
 Legend: R rank, I inputs and O outputs of the matrix that is adapted.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,98 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from diffretriever.backbones.adapter_files import AdapterFiles
 from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.checkpoint import (
+    ADAPTER_CONFIG,
+    Checkpoint,
+    ConfigFields,
+    read_json,
+    read_tensors,
+    tensors_digest,
+)
 from diffretriever.backbones.slot_layers import attach_slot_layers, read_slot_layers
+
+WEIGHT_FILE = "adapter_model.safetensors"
 
 AdapterHead: TypeAlias = Literal["include", "drop"]
 """Whether an adapter's part on the output head is taken."""
+
+FIELDS = ConfigFields(
+    required=frozenset({"lora_alpha", "peft_type", "r"}),
+    optional=frozenset(
+        {
+            "exclude_modules",
+            "layers_to_transform",
+            "lora_dropout",
+            "target_modules",
+            "use_rslora",
+        }
+    ),
+    fixed={
+        "peft_type": ("LORA",),
+        "alpha_pattern": ({},),
+        "alora_invocation_tokens": (None,),
+        "bias": ("none",),
+        "ensure_weight_tying": (False,),
+        "fan_in_fan_out": (False,),
+        # Other starts change the weights that the adapter is added to.
+        "init_lora_weights": (True, False, "gaussian"),
+        "layer_replication": (None,),
+        "lora_bias": (False,),
+        "modules_to_save": (None,),
+        "rank_pattern": ({},),
+        "target_parameters": (None,),
+        "trainable_token_indices": (None,),
+        "use_dora": (False,),
+        "use_qalora": (False,),
+    },
+    ignored=frozenset(
+        {
+            "auto_mapping",
+            "base_model_name_or_path",
+            "inference_mode",
+            "layers_pattern",
+            "megatron_config",
+            "megatron_core",
+            "peft_version",
+            "qalora_group_size",
+            "revision",
+            "task_type",
+        }
+    ),
+)
+"""The fields of adapter_config.json. A field that is null, false or empty is the same as absent."""
+
+_KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The config's fields that are set, and the tensors by their names in the file."""
+
+    file: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def open(cls, folder: Path) -> AdapterFiles:
+        """Read an adapter; `ValueError` if a file is damaged, or a field unknown, missing or not supported."""
+        file = folder / ADAPTER_CONFIG
+        if not file.is_file():
+            raise ValueError(f"{folder} is not an adapter: it has no {ADAPTER_CONFIG}. Is it a backbone?")
+        config = {name: value for name, value in read_json(file).items() if value}
+        FIELDS.check(config, file)
+        return cls(folder / WEIGHT_FILE, config, read_tensors(folder / WEIGHT_FILE))
+
+    def parse(self, key: str) -> tuple[str, str]:
+        """Split a tensor's name into its module and its half: `A` [R, I] or `B` [O, R]."""
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ValueError(
+                f"{self.file}: tensor '{key}' is not part of a LoRA adapter on a linear layer: only "
+                "'MODULE.lora_A.weight' and 'MODULE.lora_B.weight' are read."
+            )
+        return match["module"], match["half"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +119,6 @@ class LowRank:
 
     a_RI: Tensor
     b_OR: Tensor
-    alpha: float
     scale: float
 
     @property
@@ -44,26 +130,21 @@ class LowRank:
 def apply_adapter(
     backbone: Backbone,
     adapter: AdapterFiles,
-    checkpoint_name: Callable[[str], str],
+    checkpoint: Checkpoint,
     *,
     head: AdapterHead,
     merge: bool,
 ) -> None:
-    """Put an adapter on a backbone in place, and into its digest.
+    """Put an adapter and the slot layers in its folder on a backbone in place, and into its digest.
 
-    Args:
-        backbone: without an adapter.
-        adapter: its files.
-        checkpoint_name: the model's name of a tensor → the checkpoint's.
-        head: `drop` leaves out the adapter's part on the output head.
-        merge: True adds scale · B A into each matrix, computed in float32 and rounded once. False keeps A and B as
-            float32 parameters of PEFT's layers, for training; the other weights are then frozen.
+    `head` drop leaves out the adapter's part on the output head. `merge` adds scale · B A into each matrix, computed in
+    float32 and rounded once. Otherwise A and B are float32 parameters of PEFT's layers, and other weights are frozen.
 
     Raises:
-        ValueError: The adapter does not fit the backbone, or all of it is on the dropped head.
+        ValueError: The adapter or a slot layer does not fit the backbone, or all of it is on the dropped head.
     """
     model = backbone.model
-    parts = match_modules(adapter, model, module_names(model, checkpoint_name))
+    parts = match_modules(adapter, model, module_names(model, lambda name: backbone.checkpoint_name(name, checkpoint)))
     on_head = parts.keys() & outside_of_layers(model)
     if head == "drop":
         parts = {name: part for name, part in parts.items() if name not in on_head}
@@ -74,39 +155,25 @@ def apply_adapter(
     if merge:
         _merge(model, parts)
     else:
-        _insert(model, parts, adapter)
-    backbone.weights_digest = _digest(backbone.weights_digest, parts, head)
-
-
-def apply_slot_layers(backbone: Backbone, folder: Path) -> None:
-    """Put the slot layers beside an adapter in `folder`, if any, on a backbone in place, and into its digest.
-
-    Raises:
-        ValueError: as `read_slot_layers`.
-    """
-    layers = read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size)
-    if layers is None:
-        return
-    attach_slot_layers(backbone.model, layers.requires_grad_(requires_grad=False))
-    backbone.weights_digest = layers.digest(backbone.weights_digest)
+        _insert(model, parts, adapter.config)
+    halves: dict[str, Tensor] = {}
+    for name, part in parts.items():
+        halves |= {f"{name} A {part.scale}": part.a_RI, f"{name} B {part.scale}": part.b_OR}
+    backbone.weights_digest = tensors_digest(f"{backbone.weights_digest} {head}", halves)
+    layers = read_slot_layers(adapter.file.parent, backbone.hidden_size, backbone.vocab_size)
+    if layers is not None:
+        attach_slot_layers(model, layers.requires_grad_(requires_grad=False))
+        backbone.weights_digest = tensors_digest(backbone.weights_digest, layers.tensors())
 
 
 def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
-    """Return the adapter's changes by the model's names of the modules.
-
-    Raises:
-        ValueError: A tensor has no module, lacks its other half, has a wrong shape, comes twice or is not finite; or a
-            targeted module has no tensors.
-    """
+    """Return the adapter's changes by the model's names of the modules; `ValueError` if it does not fit the model."""
     keys: dict[str, dict[str, str]] = {}
     for key in adapter.tensors:
         spelled, half = adapter.parse(key)
         if spelled not in names:
             raise ValueError(f"{adapter.file}: tensor '{key}' belongs to no linear layer of this backbone.")
-        halves = keys.setdefault(names[spelled], {})
-        if half in halves:
-            raise ValueError(f"{adapter.file}: tensors '{halves[half]}' and '{key}' are for the same matrix.")
-        halves[half] = key
+        keys.setdefault(names[spelled], {})[half] = key
     _check_complete(adapter, names, keys.keys() | outside_of_layers(model))
     return {own: _pair(adapter, halves, model.get_submodule(own)) for own, halves in keys.items()}
 
@@ -131,22 +198,24 @@ def outside_of_layers(model: Any) -> frozenset[str]:
 
 
 def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> LowRank:
-    for half, other in ("AB", "BA"):
-        if half not in keys:
-            raise ValueError(f"{adapter.file}: tensor '{keys[other]}' has no lora_{half} beside it.")
-    spelled, _ = adapter.parse(keys["A"])
-    rank = adapter.rank(spelled)
-    for half, shape in (("A", (rank, module.in_features)), ("B", (module.out_features, rank))):
-        tensor = adapter.tensors[keys[half]]
+    if len(keys) == 1:
+        (key,) = keys.values()
+        raise ValueError(f"{adapter.file}: tensor '{key}' has no other half, lora_A or lora_B: fetch it again.")
+    rank = int(adapter.config["r"])
+    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
+    for key, tensor, shape in (
+        (keys["A"], a_RI, (rank, module.in_features)),
+        (keys["B"], b_OR, (module.out_features, rank)),
+    ):
         if tuple(tensor.shape) != shape:
             raise ValueError(
-                f"{adapter.file}: tensor '{keys[half]}' has shape {list(tensor.shape)}; the backbone and the rank in "
+                f"{adapter.file}: tensor '{key}' has shape {list(tensor.shape)}; the backbone and the rank in "
                 f"the adapter's config ask for {list(shape)}. Is it an adapter for this backbone?"
             )
         if not tensor.isfinite().all():
-            raise ValueError(f"{adapter.file}: tensor '{keys[half]}' has values that are not finite.")
-    a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
-    return LowRank(a_RI, b_OR, adapter.alpha(spelled), adapter.scale(spelled))
+            raise ValueError(f"{adapter.file}: tensor '{key}' has values that are not finite.")
+    scale = adapter.config["lora_alpha"] / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
+    return LowRank(a_RI, b_OR, scale)
 
 
 def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
@@ -175,42 +244,24 @@ def _untie(model: Any) -> None:
 def _merge(model: Any, parts: Mapping[str, LowRank]) -> None:
     for name, part in parts.items():
         weight_OI = model.get_submodule(name).weight
-        a_RI, b_OR = _float32(part.a_RI, weight_OI), _float32(part.b_OR, weight_OI)
+        a_RI, b_OR = (half.to(weight_OI.device, torch.float32) for half in (part.a_RI, part.b_OR))
         weight_OI.copy_((b_OR @ a_RI).mul_(part.scale).add_(weight_OI))
 
 
-def _insert(model: Any, parts: Mapping[str, LowRank], adapter: AdapterFiles) -> None:
+def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any]) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
-    config = adapter.config
     lora = LoraConfig(
         r=config["r"],
         lora_alpha=config["lora_alpha"],
         lora_dropout=config.get("lora_dropout", 0.0),
         use_rslora=config.get("use_rslora", False),
         target_modules=list(parts),
-        rank_pattern={re.escape(name): part.rank for name, part in parts.items() if part.rank != config["r"]},
-        alpha_pattern={re.escape(name): p.alpha for name, p in parts.items() if p.alpha != config["lora_alpha"]},
     )
     # On the meta device nothing is drawn at random that the adapter's values would then replace.
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
     for name, part in parts.items():
         layer = model.get_submodule(name)
-        layer.lora_A["default"].weight = nn.Parameter(_float32(part.a_RI, layer.weight))
-        layer.lora_B["default"].weight = nn.Parameter(_float32(part.b_OR, layer.weight))
+        layer.lora_A["default"].weight = nn.Parameter(part.a_RI.to(layer.weight.device, torch.float32))
+        layer.lora_B["default"].weight = nn.Parameter(part.b_OR.to(layer.weight.device, torch.float32))
     model.eval()
-
-
-def _float32(values: Tensor, like: Tensor) -> Tensor:
-    return values.to(like.device, torch.float32)
-
-
-def _digest(weights: str, parts: Mapping[str, LowRank], head: AdapterHead) -> str:
-    """Return a sha256 over the backbone's digest, `head`, and each change's place, scale and bytes."""
-    digest = hashlib.sha256(f"{weights} {head}".encode())
-    for name in sorted(parts):
-        part = parts[name]
-        for half, tensor in (("A", part.a_RI), ("B", part.b_OR)):
-            digest.update(f"\n{name} {half} {part.scale} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

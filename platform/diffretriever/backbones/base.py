@@ -9,9 +9,8 @@ N dimensions that the final norm does not switch off.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.cpu_tuning import keep_freed_memory
-from diffretriever.backbones.device import moved, resolve_attention
+from diffretriever.backbones.device import moved
 from diffretriever.backbones.graphs import PassGraphs, Shape
 from diffretriever.backbones.inputs import PassInputs, check_inputs
 from diffretriever.backbones.linear import SlotAdapter, block_weights
@@ -27,7 +26,6 @@ from diffretriever.backbones.logits import as_states, chosen_logits
 from diffretriever.backbones.packed import KERNEL, PackedBatch
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
-from diffretriever.backbones.weights import load_model
 
 TEXTS_APART = 128
 """Tokens from which on texts run before their slots, if an adapter changes slots alone: faster then (CPU, measured)."""
@@ -69,45 +67,11 @@ class Backbone(ABC):
         self.vocab_size: int = model.config.vocab_size
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
         self.max_length: int = self.vocabulary.max_length
+        self._tied = nn.Linear(self.hidden_size, self.vocab_size, bias=False, device="meta")
+        self._tied.weight = model.get_input_embeddings().weight
         self._is_compiled = False
         self._slot_adapter: SlotAdapter | None = None
         self._graphs: PassGraphs | None = None
-
-    @classmethod
-    def load(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        attention: str,
-        accepted_fields: Collection[str] = (),
-    ) -> Self:
-        """Check the checkpoint and load it in evaluation mode.
-
-        Args:
-            checkpoint: of this family.
-            dtype: of the weights and of all results.
-            device: where to compute.
-            attention: a name that `device.resolve_attention` knows.
-            accepted_fields: unknown fields of the config that have no effect.
-
-        Raises:
-            ValueError: A config field or tensor is unknown, missing or of the wrong kind.
-        """
-        cls.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
-        kernel = resolve_attention(attention, device, dtype, packs=True)
-        model = load_model(
-            cls.model_class(checkpoint),
-            cls.model_config(checkpoint),
-            checkpoint,
-            checkpoint_name=lambda name: cls.checkpoint_name(name, checkpoint),
-            ignored=cls.ignored_tensors,
-            dtype=dtype,
-            attention=KERNEL if kernel == "packed" else kernel,
-        )
-        cls.check_loaded(model, checkpoint)
-        return cls(model.to(device), checkpoint)
 
     @classmethod
     @abstractmethod
@@ -124,29 +88,13 @@ class Backbone(ABC):
         """Return the checkpoint's name of the model's tensor `name`."""
         return name
 
-    @classmethod
-    @abstractmethod
-    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Hold the loaded module against the checkpoint where a load can go wrong silently.
-
-        Raises:
-            ValueError: They differ.
-        """
-
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return what the output projection reads: the hidden states, unless the family transforms them."""
         return hidden_BPH
 
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass with nested slots, as the transformers module takes it."""
+        """Return the attention mask of a padded pass, as the transformers module takes it; slots are nested."""
         return nested_mask(slots_BL, real_BL, self.dtype)
-
-    def padded_attention(self, real_BL: Tensor) -> Any:
-        """Return the attention mask of a pass without nested slots; `real_BL` is False at pads."""
-        if not self.is_causal:
-            return self.nested_attention(torch.full_like(real_BL, -1, dtype=torch.long), real_BL)
-        column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
-        return nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
 
     def freeze(self) -> None:
         """Prepare for passes without gradients (`linear.block_weights`, `cpu_tuning`); states stay bit for bit."""
@@ -155,25 +103,23 @@ class Backbone(ABC):
             keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile the layers: one graph serves all of them. The first passes take half a minute.
-
-        Raises:
-            ValueError: the adapter changes slots alone.
-        """
-        self._check_whole_adapter("compiled")
+        """Compile the layers: one graph serves all of them. The first passes take half a minute."""
+        self._check_whole_adapter()
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 module.compile(dynamic=True, backend=backend)
         self._is_compiled = True
 
     def record_passes(self) -> None:
-        """Record passes over few tokens for replay in inference mode; see `graphs`. Weights must not change any more.
-
-        Raises:
-            ValueError: the adapter changes slots alone.
-        """
-        self._check_whole_adapter("recorded")
+        """Capture passes over few tokens as CUDA graphs, for inference mode; see `graphs`. Weights must not change."""
+        self._check_whole_adapter()
         self._graphs = PassGraphs(self._recordable_states, self.device)
+
+    def _check_whole_adapter(self) -> None:
+        if self.adapts_slots_only:
+            raise ValueError(
+                "passes of an adapter that changes slots alone (adapter_on: slots) cannot be compiled or recorded"
+            )
 
     def adapt_slots_only(self) -> None:
         """Apply an adapter that is not merged to slot positions only, in passes from now on.
@@ -186,15 +132,6 @@ class Backbone(ABC):
     def adapts_slots_only(self) -> bool:
         """Whether an adapter changes the states of slots alone."""
         return self._slot_adapter is not None
-
-    def _check_whole_adapter(self, what: str) -> None:
-        if self.adapts_slots_only:
-            raise ValueError(f"passes of an adapter that changes slots alone (adapter_on: slots) cannot be {what}")
-
-    @property
-    def recorded_shapes(self) -> list[Shape]:
-        """The shapes that passes were recorded for."""
-        return [] if self._graphs is None else self._graphs.shapes
 
     @property
     def is_packed(self) -> bool:
@@ -214,16 +151,8 @@ class Backbone(ABC):
     @property
     def output_projection(self) -> nn.Module:
         """The module from `head_input` to V logits: the input embeddings where the checkpoint has no head."""
-        projection: nn.Module | None = self.model.get_output_embeddings()
-        if projection is not None:
-            return projection
-        self._tied.weight = self.model.get_input_embeddings().weight
-        return self._tied
-
-    @cached_property
-    def _tied(self) -> nn.Linear:
-        with torch.device("meta"):
-            return nn.Linear(self.hidden_size, self.vocab_size, bias=False)
+        projection: nn.Module = self.model.get_output_embeddings() or self._tied
+        return projection
 
     @property
     @abstractmethod
@@ -271,23 +200,17 @@ class Backbone(ABC):
 
         Raises:
             ValueError: A text has more slots than the adapter has vectors for; nested slots without `slots` or on a
-                causal backbone; or, for tensors on the CPU (reading a GPU's values would stall it), a value is out of
-                range or a row has no token.
+                causal backbone; or, for tensors on the CPU, a token id is out of range, a row has no token or too many.
         """
-        check_inputs(
-            input_ids,
-            attention_mask,
-            positions,
-            token_ids,
-            position_ids,
-            vocab_size=self.vocab_size,
-            max_length=self.max_length,
-        )
+        inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
+        check_inputs(inputs, vocab_size=self.vocab_size, max_length=self.max_length)
+        if slots is not None and self.slot_layers is not None:
+            self.slot_layers.check(slots)
         if nested and slots is None:
             raise ValueError("nested slots need `slots`, which say where they are.")
         if nested and self.is_causal:
             raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
-        hidden_BPH = self._read(PassInputs(input_ids, attention_mask, position_ids, slots), positions, nested=nested)
+        hidden_BPH = self._read(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
@@ -311,8 +234,6 @@ class Backbone(ABC):
         """
         graphs = self._graphs if torch.is_inference_mode_enabled() else None
         if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
-            if self.slot_layers is not None and inputs.slots_BL is not None:
-                self.slot_layers.check(inputs.slots_BL)
             hidden_BLH = graphs.states(inputs.placed(), nested=nested)
         elif self.is_packed and not (nested and self.window is not None):
             hidden_TH, places_BL = self._packed_states(inputs.placed(), nested=nested)
@@ -323,15 +244,14 @@ class Backbone(ABC):
         return hidden_BLH.gather(1, index_BPH)
 
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
-        """Return the final states [T, H] of a batch's tokens in one row, and their positions in it [B, L] on the CPU.
+        """Return the final states [T, H] of a batch's tokens in one row, and their places in it [B, L] on the CPU.
 
-        Texts that an adapter of slots does not change run before their slots, if there are enough tokens: their
-        gradients would cost most of a training step.
+        Texts that an adapter of slots does not change run before their slots, without gradients, if there are enough.
         """
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
         assert position_ids_BL is not None, "they are placed"
         device, batch = self.device, PackedBatch(mask_BL, slots_BL if nested else None)
-        layout = batch.layout(device, self.dtype, is_causal=self.is_causal, window=self.window)
+        layout = batch.layout(device, is_causal=self.is_causal, window=self.window)
         ids_1T = moved(batch.row(ids_BL), device, torch.long)
         position_ids_1T = moved(batch.row(position_ids_BL), device, torch.long)
         slots_1T, first, tokens = None if slots_BL is None else batch.row(slots_BL), batch.first_slot, ids_1T.shape[1]
@@ -367,11 +287,12 @@ class Backbone(ABC):
     def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
         """Return the final states of inputs on the device, without a look at their values."""
         real_BL = inputs.mask_BL.bool()
-        if nested:
-            assert inputs.slots_BL is not None, "`forward` has checked"
-            attention_mask = self.nested_attention(inputs.slots_BL, real_BL)
+        if self.is_causal:
+            column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
+            attention_mask = nested_mask(column_L.expand(real_BL.shape), real_BL, self.dtype)
         else:
-            attention_mask = self.padded_attention(real_BL)
+            slots_BL = inputs.slots_BL if nested and inputs.slots_BL is not None else torch.full_like(inputs.ids_BL, -1)
+            attention_mask = self.nested_attention(slots_BL, real_BL)
         return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
 
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
@@ -398,12 +319,9 @@ class Backbone(ABC):
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to attention scores, [B, 1, L, L], so that slot i sees the text and the slots up to itself.
+    """Return what is added to attention scores, [B, 1, L, L]: slot i sees the text and the slots up to itself.
 
-    Args:
-        slots_BL: which slot of its text a token is, from 0 on; -1 for text.
-        real_BL: bool, False at pads.
-        dtype: of the attention scores.
+    `slots_BL` counts the slots of a text from 0 on, -1 is for text; `real_BL` is False at padding.
     """
     # What is no slot counts as before the first one.
     sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -10,7 +9,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
 from diffretriever.backbones.encoder import EncoderBackbone
-from diffretriever.backbones.vocabulary import EncoderVocabulary, require_files
+from diffretriever.backbones.vocabulary import EncoderVocabulary
 
 REQUIRED = frozenset(
     {
@@ -31,11 +30,15 @@ DROPOUTS = frozenset({"attention_probs_dropout_prob", "hidden_dropout_prob"})
 class BertVocabulary(EncoderVocabulary):
     """BERT's vocabulary, in tokenizer.json or vocab.txt."""
 
-    def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, or else in vocab.txt."""
-        if not (folder / "tokenizer.json").is_file():
-            require_files(folder, "vocab.txt")
-        return BertTokenizer.from_pretrained(str(folder), local_files_only=True)
+    older_tokenizer = BertTokenizer
+    older_files = ("vocab.txt",)
+
+
+class _BertWithoutPooler(BertModel):  # transformers is not typed here
+    """BertModel without the layer over [CLS], which is not read here and which some checkpoints lack."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, add_pooling_layer=False)
 
 
 class BertBackbone(EncoderBackbone):
@@ -45,6 +48,9 @@ class BertBackbone(EncoderBackbone):
     vocabulary_class = BertVocabulary
     lora_targets = ("query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense")
     ignored_tensors = r"(^|\.)pooler\.|embeddings\.position_ids$|^cls\.seq_relationship\."
+    with_head = BertForMaskedLM
+    without_head = _BertWithoutPooler
+    head_layer = "cls.predictions.transform"
     prefix = "bert."
     head_prefixes = ("cls.predictions.",)
     fields = ConfigFields(
@@ -73,11 +79,6 @@ class BertBackbone(EncoderBackbone):
     )
 
     @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head."""
-        return BertForMaskedLM if cls.is_with_head(checkpoint) else _BertWithoutPooler
-
-    @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
         """Return a BertConfig."""
         return BertConfig(**pick(checkpoint.config, REQUIRED | DROPOUTS))
@@ -94,16 +95,3 @@ class BertBackbone(EncoderBackbone):
         """The norm of the last layer."""
         norm: nn.Module = self.model.base_model.encoder.layer[-1].output.LayerNorm
         return norm
-
-    @property
-    def head_layer(self) -> nn.Module:
-        """The dense layer, activation and norm of the masked-language head."""
-        layer: nn.Module = self.model.cls.predictions.transform
-        return layer
-
-
-class _BertWithoutPooler(BertModel):  # transformers is not typed here
-    """BertModel without the layer over [CLS], which is not read here and which some checkpoints lack."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config, add_pooling_layer=False)

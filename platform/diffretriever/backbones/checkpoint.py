@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import PreTrainedConfig
 
 from diffretriever.core.files import understood
 
+ADAPTER_CONFIG = "adapter_config.json"
 WHOLE_FILE = 64 * 2**20
 CHUNK = 2**20
 CHUNKS = 64
@@ -28,16 +32,19 @@ BOOKKEEPING = frozenset(
         "_name_or_path",
         "architectures",
         "auto_map",
+        "bos_token_id",
         "dtype",
+        "eos_token_id",
         "initializer_range",
+        "mask_token_id",
         "model_type",
+        "pad_token_id",
         "torch_dtype",
         "transformers_version",
         "use_cache",
     }
 )
-"""Fields of every family that do not change what is computed here."""
-TOKEN_IDS = frozenset({"bos_token_id", "eos_token_id", "mask_token_id", "pad_token_id"})
+"""Fields of every family that do not change the states of given tokens."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,8 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Read the config and the headers of the weight files.
-
-        Raises:
-            ValueError: A file is missing or unreadable, or the folder holds an adapter.
-        """
-        if (folder / "adapter_config.json").exists():
+        """Read the config and the headers of the weight files; `ValueError` if one is missing or damaged."""
+        if (folder / ADAPTER_CONFIG).exists():
             raise ValueError(f"{folder} holds an adapter, not a backbone: give its base model as the backbone.")
         files = _weight_files(folder)
         shapes: dict[str, tuple[int, ...]] = {}
@@ -70,10 +73,9 @@ class Checkpoint:
         return self.folder / "config.json"
 
     def digest(self) -> str:
-        """Return a sha256 that identifies the weights, independent of the folder's path.
+        """Return a sha256 over config.json and the name, size and bytes of each weight file, in name order.
 
-        Over config.json and, for each weight file in name order, its name, its size and its bytes: all of
-        them up to 64 MiB; of a larger file the header and 64 evenly spaced chunks of 1 MiB.
+        Of a file larger than 64 MiB the header and 64 evenly spaced chunks of 1 MiB are read.
         """
         digest = hashlib.sha256(self.config_file.read_bytes())
         for path in self.files:
@@ -105,9 +107,7 @@ class ConfigFields:
         # A dump of a whole config has all of transformers' own fields. At another value they are as unknown as any.
         generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
-        known = computed | self.ignored | BOOKKEEPING | TOKEN_IDS
-        if refused := sorted(computed.intersection(accepted)):
-            raise ValueError(f"accepted_fields names '{refused[0]}', which the model is computed from: leave it out.")
+        known = computed | self.ignored | BOOKKEEPING
         for name, value in config.items():
             if name in known or name in accepted or (name in generic and value == generic[name]):
                 continue
@@ -138,16 +138,32 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
 
 
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a file of an adapter; `ValueError` if it is missing, damaged or empty."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: of adapters only safetensors are read.")
+    if not tensor_shapes(file):
+        raise ValueError(f"{file} has no tensors: save the adapter again.")
+    return load_file(file)
+
+
+def tensors_digest(seed: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return a sha256 over `seed` and the name, dtype, shape and bytes of each tensor, by name."""
+    digest = hashlib.sha256(seed.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
     if not file.is_file():
         raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
-    try:
+    with understood(file, "fetch it again"):
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} does not hold a JSON object.")
+        raise ValueError(f"{file} is not a JSON object: fetch it again.")
     return content
 
 
@@ -157,11 +173,9 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (single,)
     if not index.is_file():
         raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
-    names = shards_of(index)
-    files = tuple(folder / name for name in names)
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{index} names {file.name}, which is not there: fetch the checkpoint again.")
+    files = tuple(folder / name for name in shards_of(index))
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ValueError(f"{index} names {missing[0]}, which is not there: fetch the checkpoint again.")
     return files
 
 

@@ -1,12 +1,7 @@
-"""Settings that make torch faster on a CPU, and smaller: each with the time or the memory that it saves.
-
-- Kernels of oneDNN, torch's library of CPU kernels, are kept for 64 shapes: 0.6 GB in place of 1.1 after 400 batches.
-- Freed memory is kept for the next layer (`keep_freed_memory`): a tenth of a pass.
-- Small passes run in one thread (`is_small_pass`): where torch's threads spin beside another process, a query took 5
-  to 27 times its CPU time.
+"""Settings that make torch faster on a CPU, and smaller. docs/reports/2026-11-26-cpu.md has the rates (encoding, d).
 
 In bfloat16, weights are in a blocked layout (`linear.block_weights`), and attention over long texts is two products
-(`packed`). docs/reports/2026-11-26-cpu.md has the rates (encoding, part d).
+(`packed`).
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from functools import cache
 
 import torch
 
-# Read once, at a process's first product.
+# Kernels that oneDNN keeps: 64 take 0.6 GB less after 400 batches. Read once, at a process's first product.
 for _cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "64")
 # Of glibc's malloc.h: bytes free at the heap's end from which on they are handed back to the system
@@ -38,8 +33,7 @@ def computes_bfloat16() -> bool:
 def keep_freed_memory() -> None:
     """Have this process keep up to 256 MB of what it frees, for what it allocates next; without glibc do nothing.
 
-    Every layer of a pass on a CPU allocates and frees some MB. Handed back to the system in between, they are zeroed
-    and mapped again page by page, which took a tenth of the time.
+    Handed back to the system, memory is zeroed and mapped again in every layer, which took a tenth of a pass.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is not None and hasattr(libc, "mallopt"):
@@ -48,5 +42,8 @@ def keep_freed_memory() -> None:
 
 
 def is_small_pass(tokens: int, hidden_size: int) -> bool:
-    """Whether a CPU computes a pass as fast in one thread as in several: 256 tokens of MiniLM, 2 of a 7B model."""
+    """Whether a CPU computes a pass as fast in one thread as in several: 256 tokens of MiniLM, 2 of a 7B model.
+
+    Where torch's threads spin beside another process, a query took 5 to 27 times its CPU time.
+    """
     return tokens * hidden_size**2 <= _SMALL_PASS

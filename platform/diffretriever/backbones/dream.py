@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from diffretriever.backbones.checkpoint import ConfigFields
+from dataclasses import replace
+
 from diffretriever.backbones.qwen2 import Qwen2Backbone
 
 
@@ -14,9 +15,4 @@ class DreamBackbone(Qwen2Backbone):
 
     family = "Dream"
     is_causal = False
-    fields = ConfigFields(
-        required=Qwen2Backbone.fields.required | {"mask_token_id"},
-        optional=Qwen2Backbone.fields.optional,
-        fixed=Qwen2Backbone.fields.fixed,
-        ignored=Qwen2Backbone.fields.ignored,
-    )
+    fields = replace(Qwen2Backbone.fields, required=Qwen2Backbone.fields.required | {"mask_token_id"})

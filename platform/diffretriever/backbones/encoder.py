@@ -5,10 +5,9 @@ Legend: B batch, P positions, H hidden size.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint
@@ -25,20 +24,21 @@ class EncoderBackbone(Backbone):
     is_causal = False
     turn_end = "[SEP]"
     vocabulary_class = EncoderVocabulary
+    with_head: ClassVar[Any]
+    """The transformers class with the masked-language head."""
+    without_head: ClassVar[Any]
+    head_layer: ClassVar[str]
+    """Name of the dense layer, activation and norm of that head."""
     prefix: ClassVar[str]
     """Of the encoder's tensors, which some checkpoints omit."""
     head_prefixes: ClassVar[tuple[str, ...]]
     """Of the tensors of the masked-language head; the first is of its own layer."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(model, checkpoint)
-        self.has_head = self.is_with_head(checkpoint)
-        """Whether the checkpoint has the masked-language head."""
-
     @classmethod
-    def is_with_head(cls, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint has the masked-language head."""
-        return any(name.startswith(cls.head_prefixes[0]) for name in checkpoint.shapes)
+    def model_class(cls, checkpoint: Checkpoint) -> Any:
+        """Return the class with or without the masked-language head, as the checkpoint is."""
+        has_head = any(name.startswith(cls.head_prefixes[0]) for name in checkpoint.shapes)
+        return cls.with_head if has_head else cls.without_head
 
     @classmethod
     def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
@@ -49,25 +49,9 @@ class EncoderBackbone(Backbone):
         bare = name.removeprefix(cls.prefix)
         return f"{cls.prefix}{bare}" if has_prefix else bare
 
-    @classmethod
-    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Check that the masked-language head shares the input embeddings.
-
-        Raises:
-            ValueError: The weights have a separate head.
-        """
-        head = model.get_output_embeddings()
-        if head is not None and head.weight is not model.get_input_embeddings().weight:
-            raise ValueError(f"{checkpoint.folder}: the head's weights differ from the embeddings; tied is supported.")
-
-    @property
-    @abstractmethod
-    def head_layer(self) -> nn.Module:
-        """The masked-language head before its output projection."""
-
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's own layer, if there is one."""
-        if not self.has_head:
+        if self.model.get_output_embeddings() is None:
             return hidden_BPH
-        states_BPH: Tensor = self.head_layer(hidden_BPH)
+        states_BPH: Tensor = self.model.get_submodule(self.head_layer)(hidden_BPH)
         return states_BPH

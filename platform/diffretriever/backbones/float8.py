@@ -4,8 +4,8 @@ A weight matrix is scaled row by row, once; what it is multiplied with token by 
 the largest value of its row at the largest that e4m3 holds. Embeddings, norms, attention and the output head stay in
 bfloat16.
 
-A GPU multiplies e4m3 by instructions of its own, twice as fast as bfloat16. Torch has the same product for CPUs, which
-is slow, and there to measure what the rounding costs.
+A GPU multiplies e4m3 twice as fast as bfloat16, where sides of matrices are multiples of 16. Torch's product on CPUs is
+slow; it measures the cost of the rounding.
 
 Legend: T tokens, I inputs and O outputs of a linear map.
 """
@@ -30,8 +30,6 @@ _LARGEST = torch.finfo(E4M3).max
 _LEAST_SCALE = 1e-12
 _CAPABILITY = (8, 9)
 """Compute capability from which GPUs multiply e4m3."""
-_MULTIPLE = 16
-"""What GPUs take: matrices whose both sides are multiples of this."""
 
 
 def check_float8(device: torch.device) -> None:
@@ -49,22 +47,11 @@ def check_float8(device: torch.device) -> None:
 def use_float8(backbone: Backbone) -> None:
     """Put e4m3 in the place of every linear map inside a backbone's layers, in place.
 
-    Args:
-        backbone: in bfloat16, its adapter merged. Gradients no longer reach its layers.
-
-    Raises:
-        ValueError: a matrix has a side that GPUs do not take.
+    The backbone is in bfloat16, its adapter merged. Gradients no longer reach its layers.
     """
     ends = tuple(f".{target}" for target in backbone.lora_targets)
-    sides = {name: map_.weight.shape for name, map_ in backbone.model.named_modules() if name.endswith(ends)}
-    for name, (height, width) in sides.items():
-        if height % _MULTIPLE or width % _MULTIPLE:
-            raise ValueError(
-                f"dtype '{FLOAT8}' needs matrices whose sides are multiples of {_MULTIPLE}; '{name}' is {height} by "
-                f"{width}. Use bfloat16."
-            )
     # One after the other, so that a GPU never holds all weights twice.
-    for name in sides:
+    for name in [name for name, _ in backbone.model.named_modules() if name.endswith(ends)]:
         backbone.model.set_submodule(name, Float8Linear(backbone.model.get_submodule(name)))
     backbone.precision = FLOAT8
 

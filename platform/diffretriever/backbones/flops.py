@@ -1,12 +1,7 @@
-"""Floating-point operations that a backbone needs for texts, and how many of them a device does in a second.
+"""Floating-point operations that texts need, and how many a device does in a second: the model FLOPs utilisation.
 
-Their ratio is the model FLOPs utilisation: the share of a device's time for which it would have to be busy if it did
-nothing but the products that the texts need. What is computed beside those counts as waste: padding, and in training
-what gradient checkpointing computes again.
-
-Counted are the matrices of the layers and the two products of attention, every token with every token of its text,
-whether or not the family's mask hides some. Left out are embeddings, norms, rotary positions, losses, and the output
-head, which is read at few positions for few words.
+Counted are the matrices of the layers and the two products of attention, every token with every token of its text.
+Left out are padding, embeddings, norms, rotary positions, losses, the output head and recomputed activations.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _SECONDS = 0.2
 
 
 class Matrices(NamedTuple):
-    """What the operations of a backbone follow from, adapters included."""
+    """The sizes of a backbone's matrices, adapters included."""
 
     frozen: int
     """Weights of the layers' matrices that are not trained."""
@@ -53,9 +48,9 @@ class Matrices(NamedTuple):
         return cls(every - trained, trained, config.num_hidden_layers, heads * head_dim)
 
     def forward_flops(self, lengths: Sequence[int] | np.ndarray) -> float:
-        """Return the operations of a forward pass over texts with these numbers of tokens.
+        """Return the operations of a forward pass, 2 T (N + n) + 4 L D Σ s².
 
-        2 T (N + n) + 4 L D Σ s²: T tokens in texts of s, N frozen and n trained weights, L layers of width D.
+        T tokens in texts of s each, N frozen and n trained weights, L layers of width D.
         """
         lengths = np.asarray(lengths, np.float64)
         weights, squares = self.frozen + self.trained, (lengths**2).sum()

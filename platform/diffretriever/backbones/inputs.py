@@ -1,7 +1,6 @@
-"""What a backbone is given: checked before it is computed, and padded to few shapes where something is made for each.
+"""The inputs of a pass: checked before it is computed, and padded to few shapes for passes that are captured.
 
-Legend: B batch, L padded length, P positions read in a row, V vocabulary, T chosen tokens; R rows and W length after
-padding to a shape.
+Legend: B batch, L padded length; R rows and W length after padding to a shape.
 """
 
 from __future__ import annotations
@@ -70,56 +69,22 @@ def rung(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-def check_inputs(
-    input_ids_BL: Tensor,
-    mask_BL: Tensor,
-    positions_BP: Tensor,
-    token_ids: Tensor | None,
-    position_ids_BL: Tensor | None,
-    *,
-    vocab_size: int,
-    max_length: int,
-) -> None:
-    """Check the tensors of `Backbone.forward`.
+def check_inputs(inputs: PassInputs, *, vocab_size: int, max_length: int) -> None:
+    """Raise `ValueError` for token ids outside of the vocabulary, a row without a token or one that is too long.
 
-    Args:
-        input_ids_BL: its `input_ids`.
-        mask_BL: its `attention_mask`.
-        positions_BP: its `positions`.
-        token_ids: [T], [B, T] or None.
-        position_ids_BL: its `position_ids`.
-        vocab_size: V.
-        max_length: most tokens of a row.
-
-    Raises:
-        ValueError: On the CPU, a value is out of range.
+    Values on a GPU are not checked: reading them would stall it.
     """
-    batch, length = input_ids_BL.shape
-    assert mask_BL.shape == (batch, length)
-    assert positions_BP.shape[0] == batch
-    assert position_ids_BL is None or position_ids_BL.shape == (batch, length)
-    assert token_ids is None or token_ids.ndim == 1 or token_ids.shape[0] == batch
-    _check_integers(input_ids_BL, "input_ids", vocab_size)
-    _check_integers(mask_BL, "attention_mask", 2)
-    _check_integers(positions_BP, "positions", length)
-    if mask_BL.device.type == "cpu":
-        if not mask_BL.any(dim=1).all():
-            raise ValueError("attention_mask has a row without a token.")
-        check_lengths(mask_BL.sum(dim=1), max_length)
-    if token_ids is not None:
-        _check_integers(token_ids, "token_ids", vocab_size)
-    if position_ids_BL is not None:
-        _check_integers(position_ids_BL, "position_ids", max_length)
-
-
-def _check_integers(tensor: Tensor, name: str, end: int) -> None:
-    if tensor.is_floating_point():
-        raise ValueError(f"{name} must hold integers, not {tensor.dtype}.")
-    if tensor.numel() == 0 or tensor.device.type != "cpu":
+    assert inputs.ids_BL.shape == inputs.mask_BL.shape, "each token has a place in the mask"
+    if inputs.mask_BL.device.type != "cpu":
         return
-    low, high = int(tensor.min()), int(tensor.max())
-    if low < 0 or high >= end:
-        raise ValueError(f"{name} must lie in [0, {end}), found {low} to {high}.")
+    low, high = int(inputs.ids_BL.min()), int(inputs.ids_BL.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"input_ids must lie in [0, {vocab_size}), found {low} to {high}: take this backbone's tokenizer."
+        )
+    if not inputs.mask_BL.any(dim=1).all():
+        raise ValueError("attention_mask has a row without a token.")
+    check_lengths(inputs.mask_BL.sum(dim=1), max_length)
 
 
 def check_lengths(lengths_B: Tensor, max_length: int) -> None:

@@ -5,9 +5,8 @@ Legend: B texts, L padded length, T tokens of all texts, M slots among them, I i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +16,6 @@ from diffretriever.backbones.cpu_tuning import computes_bfloat16
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Adapted: TypeAlias = Callable[[Any, nn.Module, nn.Linear, nn.Linear, float, Tensor], Tensor]
-"""PEFT's layer, its dropout, A, B and scaling, and inputs [B, L, I] → [B, L, O]."""
 
 
 class BlockedLinear(nn.Module):
@@ -56,23 +52,18 @@ def block_weights(model: PreTrainedModel) -> None:
             model.set_submodule(name, BlockedLinear(module))
 
 
-def compute_adapted_by(adapted: Adapted, model: nn.Module) -> None:
-    """Have every matrix of a model that LoRA adapts be computed by `adapted`, in place of PEFT's own code."""
-    layer: Any
-    for layer in model.modules():
-        if hasattr(layer, "lora_B"):
-            # Looked up once: a query needs them in every matrix.
-            parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
-            layer.forward = partial(adapted, layer, *(part["default"] for part in parts))
-
-
 class SlotAdapter:
     """An adapter that is not merged and changes the states of slots alone: its products are of slots alone too."""
 
     def __init__(self, model: nn.Module) -> None:
         self.rows: slice | Tensor | None = None
         """The tokens of the pass that are slots, set before each pass; None: there are none."""
-        compute_adapted_by(self._adapted, model)
+        layer: Any
+        for layer in model.modules():
+            if hasattr(layer, "lora_B"):
+                # Looked up once: a query needs them in every matrix.
+                parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
+                layer.forward = partial(self._adapted, layer, *(part["default"] for part in parts))
 
     def set_slots(self, slots_BL: Tensor | None, device: torch.device) -> None:
         """Set the slots of the next pass; -1 for other tokens. Slots that are together become a slice."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from transformers import LlamaForCausalLM
 
 from diffretriever.backbones.checkpoint import ConfigFields
-from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone
+from diffretriever.backbones.decoder import FIXED, OPTIONAL, REQUIRED, DecoderBackbone
 
 
 class Llama3Backbone(DecoderBackbone):
-    """LLaMA 3 as it is. The scaled rotary embeddings of 3.1 and later are refused, not approximated."""
+    """LLaMA 3 as it is. The scaled rotary embeddings of 3.1 and later are an error, not approximated."""
 
     family = "llama"
     module = LlamaForCausalLM
@@ -18,6 +18,6 @@ class Llama3Backbone(DecoderBackbone):
     fields = ConfigFields(
         required=REQUIRED,
         optional=OPTIONAL | {"head_dim"},
-        fixed={"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+        fixed=FIXED | {"attention_bias": (False,), "mlp_bias": (False,)},
         ignored=frozenset({"pretraining_tp"}),
     )

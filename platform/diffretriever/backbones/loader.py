@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
-from diffretriever.backbones.adapter import AdapterHead, apply_adapter, apply_slot_layers
-from diffretriever.backbones.adapter_files import AdapterFiles
+from diffretriever.backbones.adapter import AdapterFiles, AdapterHead, apply_adapter
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_json
-from diffretriever.backbones.device import FLOAT8, resolve_device, resolve_dtype
+from diffretriever.backbones.device import FLOAT8, resolve_attention, resolve_device, resolve_dtype
 from diffretriever.backbones.float8 import check_float8, use_float8
 from diffretriever.backbones.source import resolve_adapter, resolve_source
 from diffretriever.backbones.vocabulary import Vocabulary
+from diffretriever.backbones.weights import load_model
 
 
 def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
@@ -38,21 +38,19 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
         dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`. `float8`: see `float8`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         revision: Branch, tag or commit of a hub id.
-        attention: `auto`, `packed` or `sdpa`; `packed` computes texts without pads, and
-            `auto` is that where it is faster: on a GPU with a kernel for it in this precision, and on a CPU in
-            bfloat16; else `sdpa`.
-        adapter: A LoRA adapter to put on it: a folder with adapter_config.json and adapter_model.safetensors in
-            PEFT's format, or a hub id. Modules are named as in transformers or as in the family's checkpoints.
-            What slots.safetensors beside them holds for slots is put on it too.
+        attention: `packed` computes texts without padding, `sdpa` with it. `auto` packs on a GPU with a kernel for it
+            in this precision, and on a CPU in bfloat16.
+        adapter: A LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors in PEFT's format, or a
+            hub id. Modules are named as in transformers or as in the family's checkpoints. Slot layers in
+            slots.safetensors are put on the backbone too.
         adapter_revision: Branch, tag or commit of an adapter's hub id.
         adapter_head: `drop` leaves out the adapter's part on the output head, which touches logits only.
-        merge_adapter: Whether the adapter is added into the weights, or stands beside them and can be trained.
-        accepted_fields: Fields of its config.json that no family knows, to take as having no effect.
+        merge_adapter: Whether the adapter is added into the weights; False keeps it apart, to be trained.
+        accepted_fields: Unknown fields of config.json that have no effect.
 
     Raises:
-        ValueError: The source cannot be found or fetched; its family or a field of its config.json is not
-            known; its tensors are not exactly those its config asks for; the same of the adapter; or an option
-            cannot be met.
+        ValueError: The source cannot be found; its family or a field of its config.json is unknown; its tensors are not
+            those of its config; the same of the adapter; or an option cannot be met.
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
@@ -65,22 +63,12 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     target = resolve_device(device)
     if is_float8:
         check_float8(target)
-    backbone = family.load(
-        checkpoint,
-        dtype=resolve_dtype("bfloat16" if is_float8 else dtype, target),
-        device=target,
-        attention=attention,
-        accepted_fields=accepted_fields,
-    )
+    precision = resolve_dtype("bfloat16" if is_float8 else dtype, target)
+    family.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
+    model = load_model(family, checkpoint, precision, resolve_attention(attention, target, precision, packs=True))
+    backbone = family(model.to(target), checkpoint)
     if files is not None:
-        apply_adapter(
-            backbone,
-            files,
-            lambda name: family.checkpoint_name(name, checkpoint),
-            head=adapter_head,
-            merge=merge_adapter,
-        )
-        apply_slot_layers(backbone, files.file.parent)
+        apply_adapter(backbone, files, checkpoint, head=adapter_head, merge=merge_adapter)
     if is_float8:
         use_float8(backbone)
     return backbone
@@ -99,11 +87,7 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
 
 
 def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
-    """Return the family that reads a checkpoint with this config.
-
-    Raises:
-        ValueError: Its `model_type` is not known.
-    """
+    """Return the family that reads a checkpoint with this config; `ValueError` for an unknown `model_type`."""
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(

@@ -37,11 +37,7 @@ def as_states(directions_MH: Tensor, weight_H: Tensor, bias_H: Tensor | None) ->
     A norm leaves its states on an ellipsoid: state = weight · z + bias with |z|² = H, for RMSNorm and LayerNorm alike.
     So the length that a stored unit vector has lost follows from the weights of the norm, up to the rounding of the
     vector and the norm's epsilon. The mean of several states lies within the ellipsoid, and is made longer than it was.
-
-    Args:
-        directions_MH: floating, of any length; 0 stays 0.
-        weight_H: of the norm.
-        bias_H: of the norm; None for one without.
+    A direction of 0 stays 0. `weight_H` and `bias_H` are the norm's.
     """
     weight_H = weight_H.float()
     is_on_H = weight_H.abs() > _SWITCHED_OFF * weight_H.abs().max()

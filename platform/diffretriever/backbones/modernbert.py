@@ -10,8 +10,6 @@ Legend: B batch, L padded length, P positions, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,16 +17,19 @@ from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertModel
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields, pick
-from diffretriever.backbones.decoder import check_plain_rope, check_rope_base, plain_rope
 from diffretriever.backbones.encoder import EncoderBackbone
 
 REQUIRED = frozenset(
     {
+        "global_attn_every_n_layers",
+        "global_rope_theta",
         "hidden_activation",
         "hidden_size",
         "intermediate_size",
         "local_attention",
+        "local_rope_theta",
         "max_position_embeddings",
+        "norm_eps",
         "num_attention_heads",
         "num_hidden_layers",
         "vocab_size",
@@ -37,20 +38,8 @@ REQUIRED = frozenset(
 OPTIONAL = frozenset(
     {"attention_bias", "classifier_activation", "classifier_bias", "decoder_bias", "mlp_bias", "norm_bias"}
 )
-SPELLED_TWICE = frozenset(
-    {
-        "global_attn_every_n_layers",
-        "global_rope_theta",
-        "layer_norm_eps",
-        "layer_types",
-        "local_rope_theta",
-        "norm_eps",
-        "rope_parameters",
-    }
-)
-"""Fields that say the same in an old and a new spelling; a config may have both, if they agree."""
-ROPE_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-"""Kind of a layer → the old spelling of its rotary base."""
+COPIED = OPTIONAL | REQUIRED - {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}
+"""The other fields have new names in transformers 5."""
 
 
 class ModernBertBackbone(EncoderBackbone):
@@ -59,11 +48,14 @@ class ModernBertBackbone(EncoderBackbone):
     family = "modernbert"
     lora_targets = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
     ignored_tensors = r"rotary_emb\.inv_freq$"
+    with_head = ModernBertForMaskedLM
+    without_head = ModernBertModel
+    head_layer = "head"
     prefix = "model."
     head_prefixes = ("head.", "decoder.")
     fields = ConfigFields(
         required=REQUIRED,
-        optional=OPTIONAL | SPELLED_TWICE,
+        optional=OPTIONAL,
         fixed={
             # As published, though the positions are rotary.
             "position_embedding_type": ("absolute",),
@@ -82,6 +74,8 @@ class ModernBertBackbone(EncoderBackbone):
                 "id2label",
                 "initializer_cutoff_factor",
                 "label2id",
+                # A second spelling of `norm_eps`, which the published code does not read.
+                "layer_norm_eps",
                 "mlp_dropout",
                 "reference_compile",
                 "repad_logits_with_grad",
@@ -93,53 +87,24 @@ class ModernBertBackbone(EncoderBackbone):
     )
 
     @classmethod
-    def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head."""
-        return ModernBertForMaskedLM if cls.is_with_head(checkpoint) else ModernBertModel
-
-    @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
-        """Return a ModernBertConfig with everything in its new spelling."""
-        config, file = checkpoint.config, checkpoint.config_file
-        kinds = _layer_types(config, file)
+        """Return a ModernBertConfig: every third layer or so attends to the whole text."""
+        config = checkpoint.config
+        every, bases = config["global_attn_every_n_layers"], (config["global_rope_theta"], config["local_rope_theta"])
+        kinds = ("full_attention", "sliding_attention")
         return ModernBertConfig(
-            **pick(config, REQUIRED | OPTIONAL),
-            norm_eps=_agreed(file, norm_eps=config.get("norm_eps"), layer_norm_eps=config.get("layer_norm_eps")),
-            layer_types=kinds,
-            rope_parameters={kind: plain_rope(_rope_base(kind, config, file)) for kind in ROPE_THETA},
+            **pick(config, COPIED),
+            layer_types=[kinds[layer % every > 0] for layer in range(config["num_hidden_layers"])],
+            rope_parameters={k: {"rope_type": "default", "rope_theta": b} for k, b in zip(kinds, bases, strict=True)},
             # transformers' own default lies outside of a small vocabulary.
             pad_token_id=config.get("pad_token_id"),
         )
-
-    @classmethod
-    def check_loaded(cls, model: Any, checkpoint: Checkpoint) -> None:
-        """Check the rotary bases and the head, and that `local_attention` counts both sides of the window.
-
-        Raises:
-            ValueError: The weights have a separate head, or the installed transformers reads a setting otherwise.
-        """
-        config, file = checkpoint.config, checkpoint.config_file
-        for kind in set(_layer_types(config, file)):
-            inv_freq = getattr(model.base_model.rotary_emb, f"{kind}_inv_freq")
-            check_rope_base(inv_freq, _rope_base(kind, config, file), file)
-        if model.config.sliding_window != config["local_attention"] // 2:
-            raise ValueError(
-                f"{file}: the loaded model looks {model.config.sliding_window} tokens to each side, 'local_attention' "
-                f"is {config['local_attention']} tokens in all: install transformers in the version of constraints.txt."
-            )
-        super().check_loaded(model, checkpoint)
 
     @property
     def final_norm(self) -> nn.Module:
         """The norm after all layers."""
         norm: nn.Module = self.model.base_model.final_norm
         return norm
-
-    @property
-    def head_layer(self) -> nn.Module:
-        """The dense layer, activation and norm of the masked-language head."""
-        layer: nn.Module = self.model.head
-        return layer
 
     @property
     def window(self) -> int:
@@ -157,34 +122,3 @@ class ModernBertBackbone(EncoderBackbone):
         is_far_BLL = distance_BLL > self.window
         near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
         return {"full_attention": everywhere_BLL[:, None], "sliding_attention": near_BLL[:, None]}
-
-
-def _layer_types(config: Mapping[str, Any], file: Path) -> list[str]:
-    layers, every = config["num_hidden_layers"], config.get("global_attn_every_n_layers")
-    old = ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)] if every else None
-    kinds: list[str] = _agreed(file, layer_types=config.get("layer_types"), global_attn_every_n_layers=old)
-    if len(kinds) != layers or not set(kinds) <= ROPE_THETA.keys():
-        raise ValueError(
-            f"{file}: field 'layer_types' is {kinds!r}; {layers} of {' or '.join(map(repr, ROPE_THETA))} are needed."
-        )
-    return kinds
-
-
-def _rope_base(kind: str, config: Mapping[str, Any], file: Path) -> float:
-    rope = config.get("rope_parameters") or {}
-    if not rope.keys() <= ROPE_THETA.keys():
-        raise ValueError(f"{file}: field 'rope_parameters' is {rope!r}; it needs {' and '.join(ROPE_THETA)}.")
-    settings = rope.get(kind) or {}
-    check_plain_rope(settings, "rope_parameters", file)
-    old = ROPE_THETA[kind]
-    return float(_agreed(file, **{old: config.get(old), f"rope_parameters.{kind}": settings.get("rope_theta")}))
-
-
-def _agreed(file: Path, **spellings: Any) -> Any:
-    """Return the value of a setting with two spellings."""
-    found = {name: value for name, value in spellings.items() if value is not None}
-    first, *others = found.values() or [None]
-    if first is None or any(value != first for value in others):
-        names = " or ".join(map(repr, spellings))
-        raise ValueError(f"{file}: exactly one value of {names} is needed, found {found}.")
-    return first

@@ -1,10 +1,8 @@
-"""Texts in one row without pads (varlen attention): where each stands, which tokens each attends to, and the attention.
+"""Texts in one row without padding (varlen attention): the layout of the row, and the attention over it.
 
-The models of transformers run such a row as they are: this attention is registered under a name of ours, and a pass
-hands it the layout of its texts. There is no mask, whose size would be the square of the row's.
-
-Tokens stand text after text. In a pass with nested slots the tokens that are not slots come first, of all texts, and
-the slots after them, so that either part is a slice of the row. Positions are always given, so the order is free.
+The models of transformers run such a row as they are: this attention is registered with transformers, and a pass gives
+it the layout of its texts in place of a mask. Tokens are in the order of the texts. In a pass with nested slots the
+tokens that are not slots come first, of all texts, and then the slots, so that either part is a slice of the row.
 
 Legend: B texts, L padded length, T tokens of the row, S of them slots, M tokens that are attended to (one as often as
 texts attend to it), N attention heads, G heads of keys and values, Q queries and K keys of a text, D size of a head, E
@@ -14,9 +12,9 @@ one more than there are texts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,16 +29,13 @@ from diffretriever.backbones.device import has_varlen_kernel, moved
 KERNEL = "diffretriever_packed"
 """transformers' name of this attention."""
 _ALL, _CAUSAL = (-1, -1), (-1, 0)
-# The kernel's sizes of a head.
-_HEAD_STEP, _LARGEST_HEAD = 8, 256
 _PRODUCT_KEYS = 64
 """Tokens of the longest text from which on two matrix products are faster than torch's kernel (measured on a CPU)."""
-Way: TypeAlias = Literal["varlen", "products", "sdpa"]
-"""Torch's kernel for texts of any lengths, two products for long texts, or torch's SDPA."""
 
 
-def way_of(device: torch.device, dtype: torch.dtype) -> Way:
-    """Return how a device attends fastest in a precision."""
+@cache
+def way_of(device: torch.device, dtype: torch.dtype) -> str:
+    """Return how a device attends fastest: torch's kernel for any lengths, two products for long texts, or SDPA."""
     if has_varlen_kernel(device, dtype):
         return "varlen"
     return "products" if device.type == "cpu" and dtype == torch.bfloat16 and computes_bfloat16() else "sdpa"
@@ -64,12 +59,10 @@ class Spans(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Neighbouring texts of equal lengths."""
+    """Neighbouring texts that each have this number of queries and of keys."""
 
     queries: int
-    """Queries of each."""
     keys: int
-    """Keys of each."""
     texts: int
     sees: Tensor | None
     """bool [Q, K], on the backbone's device: the keys that each query attends to; None: all of them."""
@@ -105,7 +98,6 @@ class Layout:
 
     everywhere: tuple[Part, ...]
     """In layers that attend to the whole text."""
-    way: Way
     near: tuple[Part, ...] = ()
     """In layers that attend to a window; none for families without such layers."""
     memory: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
@@ -116,42 +108,14 @@ class Layout:
         last = self.everywhere[-1]
         memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         second = replace(last, tokens=slice(0, last.tokens.stop - last.tokens.start))
-        return Layout(self.everywhere[:-1], self.way, memory=memory), Layout((second,), self.way, memory=memory)
-
-
-def after_prefix(prefix: int, lengths_B: Tensor, device: torch.device, dtype: torch.dtype) -> Layout:
-    """Return the layout of texts in a causal pass that all continue the same `prefix` tokens of a cache, maybe 0.
-
-    Args:
-        prefix: tokens in the cache.
-        lengths_B: int64 on the CPU, tokens of each text, at least 1.
-        device: the backbone's.
-        dtype: the backbone's.
-    """
-    way = way_of(device, dtype)
-    if prefix == 0:
-        return Layout(_apart(lengths_B, device, _CAUSAL), way)
-    shared_P, ends_B = torch.arange(prefix), prefix + lengths_B.cumsum(0)
-    spans = zip((ends_B - lengths_B).tolist(), ends_B.tolist(), strict=True)
-    keys_M = torch.cat([torch.cat([shared_P, torch.arange(start, end)]) for start, end in spans])
-    row = slice(0, int(lengths_B.sum()))
-    queries, keys = Spans.of(lengths_B, device), Spans.of(prefix + lengths_B, device)
-    return Layout((Part(row, queries, keys, moved(keys_M, device), _CAUSAL),), way)
+        return Layout(self.everywhere[:-1], memory=memory), Layout((second,), memory=memory)
 
 
 class PackedBatch:
     """A padded batch as a row without its pads, on the CPU."""
 
     def __init__(self, mask_BL: Tensor, nested_BL: Tensor | None) -> None:
-        """Find each token's place in the row.
-
-        Args:
-            mask_BL: 1 or True for a token, 0 or False for a pad.
-            nested_BL: the slot's number in its text, -1 for other tokens; None: slots are not nested.
-
-        Raises:
-            ValueError: The slots of a text are not in order.
-        """
+        """Find each token's place in the row; `nested_BL` counts a text's slots, in order, -1 is for other tokens."""
         real_BL = mask_BL.cpu().bool()
         columns_T = real_BL.flatten().nonzero()[:, 0]
         self.first_slot = len(columns_T)
@@ -160,35 +124,28 @@ class PackedBatch:
             slot_T = nested_BL.cpu().flatten()[columns_T]
             columns_T = torch.cat([columns_T[slot_T < 0], columns_T[slot_T >= 0]])
             self.first_slot = int((slot_T < 0).sum())
-            same_text = (columns_T[self.first_slot :] // real_BL.shape[1]).diff() == 0
-            if (same_text & (slot_T[slot_T >= 0].diff() <= 0)).any():
-                raise ValueError("nested slots must be numbered in the order of a text's tokens.")
         self._columns_T = columns_T
         places_BL = torch.zeros(real_BL.shape, dtype=torch.int64)
         places_BL.view(-1)[columns_T] = torch.arange(len(columns_T))
         first_B1 = places_BL.gather(1, real_BL.int().argmax(dim=1, keepdim=True))
         self.places_BL = torch.where(real_BL, places_BL, first_B1)
-        """int64, a token's place in the row; of a pad that of a token of the same text, whose NaN is no neighbour's."""
+        """int64, a token's place in the row; of padding that of a token of the same text, so NaN stays in its text."""
 
     def row(self, values_BL: Tensor) -> Tensor:
         """Return the tokens' own of `values_BL`, [1, T] on the CPU."""
         return values_BL.cpu().flatten()[self._columns_T][None]
 
-    def layout(self, device: torch.device, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Layout:
+    def layout(self, device: torch.device, *, is_causal: bool, window: int | None) -> Layout:
         """Return which tokens attend to which.
 
-        Args:
-            device: the backbone's.
-            dtype: the backbone's.
-            is_causal: whether a token attends only to those before it.
-            window: how far near layers attend to either side; None without such layers, and for nested slots.
+        `window` is how far near layers attend to either side; None without such layers, and for nested slots.
         """
-        texts, first, way = len(self.places_BL), self.first_slot, way_of(device, dtype)
+        texts, first = len(self.places_BL), self.first_slot
         owner_T = self._columns_T // self.places_BL.shape[1]
         texts_B = owner_T[:first].bincount(minlength=texts)
         everywhere = _apart(texts_B, device, _CAUSAL if is_causal else _ALL)
         if first == len(owner_T):
-            return Layout(everywhere, way, () if window is None else _apart(texts_B, device, (window, window)))
+            return Layout(everywhere, () if window is None else _apart(texts_B, device, (window, window)))
         assert window is None, "nested slots in a window are computed with pads"
         # Slots attend to their text and the slots up to themselves: causal, where keys are the text and then its slots.
         slots_B = owner_T[first:].bincount(minlength=texts)
@@ -197,7 +154,7 @@ class PackedBatch:
         keys_M = keys_M[has_slots_B[owner_T[keys_M]]]
         queries, keys = Spans.of(slots_B[has_slots_B], device), Spans.of((texts_B + slots_B)[has_slots_B], device)
         slots = Part(slice(first, len(owner_T)), queries, keys, moved(keys_M, device), _CAUSAL)
-        return Layout((*everywhere, slots), way)
+        return Layout((*everywhere, slots))
 
 
 def _apart(lengths_B: Tensor, device: torch.device, window: tuple[int, int]) -> tuple[Part, ...]:
@@ -226,18 +183,8 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
 ) -> tuple[Tensor, None]:
     """Attend as an attention function of transformers does; returns [1, T, N, D].
 
-    Without a layout, as in the steps of decoding and in passes with pads, a mask is needed.
-
-    Args:
-        module: the layer's attention.
-        query_1NTD: floating.
-        key_1GTD: floating, with the cache's tokens before the row's.
-        value_1GTD: likewise.
-        attention_mask: None with a layout.
-        packed_layout: of the row.
-        scaling: of the products.
-        dropout: probability.
-        sliding_window: None in layers that attend to the whole text.
+    Without a layout, as in decoding and in passes with padding, a mask is needed. `sliding_window` is None in layers
+    that attend to the whole text.
     """
     if packed_layout is None:
         assert attention_mask is not None, "without a layout or a mask all texts would be one"
@@ -251,61 +198,49 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
             value_1GTD = torch.cat([earlier[module][1], value_1GTD], dim=2)
         else:
             earlier[module] = (key_1GTD, value_1GTD)
-    query_TND = query_1NTD[0].transpose(0, 1)
-    key_TGD, value_TGD = key_1GTD[0].transpose(0, 1), value_1GTD[0].transpose(0, 1)
-    head = query_TND.shape[-1]
-    is_varlen = packed_layout.way == "varlen" and head % _HEAD_STEP == 0 and head <= _LARGEST_HEAD and dropout == 0
+    query_TND, key_TGD, value_TGD = (heads[0].transpose(0, 1) for heads in (query_1NTD, key_1GTD, value_1GTD))
     found = []
     for part in packed_layout.everywhere if sliding_window is None else packed_layout.near:
         keys = part.tokens if part.keys_M is None else part.keys_M
-        of_part = (query_TND[part.tokens], key_TGD[keys], value_TGD[keys])
-        if is_varlen:
-            attended_TND = varlen_attn(
-                *of_part,
-                part.queries.offsets_E,
-                part.keys.offsets_E,
-                part.queries.longest,
-                part.keys.longest,
-                scale=scaling,
-                window_size=part.window,
-                enable_gqa=query_TND.shape[1] != key_TGD.shape[1],
-            )
-            assert isinstance(attended_TND, Tensor), "only one result was requested"
-        else:
-            attended_TND = attend_text_by_text(part, packed_layout.way, *of_part, scaling, dropout)
-        found.append(attended_TND)
+        found.append(_attend(part, query_TND[part.tokens], key_TGD[keys], value_TGD[keys], scaling, dropout))
     # Without a copy where there is one part, as there mostly is.
     return (found[0] if len(found) == 1 else torch.cat(found))[None], None
 
 
-def attend_text_by_text(
-    part: Part, way: Way, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
+def _attend(
+    part: Part, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Return what torch's varlen kernel does, [T, N, D], by one call for neighbours of equal length.
-
-    Args:
-        part: which tokens attend to which.
-        way: of the layout.
-        query_TND: floating.
-        key_MGD: floating.
-        value_MGD: floating.
-        scaling: of the products; None: 1 / √D.
-        dropout: probability.
-    """
+    """Return [T, N, D]: by torch's varlen kernel, or else by one call for neighbouring texts of equal length."""
     is_grouped = query_TND.shape[1] != key_MGD.shape[1]
+    way = way_of(query_TND.device, query_TND.dtype)
+    if way == "varlen" and dropout == 0:
+        attended_TND = varlen_attn(
+            query_TND,
+            key_MGD,
+            value_MGD,
+            part.queries.offsets_E,
+            part.keys.offsets_E,
+            part.queries.longest,
+            part.keys.longest,
+            scale=scaling,
+            window_size=part.window,
+            enable_gqa=is_grouped,
+        )
+        assert isinstance(attended_TND, Tensor), "only one result was requested"
+        return attended_TND
     is_long = part.keys.longest >= _PRODUCT_KEYS and dropout == 0
     by_products = way == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
     attend = _attend_by_products if by_products else scaled_dot_product_attention
     # Slices would each have a gradient as large as the row.
     queries = query_TND.split([group.queries * group.texts for group in part.groups])
     rows = [group.keys * group.texts for group in part.groups]
-    keys, values = key_MGD.split(rows), value_MGD.split(rows)
     found = []
-    for group, of_query, of_key, of_value in zip(part.groups, queries, keys, values, strict=True):
+    for group, *heads in zip(part.groups, queries, key_MGD.split(rows), value_MGD.split(rows), strict=True):
+        query_BNQD, key_BGKD, value_BGKD = (each.unflatten(0, (group.texts, -1)).transpose(1, 2) for each in heads)
         attended_BNQD = attend(
-            of_query.unflatten(0, (group.texts, -1)).transpose(1, 2),
-            of_key.unflatten(0, (group.texts, -1)).transpose(1, 2),
-            of_value.unflatten(0, (group.texts, -1)).transpose(1, 2),
+            query_BNQD,
+            key_BGKD,
+            value_BGKD,
             attn_mask=group.sees,
             dropout_p=dropout,
             scale=scaling,

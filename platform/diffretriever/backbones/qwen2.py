@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 from diffretriever.backbones.checkpoint import ConfigFields
-from diffretriever.backbones.decoder import OPTIONAL, REQUIRED, DecoderBackbone
-from diffretriever.backbones.vocabulary import Vocabulary, load_tokenizer_json, require_files
+from diffretriever.backbones.decoder import FIXED, OPTIONAL, REQUIRED, DecoderBackbone
+from diffretriever.backbones.vocabulary import Vocabulary
 
 
 class Qwen2Vocabulary(Vocabulary):
-    """Qwen2's vocabulary, as one file or as two."""
+    """Qwen2's vocabulary, as one file, or as two (Dream)."""
 
-    def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, or else in vocab.json and merges.txt (as Dream publishes it)."""
-        if (folder / "tokenizer.json").is_file():
-            return load_tokenizer_json(folder)
-        require_files(folder, "vocab.json", "merges.txt")
-        return Qwen2Tokenizer.from_pretrained(str(folder), local_files_only=True)
+    older_tokenizer = Qwen2Tokenizer
+    older_files = ("vocab.json", "merges.txt")
 
 
 class Qwen2Backbone(DecoderBackbone):
@@ -34,6 +27,6 @@ class Qwen2Backbone(DecoderBackbone):
     fields = ConfigFields(
         required=REQUIRED,
         optional=OPTIONAL,
-        fixed={"hidden_act": ("silu",), "use_sliding_window": (False,), "use_mrope": (False,)},
+        fixed=FIXED | {"use_sliding_window": (False,), "use_mrope": (False,)},
         ignored=frozenset({"max_window_layers", "sliding_window"}),
     )

@@ -8,7 +8,6 @@ vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffretriever.backbones.adapter_files import read_tensors
-from diffretriever.backbones.checkpoint import tensor_shapes
+from diffretriever.backbones.checkpoint import read_tensors, tensor_shapes
 from diffretriever.backbones.device import moved
 
 SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
 """Name of the layers in the backbone's module."""
-
 TENSORS = ("embeddings", "token_head", "residual", "attention", "word_weights")
 """Names of the tensors in the file, in the order in which `SlotLayers` takes them."""
 
@@ -40,13 +37,13 @@ class SlotLayers(nn.Module):
         word_weights_V: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.embeddings = _parameter(embeddings_SH)
+        self.embeddings = None if embeddings_SH is None else nn.Parameter(embeddings_SH)
         """[S, H]: row i is added to the input embedding at every text's slot i."""
-        self.token_head = _parameter(token_head_HH)
+        self.token_head = None if token_head_HH is None else nn.Parameter(token_head_HH)
         """[H, H]: the output head reads state + token_head state."""
-        self.residual = _parameter(residual_HH)
+        self.residual = None if residual_HH is None else nn.Parameter(residual_HH)
         """[H, H], R of `vectors`."""
-        self.attention = _parameter(attention_HH)
+        self.attention = None if attention_HH is None else nn.Parameter(attention_HH)
         """[H, H], A of `vectors`."""
         self.word_weights = word_weights_V
         """[V], on the CPU and not trained: what the impacts of a word are multiplied with, in queries and passages."""
@@ -57,26 +54,19 @@ class SlotLayers(nn.Module):
         return None if self.embeddings is None else len(self.embeddings)
 
     def embedded(self, embedded_BLH: Tensor, slots_BL: Tensor) -> Tensor:
-        """Return input embeddings with each slot's vector added; slots on the CPU are checked.
-
-        `slots_BL` is int64, which slot of its text a token is, from 0 on; -1 for text.
-        """
-        if self.embeddings is None:
-            return embedded_BLH
-        if slots_BL.device.type == "cpu":
-            self.check(slots_BL)
+        """Return input embeddings with each slot's vector added; `slots_BL` counts a text's slots, -1 is for text."""
+        assert self.embeddings is not None, "there is something to add"
         slots_BL = moved(slots_BL, embedded_BLH.device)
         added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
         return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
     def check(self, slots_BL: Tensor) -> None:
-        """Raise `ValueError` if a text has more slots than there are vectors."""
-        most = int(slots_BL.max()) + 1
-        if self.slots is not None and most > self.slots:
-            raise ValueError(
-                f"a text with {most} slots, but the adapter was trained with vectors for {self.slots}: "
-                "take a smaller budget"
-            )
+        """Raise `ValueError` if a text has more slots than there are vectors; values on a GPU are not checked."""
+        if self.slots is None or slots_BL.device.type != "cpu" or (most := int(slots_BL.max()) + 1) <= self.slots:
+            return
+        raise ValueError(
+            f"a text with {most} slots, but the adapter was trained with {self.slots} vectors: take a smaller budget"
+        )
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the states that the output head is given."""
@@ -88,13 +78,8 @@ class SlotLayers(nn.Module):
         """Return slots' vectors, float32 [B, K, H], of any length: the mean of the text's states, and R p.
 
         p is the mean of the states of the slot's part, weighted by softmax(h A x / √H) for the slot's state h and each
-        state x. Without A it is the plain mean, without R it is added as it is.
-
-        Args:
-            hidden_BKH: states of slots.
-            states_BLH: states of all tokens.
-            own_BL: bool, the tokens that are the text's.
-            parts_BKL: bool, the tokens of each slot's part.
+        state x. Without A it is the plain mean, without R it is added as it is. `own_BL` marks the text's tokens,
+        `parts_BKL` those of each slot's part.
         """
         states_BLH = states_BLH.float()
         if self.attention is None:
@@ -113,14 +98,6 @@ class SlotLayers(nn.Module):
         found = {name: parameter.detach().cpu().contiguous() for name, parameter in self.named_parameters()}
         return found if self.word_weights is None else {**found, "word_weights": self.word_weights}
 
-    def digest(self, weights: str) -> str:
-        """Return a sha256 over the digest of the weights they belong to and every tensor."""
-        digest = hashlib.sha256(weights.encode())
-        for name, tensor in sorted(self.tensors().items()):
-            digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
-
 
 def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
     """Return float32 [B, H]: the mean of each text's states at tokens `own_BL`; zero for a text without any."""
@@ -131,12 +108,8 @@ def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
 def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
     """Return bool [B, K, L]: the tokens of each slot's part; a text with n slots is split into n equal parts, in order.
 
-    A text with fewer tokens than slots has tokens in several parts. Slots beyond a text's own have its last part.
-
-    Args:
-        own_BL: bool, the tokens of the text.
-        slots_B: int64, slots of each text, on the same device.
-        most: K.
+    `own_BL` marks the tokens of the text, `slots_B` int64 on the same device counts its slots, K is `most`. A text with
+    fewer tokens than slots has tokens in several parts. Slots beyond a text's own have its last part.
     """
     tokens_B1, slots_B1 = own_BL.sum(1, keepdim=True), slots_B[:, None]
     index_BK = torch.arange(most, device=own_BL.device).minimum(slots_B1 - 1)
@@ -146,16 +119,8 @@ def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
     return own_BL[:, None] & (place_B1L >= first_BK[..., None]) & (place_B1L < end_BK[..., None])
 
 
-def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
-    return None if tensor is None else nn.Parameter(tensor)
-
-
 def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
-    """Read the slot layers of the adapter in `folder`, for a backbone of these sizes; None if there are none.
-
-    Raises:
-        ValueError: the file is damaged or has a tensor of an unknown name, a wrong shape or values that are not finite.
-    """
+    """Return the slot layers of the adapter in `folder`, or None; `ValueError` if they do not fit these sizes."""
     file = folder / SLOTS_FILE
     if not file.is_file():
         return None

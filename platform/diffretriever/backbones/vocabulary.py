@@ -1,7 +1,4 @@
-"""A checkpoint's tokenizer and special tokens: all that preparing a text needs, without any weights.
-
-Tokenizers are read from the checkpoint's files alone: `auto_map`, which names remote code, is never followed.
-"""
+"""A checkpoint's tokenizer and special tokens, for preparing texts without weights. Remote code is never run."""
 
 from __future__ import annotations
 
@@ -25,6 +22,10 @@ class Vocabulary:
 
     length_field: ClassVar[str] = "max_position_embeddings"
     """The config's name of the longest sequence that the backbone takes."""
+    older_tokenizer: ClassVar[Any] = None
+    """The transformers class that reads `older_files`; None: the family publishes tokenizer.json alone."""
+    older_files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    """Files of a checkpoint without tokenizer.json."""
 
     def __init__(self, folder: Path, config: dict[str, Any], turn_end: str) -> None:
         if config.get(self.length_field) is None:
@@ -35,15 +36,16 @@ class Vocabulary:
         self.max_length: int = config[self.length_field]
         """The longest sequence that the backbone takes, in tokens."""
 
-    def read_tokenizer(self, folder: Path) -> Any:
-        """Return the tokenizer in tokenizer.json, without running code from the checkpoint."""
-        return load_tokenizer_json(folder)
-
     @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer, read on first use; a ValueError where the folder has none, or a damaged one."""
-        with understood(self._folder, "copy the checkpoint's tokenizer files there again"):
-            return self.read_tokenizer(self._folder)
+        fix = "copy the checkpoint's tokenizer files there"
+        with understood(self._folder, fix):
+            is_older = not (self._folder / "tokenizer.json").is_file()
+            if is_older and (missing := [name for name in self.older_files if not (self._folder / name).is_file()]):
+                raise ValueError(f"{self._folder} has no {' and no '.join(missing)}: {fix}.")
+            kind = self.older_tokenizer if is_older else PreTrainedTokenizerFast
+            return kind.from_pretrained(str(self._folder), local_files_only=True)
 
     def word(self, token: int) -> str:
         """Return a vocabulary entry as text."""
@@ -104,66 +106,40 @@ class Vocabulary:
         token_id: int | None = self.tokenizer.get_vocab().get(self._turn_end)
         return token_id
 
+    def token_id(self, name: str) -> int | None:
+        """Return the id in a field of the config, which may have one, several or none: the first."""
+        value: int | list[int] | None = self._config.get(name)
+        return next(iter(value), None) if isinstance(value, list) else value
+
     @property
     def mask_token_id(self) -> int | None:
         """Id of the token a slot is filled with; None for families trained without one."""
-        return _first_id(self._config.get("mask_token_id"))
+        return self.token_id("mask_token_id")
 
     @property
     def eos_token_id(self) -> int | None:
         """Id that ends a sequence; the first where the config lists several."""
-        return _first_id(self._config.get("eos_token_id"))
+        return self.token_id("eos_token_id")
 
     @property
     def bos_token_id(self) -> int | None:
         """Id that starts a sequence, as the config says; chat templates write it themselves."""
-        return _first_id(self._config.get("bos_token_id"))
+        return self.token_id("bos_token_id")
 
     @property
     def pad_token_id(self) -> int:
         """Id to pad with; any would do, for pads are never attended."""
-        pad = _first_id(self._config.get("pad_token_id"))
-        if pad is None:
-            pad = self.eos_token_id
-        return 0 if pad is None else pad
+        pad = self.token_id("pad_token_id")
+        return (self.eos_token_id if pad is None else pad) or 0
 
 
 class EncoderVocabulary(Vocabulary):
     """The special tokens of BERT and its kin, which their configs do not name in full: the tokenizer does."""
 
-    @property
-    def mask_token_id(self) -> int | None:
-        """Id of `[MASK]`."""
-        token_id: int | None = self.tokenizer.mask_token_id
-        return token_id
+    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id", "bos_token_id": "cls_token_id"}
+    """A field of other families' configs → the tokenizer's attribute: `[MASK]`, `[SEP]`, `[CLS]`."""
 
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id of `[SEP]`, which ends sequences and turns alike."""
-        token_id: int | None = self.tokenizer.sep_token_id
-        return token_id
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id of `[CLS]`, which starts sequences."""
-        token_id: int | None = self.tokenizer.cls_token_id
-        return token_id
-
-
-def load_tokenizer_json(folder: Path) -> Any:
-    """Return the tokenizer of tokenizer.json, with the chat template and special tokens of the files in its folder."""
-    require_files(folder, "tokenizer.json")
-    return PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
-
-
-def require_files(folder: Path, *names: str) -> None:
-    """Raise `ValueError` if one of a checkpoint's tokenizer files is missing."""
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}: copy the checkpoint's tokenizer files there.")
-
-
-def _first_id(value: int | list[int] | None) -> int | None:
-    """Return a token id from a config field that may hold one, several or none."""
-    if isinstance(value, list):
-        return value[0] if value else None
-    return value
+    def token_id(self, name: str) -> int | None:
+        """Return an id from the tokenizer, or else from the config."""
+        token: int | None = getattr(self.tokenizer, self.names[name]) if name in self.names else super().token_id(name)
+        return token

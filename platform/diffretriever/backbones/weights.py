@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint
-
-SHOWN = 5
-"""Most tensors that a message names."""
+from diffretriever.backbones.packed import KERNEL
 
 
-def load_model(
-    model_class: Any,
-    config: Any,
-    checkpoint: Checkpoint,
-    *,
-    checkpoint_name: Callable[[str], str],
-    ignored: str,
-    dtype: torch.dtype,
-    attention: str,
-) -> Any:
-    """Return `model_class(config)` on the CPU, in evaluation mode, with the checkpoint's weights.
+def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
+    """Return the family's module on the CPU, in evaluation mode, with the checkpoint's weights in `dtype`.
 
-    Args:
-        model_class: a `PreTrainedModel` class.
-        config: its config.
-        checkpoint: where the weights are.
-        checkpoint_name: the model's name of a tensor → the checkpoint's.
-        ignored: pattern of tensors in the checkpoint that the model does not have.
-        dtype: of the weights.
-        attention: transformers' name of the attention kernel.
+    `attention` is `packed` or `sdpa`.
 
     Raises:
-        ValueError: A tensor is missing, unexpected, of another shape than the config says, or was not loaded.
+        ValueError: A tensor is missing, unexpected or of another shape than the config says; or the output head should
+            be tied to the embeddings, and is not.
     """
+    model_class, config = family.model_class(checkpoint), family.model_config(checkpoint)
     with torch.device("meta"):
         skeleton = model_class(config)
-    shapes = {checkpoint_name(name): tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    tied = {checkpoint_name(name) for name in skeleton.all_tied_weights_keys}
-    _check_tensors(shapes, checkpoint, tied, ignored)
-    renamed = {checkpoint_name(name): name for name in skeleton.state_dict() if checkpoint_name(name) != name}
-    with _quiet():
+    shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
+    names = {name: family.checkpoint_name(name, checkpoint) for name in shapes}
+    tied = {names[name] for name in skeleton.all_tied_weights_keys}
+    _check_tensors({names[name]: shape for name, shape in shapes.items()}, checkpoint, tied, family.ignored_tensors)
+    # transformers reports tensors on its own; the check above is stricter.
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
         model, report = model_class.from_pretrained(
             str(checkpoint.folder),
             config=config,
-            key_mapping={f"^{re.escape(theirs)}$": ours for theirs, ours in renamed.items()},
+            key_mapping={f"^{re.escape(theirs)}$": ours for ours, theirs in names.items() if theirs != ours},
             dtype=dtype,
-            attn_implementation=attention,
+            attn_implementation=KERNEL if attention == "packed" else attention,
             generation_config=GenerationConfig(),
             local_files_only=True,
             output_loading_info=True,
             trust_remote_code=False,
             use_safetensors=True,
         )
-    problems = {name: report[name] for name in ("missing_keys", "mismatched_keys", "error_msgs") if report[name]}
-    if problems:
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+    assert not report["missing_keys"] | report["mismatched_keys"], "all tensors have been found"
+    head = model.get_output_embeddings()
+    is_separate = head is not None and head.weight is not model.get_input_embeddings().weight
+    if is_separate and model.config.tie_word_embeddings:
         raise ValueError(
-            f"{checkpoint.folder}: transformers did not load every tensor ({problems}): "
-            "install it in the version of constraints.txt."
+            f"{checkpoint.folder}: the head's weights differ from the embeddings, which this config ties them to: "
+            "copy config.json and the weights of one model there."
         )
     return model
 
@@ -73,11 +67,9 @@ def _check_tensors(
     expected: Mapping[str, tuple[int, ...]], checkpoint: Checkpoint, tied: Collection[str], ignored: str
 ) -> None:
     found = checkpoint.shapes
-    missing = [name for name in expected if name not in found and name not in tied]
-    if missing:
+    if missing := [name for name in expected if name not in found and name not in tied]:
         raise ValueError(f"{checkpoint.folder}: {_counted(missing)} missing from the weights.")
-    unexpected = [name for name in found if name not in expected and not re.search(ignored, name)]
-    if unexpected:
+    if unexpected := [name for name in found if name not in expected and not re.search(ignored, name)]:
         raise ValueError(
             f"{checkpoint.folder}: {_counted(unexpected)} in the weights but not in a model of this config: "
             "the model would compute something else."
@@ -90,20 +82,4 @@ def _check_tensors(
 
 
 def _counted(names: list[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)} tensor(s) {shown}{more}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' own report on the tensors: ours is above, and stricter."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+    return f"{len(names)} tensor(s) {', '.join(map(repr, names[:5]))}{' ...' if len(names) > 5 else ''}"

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
-from diffretriever.backbones.adapter_files import CONFIG_FILE as ADAPTER_CONFIG
-from diffretriever.backbones.checkpoint import Checkpoint, read_json
+from diffretriever.backbones.checkpoint import ADAPTER_CONFIG, Checkpoint, read_json
 from diffretriever.backbones.source import FetchError, resolve_source
 from diffretriever.core.consent import check_trusted
 from diffretriever.core.files import fetched_folder, is_local, understood

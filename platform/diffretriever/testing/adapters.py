@@ -31,19 +31,9 @@ def write_random_adapter(
 ) -> Path:
     """Write a random adapter in the authors' names for the checkpoint `backbone`, and return its folder.
 
-    Its change of a matrix is about as large as the matrix. Equal arguments give equal files.
-
-    Args:
-        backbone: folder, hub id, or `minilm`.
-        folder: where to write.
-        rank: R of every matrix.
-        seed: of the values.
-
-    Raises:
-        ValueError: Unknown family, a rank below 1, or no checkpoint.
+    The backbone is a folder, a hub id or `minilm`; its family must be known, else `ValueError`. The change of a matrix
+    is about as large as the matrix. Equal arguments give equal files.
     """
-    if rank < 1:
-        raise ValueError("rank must be at least 1.")
     checkpoint = Checkpoint.open(resolve_source(backbone))
     family = family_of(checkpoint.config, checkpoint.config_file).family
     published = next(each for each in FAMILIES.values() if each.model_type == family)
@@ -74,30 +64,21 @@ def _random_tensors(
 
 def _published_config(published: Published, rank: int) -> dict[str, Any]:
     return {
-        "alpha_pattern": {},
-        "auto_mapping": None,
         "base_model_name_or_path": None,
         "bias": "none",
-        "fan_in_fan_out": False,
         "inference_mode": True,
         "init_lora_weights": True,
-        "layer_replication": None,
-        "layers_pattern": None,
         "layers_to_transform": None,
         "loftq_config": {},
         "lora_alpha": 64,
         "lora_dropout": 0.05,
-        "megatron_config": None,
         "megatron_core": "megatron.core",
-        "modules_to_save": None,
         "peft_type": "LORA",
         "r": rank,
         "rank_pattern": {},
-        "revision": None,
         "target_modules": list(published.adapter_targets),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
-        "use_rslora": False,
     }
 
 
@@ -106,15 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write a LoRA adapter with random values.")
     parser.add_argument("--backbone", required=True, metavar="FOLDER")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER")
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=0)
-    options = vars(parser.parse_args(arguments))
-    backbone, folder = options.pop("backbone"), options.pop("output")
-    try:
-        write_random_adapter(backbone, folder, **options)
-    except ValueError as error:
-        parser.error(str(error))
-    print(folder)
+    options = parser.parse_args(arguments)
+    print(write_random_adapter(options.backbone, options.output))
 
 
 if __name__ == "__main__":

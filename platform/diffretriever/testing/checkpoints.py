@@ -22,7 +22,6 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from diffretriever.backbones.device import DTYPES
 from diffretriever.testing import FAMILIES
 from diffretriever.testing.published import Published, Shapes, Sizes
 
@@ -102,92 +101,53 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     hidden_size: int = 64,
     layers: int = 2,
     heads: int = 4,
-    kv_heads: int | None = None,
     vocab_size: int | None = None,
     seed: int = 0,
-    dtype: str = "float32",
     shards: int = 1,
     tokenizer: bool = True,
 ) -> Path:
-    """Write a checkpoint with random weights as the family publishes it, and return its folder.
+    """Write a float32 checkpoint with random weights as the family publishes it, and return its folder.
 
-    Config fields and tensor names are those of the public checkpoints. Equal arguments give equal files, and
-    the weights do not depend on `shards`. One shard at a time is held in memory.
-
-    Args:
-        family: one of `diffretriever.testing.FAMILIES`.
-        folder: where to write.
-        hidden_size: a multiple of `heads`.
-        layers: number of layers.
-        heads: attention heads.
-        kv_heads: heads of keys and values; default: half of `heads` if the family groups them.
-        vocab_size: rows of embeddings and head; default: those of the small tokenizer.
-        seed: of the weights.
-        dtype: of the weights: `float32`, `bfloat16` or `float16`.
-        shards: number of weight files.
-        tokenizer: whether to write a small working tokenizer.
+    Config fields and tensor names are those of the public checkpoints. Equal arguments give equal files; the weights
+    do not depend on `shards`, the number of weight files. `hidden_size` is a multiple of `heads`; keys and values have
+    half as many if the family groups them. `vocab_size` is by default that of the small tokenizer, which is written
+    unless `tokenizer` is False.
 
     Raises:
-        ValueError: Unknown family or dtype, or sizes that do not fit each other.
+        ValueError: Unknown family.
     """
     if family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}. Use {', '.join(FAMILIES)}.")
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}. Use {', '.join(DTYPES)}.")
     published = FAMILIES[family]
     words = build_tokenizer(published)
     size = Sizes(
         hidden=hidden_size,
         layers=layers,
         heads=heads,
-        kv_heads=kv_heads or (max(1, heads // 2) if published.grouped_heads else heads),
+        kv_heads=heads // 2 if published.grouped_heads else heads,
         intermediate=2 * hidden_size,
         vocab=vocab_size or words.get_vocab_size(),
         positions=published.positions,
     )
-    _check_sizes(size, words.get_vocab_size(), shards)
     folder = Path(folder)
-    write_config(published, size, folder, dtype)
+    write_config(published, size, folder, "float32")
     shapes = published.shapes(size)
-    write_weights(folder, shapes, random_tensors(shapes, DTYPES[dtype], seed), shards)
+    write_weights(folder, shapes, random_tensors(shapes, seed), shards)
     if tokenizer:
         write_tokenizer(published, words, folder)
     return folder
 
 
 def write_config(published: Published, size: Sizes, folder: Path, dtype: str) -> None:
-    """Write the config.json of a family's checkpoint.
-
-    Args:
-        published: format of the family.
-        size: of the model.
-        folder: where to write.
-        dtype: of the weights.
-    """
+    """Write the config.json of a family's checkpoint, whose weights have a `dtype`."""
     words = build_tokenizer(published)
     config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
-def _check_sizes(size: Sizes, tokens: int, shards: int) -> None:
-    if size.hidden % size.heads or size.heads % size.kv_heads:
-        raise ValueError("hidden_size must be a multiple of heads, and heads of kv_heads.")
-    if size.vocab < tokens:
-        raise ValueError(f"vocab_size must be at least {tokens}, the tokens of the small tokenizer.")
-    if shards < 1:
-        raise ValueError("shards must be at least 1.")
-
-
 def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tensor]], shards: int) -> None:
-    """Write tensors as a checkpoint's weight files, one of them in memory at a time.
-
-    Args:
-        folder: of the checkpoint.
-        names: of the tensors.
-        tensors: each with its name.
-        shards: number of weight files.
-    """
+    """Write tensors, each with its name, as the weight files of a checkpoint, one file in memory at a time."""
     places: dict[str, str] = {}
     for shard in range(shards):
         name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
@@ -200,7 +160,7 @@ def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tenso
         (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
-def random_tensors(shapes: Shapes, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Tensor]]:
+def random_tensors(shapes: Shapes, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yield a tensor for each shape, one at a time.
 
     Norms lie around one; matrices keep the size of what they are given, so that attention is far from
@@ -210,8 +170,7 @@ def random_tensors(shapes: Shapes, dtype: torch.dtype, seed: int) -> Iterator[tu
     for name, shape in shapes.items():
         values = torch.randn(shape, generator=generator)
         is_matrix = len(shape) == 2
-        scaled = values / shape[1] ** 0.5 if is_matrix else values * 0.1 + is_norm_weight(name)
-        yield name, scaled.to(dtype)
+        yield name, values / shape[1] ** 0.5 if is_matrix else values * 0.1 + is_norm_weight(name)
 
 
 def is_norm_weight(name: str) -> bool:
@@ -224,18 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Write a checkpoint with random weights.")
     parser.add_argument("--family", required=True, choices=list(FAMILIES))
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--hidden-size", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
-    options = vars(parser.parse_args(arguments))
-    family, folder = options.pop("family"), options.pop("output")
-    try:
-        write_random_checkpoint(family, folder, **options)
-    except ValueError as error:
-        parser.error(str(error))
-    print(folder)
+    options = parser.parse_args(arguments)
+    print(write_random_checkpoint(options.family, options.output))
 
 
 if __name__ == "__main__":

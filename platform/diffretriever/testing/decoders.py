@@ -7,7 +7,6 @@ from typing import Any
 
 from diffretriever.testing.published import Published, Shapes, Sizes, TokenId
 
-_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HEADER_TURNS = (
     "{{ bos_token }}{% for turn in messages %}<|start_header_id|>{{ turn['role'] }}<|end_header_id|>\n\n"
     "{{ turn['content'] | trim }}<|eot_id|>{% endfor %}"
@@ -83,7 +82,6 @@ QWEN2 = Published(
         "chat_template": _CHATML,
         "tokenizer_class": "Qwen2Tokenizer",
     },
-    adapter_targets=_TARGETS,
     grouped_heads=True,
 )
 
@@ -119,7 +117,6 @@ DREAM = Published(
         "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
     },
     tokenizer_files=("vocab.json", "merges.txt"),
-    adapter_targets=_TARGETS,
     grouped_heads=True,
 )
 
@@ -156,7 +153,6 @@ LLAMA3 = Published(
         "chat_template": _HEADER_TURNS + "{% if add_generation_prompt %}" + _ASSISTANT_HEADER + "{% endif %}",
         "tokenizer_class": "PreTrainedTokenizerFast",
     },
-    adapter_targets=_TARGETS,
     grouped_heads=True,
 )
 

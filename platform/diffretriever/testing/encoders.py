@@ -7,12 +7,9 @@ from typing import Any
 from diffretriever.testing.published import Published, Shapes, Sizes, TokenId
 
 
-def _linear_shapes(name: str, rows: int, columns: int) -> Shapes:
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-
-
-def _layer_norm_shapes(name: str, width: int) -> Shapes:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+def _with_bias(name: str, *shape: int) -> Shapes:
+    """Return the two tensors of a linear layer or a norm."""
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def _bert_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
@@ -44,22 +41,22 @@ def _bert_shapes(size: Sizes) -> Shapes:
         "bert.embeddings.word_embeddings.weight": (size.vocab, size.hidden),
         "bert.embeddings.position_embeddings.weight": (size.positions, size.hidden),
         "bert.embeddings.token_type_embeddings.weight": (2, size.hidden),
-        **_layer_norm_shapes("bert.embeddings.LayerNorm", size.hidden),
+        **_with_bias("bert.embeddings.LayerNorm", size.hidden),
     }
     for layer in range(size.layers):
         prefix = f"bert.encoder.layer.{layer}"
         for name in ("query", "key", "value"):
-            shapes |= _linear_shapes(f"{prefix}.attention.self.{name}", size.hidden, size.hidden)
-        shapes |= _linear_shapes(f"{prefix}.attention.output.dense", size.hidden, size.hidden)
-        shapes |= _layer_norm_shapes(f"{prefix}.attention.output.LayerNorm", size.hidden)
-        shapes |= _linear_shapes(f"{prefix}.intermediate.dense", size.intermediate, size.hidden)
-        shapes |= _linear_shapes(f"{prefix}.output.dense", size.hidden, size.intermediate)
-        shapes |= _layer_norm_shapes(f"{prefix}.output.LayerNorm", size.hidden)
-    shapes |= _linear_shapes("bert.pooler.dense", size.hidden, size.hidden)
+            shapes |= _with_bias(f"{prefix}.attention.self.{name}", size.hidden, size.hidden)
+        shapes |= _with_bias(f"{prefix}.attention.output.dense", size.hidden, size.hidden)
+        shapes |= _with_bias(f"{prefix}.attention.output.LayerNorm", size.hidden)
+        shapes |= _with_bias(f"{prefix}.intermediate.dense", size.intermediate, size.hidden)
+        shapes |= _with_bias(f"{prefix}.output.dense", size.hidden, size.intermediate)
+        shapes |= _with_bias(f"{prefix}.output.LayerNorm", size.hidden)
+    shapes |= _with_bias("bert.pooler.dense", size.hidden, size.hidden)
     shapes |= {"cls.predictions.bias": (size.vocab,)}
-    shapes |= _linear_shapes("cls.predictions.transform.dense", size.hidden, size.hidden)
-    shapes |= _layer_norm_shapes("cls.predictions.transform.LayerNorm", size.hidden)
-    return shapes | _linear_shapes("cls.seq_relationship", 2, size.hidden)
+    shapes |= _with_bias("cls.predictions.transform.dense", size.hidden, size.hidden)
+    shapes |= _with_bias("cls.predictions.transform.LayerNorm", size.hidden)
+    return shapes | _with_bias("cls.seq_relationship", 2, size.hidden)
 
 
 BERT = Published(

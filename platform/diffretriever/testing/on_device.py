@@ -1,8 +1,4 @@
-"""Backbones whose random weights are drawn on the device itself: models of published sizes within seconds.
-
-No file of weights is written: benchmarks of encoding need none. `write_checkpoint` writes one, for jobs whose workers
-load their own.
-"""
+"""Backbones whose random weights are drawn on the device itself: models of published sizes within seconds."""
 
 from __future__ import annotations
 
@@ -28,20 +24,11 @@ from diffretriever.testing.published import Sizes
 _SHARD_BYTES = 4 << 30
 
 
-def random_backbone(
-    family: str, size: Sizes, folder: Path, *, device: str, dtype: str = "bfloat16", seed: int = 0
-) -> Backbone:
+def random_backbone(family: str, size: Sizes, folder: Path, *, device: str, dtype: str = "bfloat16") -> Backbone:
     """Return a backbone with random weights, as large as those of `checkpoints.random_tensors`, in evaluation mode.
 
-    Its attention is `sdpa`; `model.set_attn_implementation` changes it. Devices draw different weights.
-
-    Args:
-        family: one of `diffretriever.testing.FAMILIES`.
-        size: of the model; its vocabulary contains the small tokenizer's.
-        folder: for config.json and the tokenizer, without weights.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        dtype: of weights and results.
-        seed: of the weights.
+    Its attention is `sdpa`; `model.set_attn_implementation` changes it. Devices draw different weights. `folder` gets
+    config.json and the small tokenizer, without weights; the vocabulary of `size` must contain the tokenizer's.
     """
     published = FAMILIES[family]
     write_config(published, size, folder, dtype)
@@ -53,13 +40,12 @@ def random_backbone(
         model = of_family.model_class(checkpoint)._from_config(  # noqa: SLF001 (the library has no public name for it)
             of_family.model_config(checkpoint), dtype=DTYPES[dtype], attn_implementation="sdpa"
         )
-    _draw(model, torch.Generator(place).manual_seed(seed))
-    of_family.check_loaded(model, checkpoint)
+    _draw(model, torch.Generator(place).manual_seed(0))
     return of_family(model.eval(), checkpoint)
 
 
 def write_checkpoint(backbone: Backbone, folder: Path) -> Path:
-    """Write the weights of a `random_backbone` beside what it has in `folder`, in its family's format; return that."""
+    """Write the weights of a `random_backbone` to its `folder`, in its family's format, and return the folder."""
     checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
     tensors = {backbone.checkpoint_name(name, checkpoint): t for name, t in backbone.model.state_dict().items()}
     size = sum(tensor.nbytes for tensor in tensors.values())

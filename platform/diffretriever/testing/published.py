@@ -49,7 +49,7 @@ class Published:
     tokenizer_config: dict[str, Any]
     """Fields of tokenizer_config.json, but for the special tokens' ids. With a `cls_token` and a `sep_token` the
     tokenizer puts these around a text."""
-    adapter_targets: tuple[str, ...]
+    adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Last parts of the modules' names that public adapters change, as the checkpoint spells them."""
     tokenizer_files: tuple[str, ...] = ("tokenizer.json",)
     """vocab.txt is of word pieces, the others are of bytes merged."""

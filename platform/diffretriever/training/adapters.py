@@ -22,9 +22,15 @@ from torch.nn.functional import linear
 
 from diffretriever import __version__
 from diffretriever.backbones import Backbone
-from diffretriever.backbones.adapter import LowRank, match_modules, module_names, outside_of_layers
-from diffretriever.backbones.adapter_files import WEIGHT_FILE, AdapterFiles, read_tensors
-from diffretriever.backbones.checkpoint import Checkpoint
+from diffretriever.backbones.adapter import (
+    WEIGHT_FILE,
+    AdapterFiles,
+    LowRank,
+    match_modules,
+    module_names,
+    outside_of_layers,
+)
+from diffretriever.backbones.checkpoint import Checkpoint, read_tensors
 from diffretriever.backbones.slot_layers import (
     MODULE,
     SLOTS_FILE,
