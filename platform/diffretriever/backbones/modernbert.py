@@ -21,13 +21,10 @@ from diffretriever.backbones.encoder import EncoderBackbone
 
 REQUIRED = frozenset(
     {
-        "global_attn_every_n_layers",
-        "global_rope_theta",
         "hidden_activation",
         "hidden_size",
         "intermediate_size",
         "local_attention",
-        "local_rope_theta",
         "max_position_embeddings",
         "norm_eps",
         "num_attention_heads",
@@ -35,11 +32,21 @@ REQUIRED = frozenset(
         "vocab_size",
     }
 )
-OPTIONAL = frozenset(
-    {"attention_bias", "classifier_activation", "classifier_bias", "decoder_bias", "mlp_bias", "norm_bias"}
+OLD_SPELLING = frozenset({"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"})
+"""As published. transformers 5 reads these, and writes `layer_types` and `rope_parameters`."""
+NEW_SPELLING = frozenset({"layer_types", "rope_parameters"})
+OPTIONAL = (
+    OLD_SPELLING
+    | NEW_SPELLING
+    | {
+        "attention_bias",
+        "classifier_activation",
+        "classifier_bias",
+        "decoder_bias",
+        "mlp_bias",
+        "norm_bias",
+    }
 )
-COPIED = OPTIONAL | REQUIRED - {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}
-"""The other fields have new names in transformers 5."""
 
 
 class ModernBertBackbone(EncoderBackbone):
@@ -88,17 +95,17 @@ class ModernBertBackbone(EncoderBackbone):
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
-        """Return a ModernBertConfig: every third layer or so attends to the whole text."""
+        """Return the fields as a ModernBertConfig, which reads both spellings.
+
+        Raises:
+            ValueError: the config has neither of them whole.
+        """
         config = checkpoint.config
-        every, bases = config["global_attn_every_n_layers"], (config["global_rope_theta"], config["local_rope_theta"])
-        kinds = ("full_attention", "sliding_attention")
-        return ModernBertConfig(
-            **pick(config, COPIED),
-            layer_types=[kinds[layer % every > 0] for layer in range(config["num_hidden_layers"])],
-            rope_parameters={k: {"rope_type": "default", "rope_theta": b} for k, b in zip(kinds, bases, strict=True)},
-            # transformers' own default lies outside of a small vocabulary.
-            pad_token_id=config.get("pad_token_id"),
-        )
+        missing = OLD_SPELLING - config.keys()
+        if missing and not config.keys() >= NEW_SPELLING:
+            raise ValueError(f"{checkpoint.config_file}: '{min(missing)}' is missing")
+        # transformers' own default of the padding token lies outside of a small vocabulary.
+        return ModernBertConfig(**pick(config, REQUIRED | OPTIONAL), pad_token_id=config.get("pad_token_id"))
 
     @property
     def final_norm(self) -> nn.Module:
