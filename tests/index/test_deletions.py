@@ -14,6 +14,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.inspect import Verification
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import add, fill
+from tests.index.index_cases import compact
 
 KIND = "files of deleted rows are damaged"
 
@@ -88,7 +89,7 @@ def test_records_are_removed_with_their_files(folder: Path) -> None:
     index.forget_versions(timedelta(0))
     assert len(records(folder)) == 1
     index.delete(["p32"])
-    index.compact(timedelta(0))
+    compact(index, timedelta(0))
     assert (records(folder), verified(folder).problems) == ([], [])
     index.delete(["p33"])
     assert (verified(folder).problems, verified(folder).without_checksums) == ([], 0)

@@ -10,6 +10,7 @@ import pytest
 
 from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
+from tests.index.index_cases import compact
 from tests.index.test_index import add, manifest
 
 NAME = "index"
@@ -28,7 +29,7 @@ CHANGES: dict[str, Callable[[PassageIndex], object]] = {
     "replace": lambda index: add(index, ["a", "c", "d"], replaced=["a", "c", "d"]),
     "delete a passage": lambda index: index.delete(["a"]),
     "delete a fragment": lambda index: index.delete(["c", "d"]),
-    "compact": PassageIndex.compact,
+    "compact": compact,
     "write anew": write_anew,
     "restore": lambda index: PassageIndex.restore(index.uri, 2),
 }

@@ -36,6 +36,7 @@ from tests.index.compressed_cases import (
     stored_vectors,
     streamed,
 )
+from tests.index.index_cases import compact, ids_of
 
 CODECS = ["product1", "product2", "product4"]
 
@@ -103,14 +104,14 @@ def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex
     made = compressed(index, codec)
     add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
     assert made.delete(["p0", "p60", "nothing"]) == 2
-    assert sorted(made.digests()) == sorted({*(f"p{i}" for i in range(70)), "new1", "new2"} - {"p0", "p60"})
+    assert sorted(ids_of(made)) == sorted({*(f"p{i}" for i in range(70)), "new1", "new2"} - {"p0", "p60"})
     assert made.passages(["p5"])["p5"]["text"] == "new p5"
     assert_sound(made)
     assert found(made, 100) == streamed(made, 100)
     written = representations(3, seed=9).vectors_MH
     assert (stored_vectors(made)[-len(written) :] * written.astype(np.float32)).sum(axis=1).min() > 0.9
     before = stored_vectors(made)
-    made.compact(timedelta(0))
+    compact(made, timedelta(0))
     assert np.array_equal(stored_vectors(made), before)
     assert made.manifest == PassageIndex.open(made.uri).manifest
     assert_sound(made)
@@ -169,7 +170,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     vectors = sum(f.count_rows() for f in made.fragments()) * MOST_VECTORS
     assert (done["packed"].made, "codes" in done) == (2, False)
     assert done["packed"].bytes < vectors * (made.manifest.codec.width + 4) + 70 * 20
-    made.compact(timedelta(0))
+    compact(made, timedelta(0))
     accelerate(AccelerateJob(index=made.uri))
     assert not list((Path(made.uri) / "codes").glob("*/")), "decoded vectors made before go"
     with patch.object(PassageIndex, "batches", side_effect=AssertionError("the table is not read")):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
@@ -25,6 +25,7 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
+from tests.index.index_cases import compact
 from tests.index.life_model import (
     ENCODED_QUERIES,
     IDS,
@@ -96,7 +97,7 @@ class IndexLife(RuleBasedStateMachine):
     def compact(self, forget: bool) -> None:
         index = PassageIndex.open(self.uri)
         self.read(index.version)
-        index.compact(timedelta(0) if forget else timedelta(hours=1))
+        compact(index, timedelta(0) if forget else timedelta(hours=1))
         self.versions[index.version] = self.now
         if forget:
             self.versions = {index.version: self.now}
@@ -116,7 +117,7 @@ class IndexLife(RuleBasedStateMachine):
         self.restore(data.draw(st.sampled_from(sorted(self.versions))))
 
     def restore(self, version: int) -> None:
-        lance.dataset(table_uri(self.uri), version=version).restore()
+        PassageIndex.open(self.uri, version).dataset.restore()
         self.changed(self.versions[version])
 
     @rule(block=blocks)

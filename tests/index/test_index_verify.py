@@ -22,6 +22,7 @@ from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse.postings import POSTINGS, build_postings
 from diffretriever.search.sparse.segment import DTYPES
 from tests.index.damaged_cases import resealed
+from tests.index.index_cases import compact
 
 HIDDEN, VOCAB = 8, 50
 BACKBONE = BackboneConfig(source="x", dtype="float32")
@@ -148,7 +149,7 @@ POSTED = ["a", "bb", "ccc"]
 @pytest.fixture
 def index(tmp_path: Path) -> PassageIndex:
     made = fill(tmp_path, [good_row(i) for i in POSTED])
-    made.compact()
+    compact(made)
     build_postings(made)
     return made
 

@@ -18,6 +18,7 @@ from diffretriever.pipelines.encoder_start import EncoderStart
 from diffretriever.vectors.representations import not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
+from tests.index.index_cases import ids_of
 
 Where = Literal["vector", "weight"]
 PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
@@ -75,4 +76,4 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
     for index, written in zip(indexes, receipt["receipts"], strict=True):
         Committer(index).commit({"key": written}, [])
         index.refresh()
-        assert sorted(index.digests()) == sorted([*left, *(f"p{i}" for i in range(5))])
+        assert sorted(ids_of(index)) == sorted([*left, *(f"p{i}" for i in range(5))])

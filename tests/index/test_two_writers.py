@@ -15,6 +15,7 @@ from diffretriever.index.history import history
 from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
+from tests.index.index_cases import compact
 from tests.index.test_index import add, block, manifest
 
 CHANGED = r"another process changed .*nothing of it is lost: run the same command again"
@@ -40,10 +41,6 @@ def delete(*ids: str) -> Change:
 def write_anew(index: PassageIndex) -> None:
     parts = [write_part(index.uri, index.version, part, index.manifest) for part in parts_of(index)]
     replace_all(index, index.manifest, parts)
-
-
-def compact(index: PassageIndex) -> None:
-    index.compact()
 
 
 CHANGES: dict[str, Change] = {
@@ -130,7 +127,7 @@ def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, othe
         commit(*arguments)
 
     with patch.object(compaction, "commit", second), pytest.raises(ValueError, match=CHANGED):
-        index.compact()
+        compact(index)
     assert texts(index.uri) == expected
 
 

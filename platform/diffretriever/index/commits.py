@@ -17,6 +17,7 @@ from lance.commit import CommitConflictError
 
 from diffretriever.core.files import is_local, sync_path
 
+_TABLE = "passages.lance"
 _HINT = "latest_version_hint.json"
 """File in `_versions` with the number of the newest version."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -37,21 +38,16 @@ def changed_by_another(uri: str) -> ChangedError:
     )
 
 
+def table_uri(uri: str) -> str:
+    """Return the path or URI of the Lance table of the index at `uri`."""
+    return f"{uri.rstrip('/')}/{_TABLE}"
+
+
 @contextmanager
-def commit_to(uri: str, table: str, files: Iterable[str] = ()) -> Iterator[None]:
-    """Run one commit to an index.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        files: paths within the table of the files that the commit names.
-
-    Raises:
-        OSError: the disk is full.
-        ChangedError: Lance refused the commit.
-    """
+def commit_to(uri: str, files: Iterable[str] = ()) -> Iterator[None]:
+    """Run one commit to an index, which names these files (paths within its table); raises ChangedError."""
     try:
-        with _on_disk(table, files):
+        with _on_disk(table_uri(uri), files):
             yield
     except OSError as error:
         known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
@@ -75,7 +71,7 @@ def _on_disk(table: str, files: Iterable[str]) -> Iterator[None]:
         _sync([*written, *{path.parent for path in written}, folder])
     before = _own_files(folder)
     yield
-    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{_HINT}"}}
+    new = {folder / name for name in (_own_files(folder) - before) | {f"{_OWN[1]}/{_HINT}"}}
     for path in new:
         # Another process may remove the files of its refused commit.
         with suppress(FileNotFoundError):

@@ -25,7 +25,7 @@ from lance.fragment import FragmentMetadata
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
-from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files
+from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files, table_uri
 from diffretriever.index.damage import (
     NOT_FOUND,
     deletion_files,
@@ -48,7 +48,6 @@ from diffretriever.vectors.representations import Representations, read_vectors
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-_TABLE = "passages.lance"
 _IDS_PER_LOOKUP = 1000
 _SHOWN = ("title", "text", "collection")
 _HELD_BYTES = 32 << 20
@@ -66,7 +65,7 @@ _TRIES = 10
 class PassageIndex:
     """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
-    `uri` is a folder or the URI of an object store.
+    `uri` is a folder (a `file:` URI is the path that it names) or the URI of an object store.
     """
 
     _fragments: list[Any] | None = None
@@ -75,7 +74,7 @@ class PassageIndex:
     """Condition, in Lance's SQL, of the passages that are read."""
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
-        self.uri = plain_place(uri)
+        self.uri = uri
         self.dataset = dataset
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
@@ -84,10 +83,11 @@ class PassageIndex:
     @classmethod
     def exists(cls, uri: str) -> bool:
         """Return whether there is an index; raises ValueError if it is damaged or access is refused."""
+        uri = plain_place(uri)
         try:
             _dataset(uri)
         except (ValueError, OSError) as error:
-            if (told := not_opened(uri, table_uri(uri), error)) is None:
+            if (told := not_opened(uri, error)) is None:
                 return False
             raise told from error
         return True
@@ -99,9 +99,9 @@ class PassageIndex:
         Raises:
             ValueError: there is an index, or the folder or store cannot be written to.
         """
-        schema = table_schema(manifest)
+        uri, schema = plain_place(uri), table_schema(manifest)
         try:
-            with commit_to(uri, table_uri(uri)):
+            with commit_to(uri):
                 lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
             if _THERE in str(error):
@@ -117,10 +117,11 @@ class PassageIndex:
             ValueError: there is no index or access is refused, the index is damaged, or another version of this
                 project made it.
         """
+        uri = plain_place(uri)
         try:
             dataset = _dataset(uri, version)
         except (ValueError, OSError) as error:
-            if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
+            if version is None and (told := not_opened(uri, error)) is not None:
                 raise told from error
             if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
@@ -132,13 +133,14 @@ class PassageIndex:
                 f"no index at {uri}: make one by encode_beir.py --index {uri} --collection …, in Python by Index.create"
             ) from error
         opened = cls(uri, dataset, manifest_in(dataset, uri))
-        refuse_wrong_deletions(opened.uri, table_uri(opened.uri), opened._metadata)
+        refuse_wrong_deletions(uri, opened._metadata)
         return opened
 
     def clone(self, uri: str) -> PassageIndex:
         """Make an index at `uri` of this version, which reads the files of this index; raises ValueError."""
+        uri = plain_place(uri)
         try:
-            with commit_to(uri, table_uri(uri)):
+            with commit_to(uri):
                 self.dataset.shallow_clone(table_uri(uri), self.version)
         except OSError as error:
             raise unreachable(uri, error) from error
@@ -212,7 +214,7 @@ class PassageIndex:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        with readable(self.uri, table_uri(self.uri), self.fragments):
+        with readable(self.uri, self.fragments):
             yield
 
     def pinned(self) -> Self:
@@ -261,13 +263,6 @@ class PassageIndex:
         columns = [field.name for field in representation_fields(self.manifest.hidden_size)]
         return Representations.from_arrow(self.take(rows, columns))
 
-    def digests(self) -> dict[str, bytes]:
-        """Return passage id → digest of all passages: about 200 bytes of memory each; `keys` takes 16."""
-        pairs: dict[str, bytes] = {}
-        for batch in self.batches(["id", "digest"], ROWS_AT_ONCE):
-            pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
-        return pairs
-
     def keys(self) -> KeySet:
         """Return the keys of all passages."""
         keys = np.zeros(len(self), KEY)
@@ -311,7 +306,7 @@ class PassageIndex:
         live = sum(self.dataset.get_fragment(number).metadata.num_rows for number in shrunk)
         gone = [number for number, part in shrunk.items() if part is None]
         operation = lance.LanceOperation.Delete(rest, gone, ids_filter(ids))
-        with commit_to(self.uri, table_uri(self.uri), deletion_files(rest)):
+        with commit_to(self.uri, deletion_files(rest)):
             lance.LanceDataset.commit(self.dataset, operation, read_version=self.version)
         self.refresh()
         return live - sum(part.num_rows for part in rest)
@@ -329,20 +324,8 @@ class PassageIndex:
             by_fragment[address >> 32].append(passage_id)
         shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
         files = deletion_files(part for part in shrunk.values() if part is not None)
-        note_deletions(self.uri, table_uri(self.uri), files)
+        note_deletions(self.uri, files)
         return shrunk
-
-    def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
-        """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
-
-        This runs in one process and one commit; `pipelines.compact` uses Ray.
-
-        Raises:
-            ValueError: another process changed the index meanwhile; this call changes nothing.
-        """
-        tasks = compaction.plan(self.dataset)
-        self.commit_compaction([compaction.execute(table_uri(self.uri), task.text) for task in tasks])
-        self.forget_versions(keep_versions_for)
 
     def commit_compaction(self, results: Sequence[str]) -> None:
         """Replace fragments by the joined ones in one commit.
@@ -359,7 +342,7 @@ class PassageIndex:
         latest = lance.dataset(table_uri(self.uri))
         if latest.version != self.version or not all(compaction.is_current(latest, result) for result in results):
             raise changed_by_another(self.uri)
-        with commit_to(self.uri, table_uri(self.uri), data_files(compaction.joined(results))):
+        with commit_to(self.uri, data_files(compaction.joined(results))):
             compaction.commit(latest, results)
         self.dataset = latest
 
@@ -372,7 +355,7 @@ class PassageIndex:
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
-        forget_deletions(self.uri, table_uri(self.uri))
+        forget_deletions(self.uri)
 
     @classmethod
     def restore(cls, uri: str, version: int) -> PassageIndex:
@@ -384,14 +367,14 @@ class PassageIndex:
             ValueError: the version is not kept, or another process changed the index meanwhile.
         """
         older = cls.open(uri, version)
-        set_aside_unreadable(table_uri(uri))
-        with commit_to(uri, table_uri(uri)):
+        set_aside_unreadable(table_uri(older.uri))
+        with commit_to(older.uri):
             older.dataset.restore()
         return cls.open(uri)
 
     def wrong_deletions(self) -> tuple[list[str], int]:
         """Return which files of deleted rows have changed, and the number of files without a checksum."""
-        return wrong_deletions(self.uri, table_uri(self.uri), self._metadata())
+        return wrong_deletions(self.uri, self._metadata())
 
     def _metadata(self) -> Iterator[Any]:
         return (fragment.metadata for fragment in self.dataset.get_fragments())
@@ -436,11 +419,6 @@ def _dataset(uri: str, version: int | None = None) -> Any:
 def rows_written(addresses: np.ndarray) -> np.ndarray:
     """Return uint32: each passage's row, among those that its fragment was written with, from `_rowaddr`."""
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
-
-
-def table_uri(uri: str) -> str:
-    """Return the path or URI of the Lance table of the index at `uri`."""
-    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
 
 
 def fragment_key(fragment: Any) -> str:
