@@ -10,9 +10,9 @@ from diffretriever.collections import Passage
 from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
-from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
@@ -55,10 +55,7 @@ QUERIES = representations(6, seed=77)
 
 def block(ids: list[str], seed: int, text: str = "text") -> pa.Table:
     passages = [Passage(i, "", f"{text} {i}") for i in ids]
-    columns = [ids, ["c"] * len(ids), [""] * len(ids), [p.text for p in passages], [p.digest for p in passages]]
-    schema = passage_schema(HIDDEN)
-    texts = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=False)]
-    return pa.Table.from_arrays([*texts, *representations(len(ids), seed).to_arrow().columns], schema=schema)
+    return beside(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
 
 
 def fill(uri: str, *sizes: int) -> PassageIndex:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.index.writer import beside, text_table
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
@@ -71,17 +72,8 @@ ENCODED_QUERIES = representations(QUERIES)
 
 def table_of(block: Model) -> pa.Table:
     rows = [Passage(i, "", passage.text) for i, passage in block.items()]
-    vectors = representations([passage.directions for passage in block.values()]).to_arrow()
-    texts = [
-        [p.id for p in rows],
-        ["c"] * len(rows),
-        [""] * len(rows),
-        [p.text for p in rows],
-        [p.digest for p in rows],
-    ]
-    schema = passage_schema(HIDDEN)
-    columns = [pa.array(column, field.type) for column, field in zip(texts, schema, strict=False)]
-    return pa.Table.from_arrays([*columns, *vectors.columns], schema=schema)
+    vectors = representations([passage.directions for passage in block.values()])
+    return beside(text_table(rows, "c"), vectors.to_arrow())
 
 
 def assert_holds(index: PassageIndex, model: Model) -> None:

@@ -56,27 +56,11 @@ def add(index: PassageIndex, ids: list[str], replaced: list[str] | None = None, 
     Committer(index).commit({receipt: receipt}, replaced or [])
 
 
-def test_written_blocks_are_invisible_until_committed(index: PassageIndex) -> None:
-    receipt = write_block(index.uri, block(["a", "b"]))
-    assert len(PassageIndex.open(index.uri)) == 0
-    Committer(index).commit({"key": receipt}, [])
-    assert len(PassageIndex.open(index.uri)) == 2
-
-
 def test_a_block_delivered_twice_appears_once(index: PassageIndex) -> None:
     committer = Committer(index)
     committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
     committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
     assert len(PassageIndex.open(index.uri)) == 2
-
-
-def test_replacing_is_one_step(index: PassageIndex) -> None:
-    add(index, ["a", "b", "c"])
-    before = index.version
-    add(index, ["b", "d"], replaced=["b"], text="new")
-    assert index.version == before + 1
-    assert sorted(ids_of(index)) == ["a", "b", "c", "d"]
-    assert index.passages(["b"])["b"]["text"] == "new"
 
 
 def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
@@ -88,16 +72,6 @@ def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
         pass
     with WriterLock(index.uri):
         pass
-
-
-def test_readers_keep_their_version(index: PassageIndex) -> None:
-    add(index, ["a"])
-    reader = PassageIndex.open(index.uri)
-    add(index, ["b"])
-    compact(index)
-    assert ids_of(reader) == ["a"]
-    reader.refresh()
-    assert sorted(ids_of(reader)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("passage_id", ["it's", 'say "x"', "日本", "a'; DROP TABLE --", "%", "\\"])

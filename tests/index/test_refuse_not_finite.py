@@ -15,7 +15,6 @@ from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
-from diffretriever.vectors.representations import not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
 from tests.index.index_cases import ids_of
@@ -27,19 +26,6 @@ PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
 @pytest.fixture(params=NUMBERS)
 def number(request: pytest.FixtureRequest) -> float:
     return NUMBERS[request.param]
-
-
-@pytest.mark.parametrize("where", ["vector", "weight"])
-@pytest.mark.parametrize("texts", [[], [2, 3, 8]])
-def test_the_texts_are_found(texts: list[int], where: Where, number: float) -> None:
-    encoded = representations(9, seed=2)
-    for text in texts:
-        encoded = damaged(encoded, text, number, where)
-    assert not_finite(encoded).tolist() == texts
-    table = encoded.to_arrow()
-    assert rows_not_finite(table).tolist() == texts
-    assert rows_not_finite(table.slice(2)).tolist() == [text - 2 for text in texts if text >= 2]
-    assert rows_not_finite(table.select(["n_tokens"])).tolist() == []
 
 
 @pytest.mark.parametrize("where", ["vector", "weight"])

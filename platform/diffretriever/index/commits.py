@@ -7,6 +7,7 @@ which `PassageIndex.restore` sets aside. Objects of a store are durable once the
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lance.commit import CommitConflictError
+from lance.fragment import FragmentMetadata
 
 from diffretriever.core.files import is_local, sync_path
 
@@ -54,6 +56,16 @@ def commit_to(uri: str, files: Iterable[str] = ()) -> Iterator[None]:
         if not known:
             raise
         raise changed_by_another(uri) from error
+
+
+def receipt_of(fragments: Iterable[FragmentMetadata]) -> str:
+    """Return uncommitted fragments as a JSON text of about 400 bytes each."""
+    return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def fragments_in(receipts: Iterable[str]) -> list[FragmentMetadata]:
+    """Return the fragments of receipts, in their order."""
+    return [FragmentMetadata.from_json(json.dumps(item)) for text in receipts for item in json.loads(text)]
 
 
 def data_files(fragments: Iterable[Any]) -> set[str]:

@@ -251,7 +251,7 @@ def refuse_wrong_deletions(uri: str, fragments: Callable[[], Iterable[Any]]) -> 
 
 def wrong_deletions(uri: str, fragments: Iterable[Any]) -> tuple[list[str], int]:
     """Return the paths within the table of changed files of deleted rows, and the number of files without checksum."""
-    sums = {PurePosixPath(name).stem: PurePosixPath(name).suffix[1:] for name in _checksum_files(uri)}
+    sums = dict(file.base_name.rsplit(".", 1) for file in files_in(_checksum_folder(uri)))
     files = sorted(deletion_files(fragments))
     known = [file for file in files if PurePosixPath(file).name in sums]
     wrong = [file for file in known if _digest(f"{table_uri(uri)}/{file}") != sums[PurePosixPath(file).name]]
@@ -261,17 +261,13 @@ def wrong_deletions(uri: str, fragments: Iterable[Any]) -> tuple[list[str], int]
 def forget_deletions(uri: str) -> None:
     """Remove the checksums of files that are gone."""
     there = {file.base_name for file in files_in(f"{table_uri(uri)}/_deletions")}
-    for name in _checksum_files(uri):
-        if PurePosixPath(name).stem not in there:
-            remove(f"{_checksum_folder(uri)}/{name}")
+    for file in files_in(_checksum_folder(uri)):
+        if PurePosixPath(file.base_name).stem not in there:
+            remove(f"{_checksum_folder(uri)}/{file.base_name}")
 
 
 def _checksum_folder(uri: str) -> str:
     return f"{uri.rstrip('/')}/deletions"
-
-
-def _checksum_files(uri: str) -> list[str]:
-    return [file.base_name for file in files_in(_checksum_folder(uri))]
 
 
 def _digest(place: str) -> str | None:

@@ -39,16 +39,7 @@ class PassageOrder:
 
     @classmethod
     def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
-        """Number passages by id.
-
-        Args:
-            whole: all of Lance's fragments of the version, in table order.
-            fragments: the fragments of the passages, in table order.
-            batches: all their rows, with `id` and `_rowaddr`.
-
-        Raises:
-            ValueError: there are more than 2^31 rows.
-        """
+        """Number by id the passages of some fragments of a whole version, whose rows have `id` and `_rowaddr`."""
         given = list(fragments)
         numbers_G = np.array([fragment.fragment_id for fragment in given], np.int64)
         offsets = offsets_of([fragment.physical_rows for fragment in given])

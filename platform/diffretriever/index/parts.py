@@ -18,13 +18,7 @@ class IndexPart(PassageIndex):
     """Some passages of an index version, for reading."""
 
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
-        """Select passages of an index.
-
-        Args:
-            whole: the index.
-            fragments: Lance's.
-            condition: in Lance's SQL, of passages in them; None: all.
-        """
+        """Select the passages of Lance's fragments that meet a condition in Lance's SQL."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
         self._fragments = list(fragments)
         self._condition = condition
@@ -37,14 +31,10 @@ class IndexPart(PassageIndex):
 
     @classmethod
     def filtered(cls, whole: PassageIndex, condition: str) -> IndexPart:
-        """Return the passages that a condition of `index.filters` admits.
+        """Return the passages of an index, or of a part of it, that a condition of `index.filters` admits.
 
         Passages that are left out have no number in the part's order, as deleted passages, so that every search skips
         them.
-
-        Args:
-            whole: an index, or a part of some of its fragments.
-            condition: in Lance's SQL.
         """
         part = cls(whole, whole.fragments(), condition)
         addresses = [batch.column("_rowaddr").to_numpy() for batch in part.addressed_batches([], ROWS_AT_ONCE)]

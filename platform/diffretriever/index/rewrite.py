@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.fragment import FragmentMetadata, write_fragments
+from lance.fragment import write_fragments
 
 from diffretriever.core.files import filesystem_of
-from diffretriever.index.commits import changed_by_another, commit_to, data_files, table_uri
+from diffretriever.index.commits import changed_by_another, commit_to, data_files, fragments_in, receipt_of, table_uri
 from diffretriever.index.damage import finite_rows, refuse_rows
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex
@@ -55,7 +54,7 @@ def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest)
     schema = table_schema(manifest)
     rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
     fragments = write_fragments(rows, table_uri(index.uri), schema=schema, mode="overwrite")
-    return json.dumps([fragment.to_json() for fragment in fragments])
+    return receipt_of(fragments)
 
 
 def _coded(
@@ -78,7 +77,7 @@ def _row_bytes(manifest: IndexManifest) -> int:
 def still_there(uri: str, receipt: str) -> bool:
     """Return whether the files of a receipt exist: Lance removes uncommitted files after seven days."""
     filesystem, folder = filesystem_of(f"{table_uri(uri)}/data")
-    paths = [f"{folder}/{file['path']}" for item in json.loads(receipt) for file in item["files"]]
+    paths = [f"{folder}/{file.path}" for fragment in fragments_in([receipt]) for file in fragment.files]
     return all(info.is_file for info in filesystem.get_file_info(paths))
 
 
@@ -90,8 +89,7 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
     """
     if lance.dataset(table_uri(index.uri)).version != index.version:
         raise changed_by_another(index.uri)
-    items = [item for receipt in receipts for item in json.loads(receipt)]
-    fragments = [FragmentMetadata.from_json(json.dumps(item)) for item in items]
+    fragments = fragments_in(receipts)
     operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
     with commit_to(index.uri, data_files(fragments)):
         # With retries, Lance would overwrite commits of other processes.

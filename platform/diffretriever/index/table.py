@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -163,7 +163,7 @@ class PassageIndex:
             yield PassageIndex.open(self.uri, version["version"])
 
     def __len__(self) -> int:
-        with self._readable():
+        with readable(self.uri, self.fragments):
             return int(self.dataset.count_rows())
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -172,21 +172,19 @@ class PassageIndex:
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream as `batches` does, with `_rowaddr`: uint64, the fragment and the row of each passage."""
-        options = {"fragments": self._fragments, "with_row_address": True}
-        yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
+        scanner = self.dataset.scanner
+        yield from self._scan(columns, batch_size, scanner, fragments=self._fragments, with_row_address=True)
 
     @property
     def order(self) -> PassageOrder:
         """The order of this version's passages by id, computed at first use."""
         version = self.version
-        found = self._orders.get(version)
-        if found is None:
-            made = PassageOrder.of(
-                self.dataset.get_fragments(), self.fragments(), self.addressed_batches(["id"], ROWS_AT_ONCE)
-            )
+        if version not in self._orders:
+            rows = self.addressed_batches(["id"], ROWS_AT_ONCE)
+            made = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
             # Two threads must use the same object: numbers of different orders do not mix.
-            found = self._orders.setdefault(version, made)
-        return found
+            self._orders.setdefault(version, made)
+        return self._orders[version]
 
     def fragments(self) -> list[Any]:
         """Return the Lance fragments in table order."""
@@ -203,7 +201,7 @@ class PassageIndex:
         if self._fragments == []:
             return
         stored = self.manifest.stored_columns(columns)
-        with self._readable():
+        with readable(self.uri, self.fragments):
             scan = scanner(columns=stored, filter=self._condition, batch_size=batch_size, **options)
             for batch in scan.to_batches():
                 yield self._decoded(batch, columns)
@@ -211,11 +209,6 @@ class PassageIndex:
     def _decoded(self, rows: T, columns: Sequence[str]) -> T:
         """Return stored rows with the requested columns; vectors are decoded if only codes are stored."""
         return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        with readable(self.uri, self.fragments):
-            yield
 
     def pinned(self) -> Self:
         """Return this version as an object that `refresh` does not change."""
@@ -225,7 +218,7 @@ class PassageIndex:
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order."""
-        with self._readable():
+        with readable(self.uri, self.fragments):
             taken = self.dataset.take(rows.tolist(), columns=self.manifest.stored_columns(columns))
         return self._decoded(taken, columns)
 
@@ -249,7 +242,7 @@ class PassageIndex:
         texts.rows_read += len(taken)
         if texts.rows_read > _PAYS * passages and passages * taken.nbytes <= _HELD_BYTES * len(taken):
             # If a file is damaged, passages of other files are still read one by one.
-            with suppress(ValueError), self._readable():
+            with suppress(ValueError), readable(self.uri, self.fragments):
                 texts.table = self.dataset.to_table(columns).combine_chunks()
         return [self._with_metadata(row) for row in taken.to_pylist()]
 
@@ -279,7 +272,7 @@ class PassageIndex:
         columns = ["id", *_SHOWN, *self.manifest.metadata]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
-            with self._readable():
+            with readable(self.uri, self.fragments):
                 rows = self.dataset.to_table(columns, filter=condition).to_pylist()
             found.update({row.pop("id"): self._with_metadata(row) for row in rows})
         return found
@@ -328,14 +321,10 @@ class PassageIndex:
         return shrunk
 
     def commit_compaction(self, results: Sequence[str]) -> None:
-        """Replace fragments by the joined ones in one commit.
-
-        Args:
-            results: of `compaction.execute`, from the version that this object reads or an earlier one.
+        """Replace fragments by the joined ones of `compaction.execute`, in one commit.
 
         Raises:
-            ValueError: another process changed the index, or the fragments have changed since they were read; the
-                commit is not made.
+            ValueError: another process changed the index or the fragments; the commit is not made.
         """
         if not results:
             return

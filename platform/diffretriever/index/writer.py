@@ -8,7 +8,6 @@ uncommitted files only.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
-from diffretriever.index.commits import changed_by_another, commit_to, data_files, table_uri
+from diffretriever.index.commits import changed_by_another, commit_to, data_files, fragments_in, receipt_of, table_uri
 from diffretriever.index.damage import as_stored, deletion_files, refuse_to_write, unreachable
 from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
@@ -75,7 +74,7 @@ class BlockWriter:
             fragments = write_fragments(table, self._dataset, schema=schema)
         except OSError as error:
             raise unreachable(self._uri, error) from error
-        return json.dumps([fragment.to_json() for fragment in fragments])
+        return receipt_of(fragments)
 
 
 def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
@@ -185,7 +184,7 @@ class Committer:
         latest = lance.dataset(table_uri(self._index.uri))
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
-        written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        written = fragments_in(new.values())
         # Listing many fragments takes a good part of a commit.
         fragments = self._index.fragments()
         shrunk = self._index.without(replaced_ids) if fragments else {}
