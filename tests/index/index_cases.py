@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from diffretriever.index import compaction
+from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.index import IndexManifest
 
 
 def ids_of(index: PassageIndex) -> list[str]:
@@ -19,3 +21,9 @@ def compact(index: PassageIndex, keep_versions_for: timedelta = timedelta(hours=
     tasks = compaction.plan(index.dataset)
     index.commit_compaction([compaction.execute(index.dataset.uri, task.text) for task in tasks])
     index.forget_versions(keep_versions_for)
+
+
+def write_anew(index: PassageIndex, manifest: IndexManifest | None = None) -> None:
+    """Rewrite all rows as a new manifest stores them, as a compress job does."""
+    manifest = manifest or index.manifest
+    replace_all(index, manifest, [write_part(index.uri, index.version, part, manifest) for part in parts_of(index)])

@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
-from tests.index.index_cases import compact
+from tests.index.index_cases import compact, write_anew
 from tests.index.test_index import add, manifest
 
 NAME = "index"
-
-
-def write_anew(index: PassageIndex) -> None:
-    replace_all(
-        index, index.manifest, [write_part(index.uri, index.version, each, index.manifest) for each in parts_of(index)]
-    )
 
 
 CHANGES: dict[str, Callable[[PassageIndex], object]] = {

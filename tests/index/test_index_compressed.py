@@ -11,6 +11,7 @@ import pytest
 
 from diffretriever.index.history import history
 from diffretriever.index.parts import IndexPart
+from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.schemas.accelerate import AccelerateJob
@@ -44,6 +45,15 @@ CODECS = ["product1", "product2", "product4"]
 @pytest.fixture
 def index(tmp_path: Path) -> PassageIndex:
     return fill(str(tmp_path / "index"), 40, 30)
+
+
+def test_a_codec_is_trained_on_all_vectors_or_a_sample_in_their_order(index: PassageIndex) -> None:
+    vectors = stored_vectors(index)
+    assert np.array_equal(sample_of(index, len(vectors)), vectors)
+    rows = [np.flatnonzero((vectors == vector).all(axis=1))[0] for vector in sample_of(index, 30)]
+    assert len(rows) == 30
+    assert (np.diff(rows) > 0).all()
+    assert max(rows) > 60
 
 
 @pytest.mark.parametrize("codec", CODECS)

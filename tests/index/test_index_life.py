@@ -25,9 +25,11 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import compact
 from tests.index.life_model import (
     ENCODED_QUERIES,
+    HIDDEN,
     IDS,
     QUERIES,
     Model,
@@ -36,7 +38,6 @@ from tests.index.life_model import (
     blocks,
     brute_force,
     brute_force_sparse,
-    manifest,
     table_of,
 )
 
@@ -53,7 +54,7 @@ class IndexLife(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.uri = str(self.folder / "index")
         self.now: Model = {}
-        self.versions = {PassageIndex.create(self.uri, manifest()).version: self.now}
+        self.versions = {PassageIndex.create(self.uri, manifest(HIDDEN)).version: self.now}
         self.readers: list[tuple[PassageIndex, Model]] = []
 
     def teardown(self) -> None:

@@ -236,12 +236,12 @@ def note_deletions(uri: str, files: Iterable[str]) -> None:
         write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table_uri(uri)}/{file}')}", b"")
 
 
-def refuse_wrong_deletions(uri: str, fragments: Callable[[], Iterable[Any]]) -> None:
+def refuse_wrong_deletions(uri: str, dataset: Any) -> None:
     """Raise ValueError, before Lance reads them, if files of deleted rows on this machine have other checksums."""
     table = table_uri(uri)
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
-    wrong, _ = wrong_deletions(uri, fragments())
+    wrong, _ = wrong_deletions(uri, dataset)
     if wrong:
         raise ValueError(
             f"the table of {uri} is damaged: {', '.join(f'{table}/{name}' for name in wrong)} is not what was written, "
@@ -249,10 +249,10 @@ def refuse_wrong_deletions(uri: str, fragments: Callable[[], Iterable[Any]]) -> 
         )
 
 
-def wrong_deletions(uri: str, fragments: Iterable[Any]) -> tuple[list[str], int]:
+def wrong_deletions(uri: str, dataset: Any) -> tuple[list[str], int]:
     """Return the paths within the table of changed files of deleted rows, and the number of files without checksum."""
     sums = dict(file.base_name.rsplit(".", 1) for file in files_in(_checksum_folder(uri)))
-    files = sorted(deletion_files(fragments))
+    files = sorted(deletion_files(fragment.metadata for fragment in dataset.get_fragments()))
     known = [file for file in files if PurePosixPath(file).name in sums]
     wrong = [file for file in known if _digest(f"{table_uri(uri)}/{file}") != sums[PurePosixPath(file).name]]
     return wrong, len(files) - len(known)

@@ -80,12 +80,7 @@ class PassageOrder:
         return numbers_C
 
     def numbers_in(self, fragment: Any, rows_C: np.ndarray) -> np.ndarray:
-        """Return the numbers of the passages in rows of a fragment, int32 [C]; `NO_NUMBER` for deleted ones.
-
-        Args:
-            fragment: Lance's.
-            rows_C: unsigned [C], places among the rows that the fragment was written with.
-        """
+        """Return the numbers of the passages in rows (unsigned [C]) of a fragment as it was written, int32 [C]."""
         return self.numbers((np.uint64(fragment.fragment_id) << np.uint64(32)) + rows_C.astype(np.uint64))
 
     def _places(self, addresses_C: np.ndarray) -> np.ndarray:

@@ -50,13 +50,11 @@ class IndexPart(PassageIndex):
 
 
 def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
-    """Return up to `parts` groups of fragments, with about the same number of passages, by name of the group."""
-    fragments = index.fragments()
-    rows = np.array([fragment.count_rows() for fragment in fragments], np.int64)
-    middles = np.cumsum(rows) - rows / 2
-    numbers = np.minimum(middles * parts // max(1, rows.sum()), parts - 1).astype(int)
-    groups = [[f for f, number in zip(fragments, numbers, strict=True) if number == part] for part in range(parts)]
-    return {_name(group): [f.fragment_id for f in group] for group in groups if group}
+    """Return the fragments of up to `parts` shards, by a name made of their content."""
+    keys = {fragment.fragment_id: fragment_key(fragment) for fragment in index.fragments()}
+    shards = [numbers for numbers in shard_fragments(index, parts) if numbers]
+    names = [" ".join(keys[number] for number in numbers).encode() for numbers in shards]
+    return {hashlib.blake2b(n, digest_size=8).hexdigest(): numbers for n, numbers in zip(names, shards, strict=True)}
 
 
 def shard_fragments(index: PassageIndex, shards: int) -> list[list[int]]:
@@ -80,8 +78,3 @@ def shard_fragments(index: PassageIndex, shards: int) -> list[list[int]]:
 def _preference(key: str, shard: int) -> bytes:
     """Return a value that ranks shards for a fragment (rendezvous hashing, Thaler and Ravishankar 1998)."""
     return hashlib.blake2b(f"{key} {shard}".encode(), digest_size=8).digest()
-
-
-def _name(fragments: Sequence[Any]) -> str:
-    keys = " ".join(fragment_key(fragment) for fragment in fragments)
-    return hashlib.blake2b(keys.encode(), digest_size=8).hexdigest()

@@ -98,15 +98,17 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
 
 
 def sample_of(index: PassageIndex, size: int) -> np.ndarray:
-    """Return `size` vectors, float16 [S, H], of random passages, or all if there are fewer."""
+    """Return `size` vectors, float16 [S, H], of random passages, or all if there are fewer; in table order."""
     generator = np.random.default_rng(0)
     rows = generator.permutation(len(index))
-    blocks: list[np.ndarray] = []
+    tables: list[pa.Table] = []
+    count = 0
     for start in range(0, len(rows), _TAKEN_ROWS):
-        table = index.take(np.sort(rows[start : start + _TAKEN_ROWS]), ["id", "reps"])
-        refuse_rows(index.uri, table)
-        blocks.append(read_vectors(table)[0])
-        if sum(map(len, blocks)) >= size:
+        tables.append(index.take(rows[start : start + _TAKEN_ROWS], ["id", "reps"]))
+        refuse_rows(index.uri, tables[-1])
+        count += len(read_vectors(tables[-1])[0])
+        if count >= size:
             break
-    vectors_NH = np.concatenate(blocks)
-    return vectors_NH[np.sort(generator.choice(len(vectors_NH), min(size, len(vectors_NH)), replace=False))]
+    taken = pa.concat_tables(tables)
+    vectors_NH, _ = read_vectors(taken.take(np.argsort(rows[: len(taken)])))
+    return vectors_NH[np.sort(generator.choice(count, min(size, count), replace=False))]

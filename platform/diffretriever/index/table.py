@@ -133,7 +133,7 @@ class PassageIndex:
                 f"no index at {uri}: make one by encode_beir.py --index {uri} --collection …, in Python by Index.create"
             ) from error
         opened = cls(uri, dataset, manifest_in(dataset, uri))
-        refuse_wrong_deletions(uri, opened._metadata)
+        refuse_wrong_deletions(uri, dataset)
         return opened
 
     def clone(self, uri: str) -> PassageIndex:
@@ -179,12 +179,13 @@ class PassageIndex:
     def order(self) -> PassageOrder:
         """The order of this version's passages by id, computed at first use."""
         version = self.version
-        if version not in self._orders:
+        found = self._orders.get(version)
+        if found is None:
             rows = self.addressed_batches(["id"], ROWS_AT_ONCE)
             made = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
             # Two threads must use the same object: numbers of different orders do not mix.
-            self._orders.setdefault(version, made)
-        return self._orders[version]
+            found = self._orders.setdefault(version, made)
+        return found
 
     def fragments(self) -> list[Any]:
         """Return the Lance fragments in table order."""
@@ -363,10 +364,7 @@ class PassageIndex:
 
     def wrong_deletions(self) -> tuple[list[str], int]:
         """Return which files of deleted rows have changed, and the number of files without a checksum."""
-        return wrong_deletions(self.uri, self._metadata())
-
-    def _metadata(self) -> Iterator[Any]:
-        return (fragment.metadata for fragment in self.dataset.get_fragments())
+        return wrong_deletions(self.uri, self.dataset)
 
     def count_collections(self) -> dict[str, int]:
         """Return the number of passages of each collection, by name; this reads a column of the table."""

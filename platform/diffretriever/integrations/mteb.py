@@ -162,23 +162,17 @@ class MtebRetriever:
         kinds = {"dense": "late-interaction" if many else "dense", "sparse": "sparse", "bm25": "sparse"}
         unit = ScoringFunction.COSINE if self._manifest.retriever.has_unit_vectors else ScoringFunction.DOT_PRODUCT
         score = ScoringFunction.MAX_SIM if many else unit
+        # MTEB requires a value of every field.
+        unknown = (
+            *("loader", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens", "license"),
+            *("open_weights", "public_training_code", "public_training_data", "use_instructions", "training_datasets"),
+        )
         return ModelMeta(
-            loader=None,
+            **dict.fromkeys(unknown),
             name=f"diffretriever/{system_name(self._manifest)}.{self.mode}",
             revision=self._manifest.fingerprint,
-            release_date=None,
-            languages=None,
-            n_parameters=None,
-            memory_usage_mb=None,
-            max_tokens=None,
             embed_dim=self._manifest.hidden_size,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=score if lists == ("dense",) else ScoringFunction.CUSTOM,
-            use_instructions=None,
-            training_datasets=None,
             model_type=[*dict.fromkeys(kinds[name] for name in lists)] if len(lists) == 1 else ["hybrid"],
         )
