@@ -84,8 +84,8 @@ class Index:
             retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL`, or a `Retriever`.
             budget: slots such as `q4p16`, instead of those of a preset.
             fields: maps `id`, `title` and `text` to field names of your documents, such as `{"text": "body"}`.
-            metadata: names of other fields to store, return with hits and filter by; None: all fields that are not
-                lists or objects.
+            metadata: names of other fields to store, return with hits and filter by; an empty list stores none; None:
+                all fields that are not lists or objects.
             name: name of the collection, if the documents are in memory.
             chunk: maximum tokens per passage, including the title (words for BM25). Longer documents are split into
                 passages `ID#1`, `ID#2`, …; 0: no splitting; None: the retriever's limit for folders and text files,
@@ -118,11 +118,12 @@ class Index:
     ) -> EncodeSummary:
         """Encode documents and add them; the arguments are those of `create`.
 
-        The same text under the same id is never encoded twice. `on_existing` decides about another text under an id.
+        The same text under the same id is never encoded twice. If an id is stored with another text, `on_existing`
+        decides: `error`, `skip` the document, or `replace` it. If a field has no column in the index, `metadata` must
+        name the fields to store.
 
         Raises:
-            ValueError: a document is invalid, has a field without a column that `metadata` does not leave out, or
-                another text under an id. Nothing is written.
+            ValueError: a document is invalid, or an id is stored with another text. Nothing is written.
         """
         job = EncodeJob(
             collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
@@ -141,8 +142,8 @@ class Index:
     ) -> EncodeSummary:
         """Add, replace and delete passages of a collection so that it equals these documents.
 
-        The arguments are those of `create`. Passages of other collections stay. Without a name, documents in memory
-        are the collection `documents` if the index has it, otherwise its only one.
+        The arguments are those of `add`. Passages of other collections stay. Without a name, documents in memory are
+        the collection `documents` if the index has it, otherwise its only one.
 
         Raises:
             ValueError: a document is invalid, or the index has several collections and you name none. Nothing is
@@ -252,7 +253,7 @@ class Index:
             query: a text.
             passage_id: id of the passage.
             budget: number of query slots, K_q; None: the retriever's.
-            words: number of vocabulary tokens that each slot predicts, for masked, generated and pooled retrievers.
+            words: number of predicted tokens to show for each slot, for masked, generated and pooled retrievers.
 
         Raises:
             ValueError: there is no such passage, or the retriever has no encoder.
