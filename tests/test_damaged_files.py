@@ -55,15 +55,8 @@ class Kind(NamedTuple):
 
 def _text(name: str, text: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        (folder / name).write_text(text, "utf-8")
-        return folder / name
-
-    return write
-
-
-def _zipped(name: str, text: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / name).write_bytes(gzip.compress(text.encode()))
+        data = text.encode()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return folder / name
 
     return write
@@ -75,19 +68,14 @@ def _codec(folder: Path) -> Path:
     return folder / "codec.safetensors"
 
 
-def _entry(folder: Path) -> Path:
-    Ledger(folder).put_json("entry", {"rows": 3})
-    return folder / "entry"
+def _ledger(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        ledger = Ledger(folder, {"job": 1})
+        ledger.put_json("entry", {"rows": 3})
+        ledger.put_table("entry.arrow", pa.table({"numbers": np.arange(100)}))
+        return folder / name
 
-
-def _identity(folder: Path) -> Path:
-    Ledger(folder, {"job": 1})
-    return folder / "identity"
-
-
-def _table_entry(folder: Path) -> Path:
-    Ledger(folder).put_table("entry.arrow", pa.table({"numbers": np.arange(100)}))
-    return folder / "entry.arrow"
+    return write
 
 
 def _run(folder: Path) -> Path:
@@ -124,17 +112,8 @@ def _adapter(name: str) -> Callable[[Path], Path]:
     return write
 
 
-def _read_job(file: Path) -> object:
-    return read_settings(SearchJob, str(file))
-
-
-def _scan(file: Path) -> object:
-    collection = open_collection(str(file.parent))
-    return scan(collection, "error", None).n_records
-
-
-def _scan_file(file: Path) -> object:
-    return scan(open_collection(str(file)), "error", None).n_records
+def _scan(place: Path) -> object:
+    return scan(open_collection(str(place)), "error", None).n_records
 
 
 def _table_file(name: str) -> Callable[[Path], Path]:
@@ -154,24 +133,28 @@ LINES = "".join(f'{{"_id": "d{i}", "title": "", "text": "text {i}"}}\n' for i in
 
 KINDS = {
     "preset": Kind(_text("mine.yaml", "method: bm25\nk1: 0.9\n"), lambda file: load_retriever(str(file))),
-    "config of a job": Kind(_text("job.yaml", "index: some/index\nquery: x\n"), _read_job),
+    "config of a job": Kind(
+        _text("job.yaml", "index: some/index\nquery: x\n"), lambda file: read_settings(SearchJob, str(file))
+    ),
     "codec": Kind(_codec, load_codec, is_text=False),
-    "entry of a ledger": Kind(_entry, lambda file: Ledger(file.parent).get_json("entry")),
-    "identity of a ledger": Kind(_identity, lambda file: Ledger(file.parent, {"job": 1})),
-    "table in a ledger": Kind(_table_entry, lambda file: Ledger(file.parent).get_table(file.name), is_text=False),
+    "entry of a ledger": Kind(_ledger("entry"), lambda file: Ledger(file.parent).get_json("entry")),
+    "identity of a ledger": Kind(_ledger("identity"), lambda file: Ledger(file.parent, {"job": 1})),
+    "table in a ledger": Kind(
+        _ledger("entry.arrow"), lambda file: Ledger(file.parent).get_table(file.name), is_text=False
+    ),
     "run": Kind(_run, read_run),
-    "run, compressed": Kind(_zipped("run.trec.gz", "q1 Q0 d1 1 1.5 x\n"), read_run, is_text=False),
+    "run, compressed": Kind(_text("run.trec.gz", "q1 Q0 d1 1 1.5 x\n"), read_run, is_text=False),
     "qrels": Kind(_text("test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n"), read_qrels),
     "queries": Kind(_text("queries.jsonl", LINES), read_queries),
     "queries in columns": Kind(_text("queries.tsv", "q1\ttext\nq2\ttext\n"), read_queries),
-    "corpus": Kind(_text("corpus.jsonl", LINES), _scan),
-    "corpus, compressed": Kind(_zipped("corpus.jsonl.gz", LINES), _scan, is_text=False),
-    "corpus in CSV": Kind(_text("corpus.csv", "id,text\n" + "".join(f"d{i},text {i}\n" for i in range(9))), _scan_file),
-    "corpus in JSON": Kind(_text("corpus.json", "[" + ",".join(LINES.splitlines()) + "]"), _scan_file),
-    "corpus in Parquet": Kind(_table_file("corpus.parquet"), _scan_file, is_text=False),
-    "corpus in Arrow": Kind(_table_file("corpus.arrow"), _scan_file, is_text=False),
-    "Markdown": Kind(_text("a.md", "---\ntitle: A\ntags: [b]\n---\n# H\n\ntext\n"), _scan_file),
-    "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan_file),
+    "corpus": Kind(_text("corpus.jsonl", LINES), lambda file: _scan(file.parent)),
+    "corpus, compressed": Kind(_text("corpus.jsonl.gz", LINES), lambda file: _scan(file.parent), is_text=False),
+    "corpus in CSV": Kind(_text("corpus.csv", "id,text\n" + "".join(f"d{i},text {i}\n" for i in range(9))), _scan),
+    "corpus in JSON": Kind(_text("corpus.json", "[" + ",".join(LINES.splitlines()) + "]"), _scan),
+    "corpus in Parquet": Kind(_table_file("corpus.parquet"), _scan, is_text=False),
+    "corpus in Arrow": Kind(_table_file("corpus.arrow"), _scan, is_text=False),
+    "Markdown": Kind(_text("a.md", "---\ntitle: A\ntags: [b]\n---\n# H\n\ntext\n"), _scan),
+    "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan),
     "places of collections": Kind(
         _text("collections.json", CollectionPlaces(places={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
         lambda file: refuse_other_places(str(file.parent), as_collection(["a text"])),
@@ -283,19 +266,13 @@ def test_no_file_runs_code(
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside", "a/../../outside"])
 def test_a_training_set_names_no_file_outside_of_its_folder(name: str, tmp_path: Path) -> None:
-    """From a store they would be fetched into the cache."""
+    """Its files are fetched into the cache, into a folder of the name of its digest."""
     file = _training_set("manifest.json")(tmp_path)
     values = json.loads(file.read_text())
-    values["files"][name] = 1
-    file.write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"manifest.json cannot be used: .*outside lies outside of the training set"):
-        TrainingSet.open(file.parent)
-
-
-@pytest.mark.parametrize("digest", ["../../outside", "/outside", ""])
-def test_a_training_sets_digest_is_no_path(digest: str, tmp_path: Path) -> None:
-    """It names a folder of the cache, which is made anew where it is damaged."""
-    file = _training_set("manifest.json")(tmp_path)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": digest}))
-    with pytest.raises(ValueError, match=r"manifest.json cannot be used: digest: "):
-        TrainingSet.open(file.parent)
+    for changed, told in (
+        ({"files": {**values["files"], name: 1}}, ".*outside lies outside of the training set"),
+        ({"digest": name}, "digest: "),
+    ):
+        file.write_text(json.dumps(values | changed))
+        with pytest.raises(ValueError, match=f"manifest.json cannot be used: {told}"):
+            TrainingSet.open(file.parent)

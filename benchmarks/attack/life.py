@@ -13,7 +13,8 @@ from benchmarks.attack.base import Attack, Round
 from benchmarks.attack.living import content_of, random_passage, wrong_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.inspection import inspect
-from tests.index.life_model import manifest
+from tests.index.compressed_cases import manifest
+from tests.index.life_model import HIDDEN
 
 CHANGES_A_ROUND = 30
 READERS = 3
@@ -51,7 +52,7 @@ class Life:
         self.given = given
         self.uri = str(given.folder / "index")
         self.now: Texts = {}
-        first = PassageIndex.create(self.uri, manifest()).version
+        first = PassageIndex.create(self.uri, manifest(HIDDEN)).version
         self.allowed: dict[int, list[Texts]] = {first: [{}]}
         """What may be in each version."""
         self.stop = given.folder / "stop"

@@ -32,6 +32,7 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
 from diffretriever.vectors.hits import Hits
 from tests.index.compressed_cases import compressed
+from tests.index.index_cases import compact
 from tests.index.life_model import (
     DIRECTIONS,
     ENCODED_QUERIES,
@@ -183,7 +184,7 @@ def _compress(uri: str, codec: str) -> None:
 CHANGES: dict[str, Callable[[str, Any], object]] = {
     "write": _write,
     "delete": lambda uri, ids: PassageIndex.open(uri).delete(ids),
-    "compact": lambda uri, _: PassageIndex.open(uri).compact(),
+    "compact": lambda uri, _: compact(PassageIndex.open(uri)),
     "accelerate": lambda uri, _: accelerate(AccelerateJob(index=uri)),
     "compress": _compress,
     "restore": PassageIndex.restore,

@@ -14,12 +14,6 @@ from diffretriever.schemas.retriever import TextConfig
 SENTENCE = "Prune roses in the winter, when they sleep. "
 
 
-@pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
-
-
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
     (tmp_path / "notes").mkdir()

@@ -18,12 +18,6 @@ NOTES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
-
-
 @pytest.fixture
 def index(tmp_path: Path) -> dr.Index:
     return dr.Index.create(tmp_path / "notes", NOTES, retriever="bm25")

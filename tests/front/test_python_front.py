@@ -17,12 +17,6 @@ from tests.pipelines.corpora import line, write_corpus
 NOTES = ["prune roses in winter", "the server has no memory", "tomatoes like the sun"]
 
 
-@pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda _: False)
-    monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")
-
-
 @pytest.fixture(scope="module")
 def retriever(folder_of: Callable[[str], Path]) -> dr.Retriever:
     return dr.Retriever("diffretriever-llada", backbone=str(folder_of("llada")), device="cpu")

@@ -7,12 +7,12 @@ import pyarrow as pa
 import torch
 
 from diffretriever.collections import Passage
-from diffretriever.index.rewrite import parts_of, replace_all, sample_of, write_part
+from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_place
-from diffretriever.index.writer import Committer, write_block
+from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
-from diffretriever.schemas.index import IndexManifest, passage_schema
+from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
@@ -22,14 +22,15 @@ from diffretriever.search.inspection import inspect
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.product import Codec
 from diffretriever.vectors.representations import Representations, read_vectors
+from tests.index.index_cases import write_anew
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")
 
 
-def manifest() -> IndexManifest:
+def manifest(hidden_size: int = HIDDEN) -> IndexManifest:
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x"}, "budget": f"q2p{MOST_VECTORS}"})
-    return IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=50, created="2026-01-01")
+    return IndexManifest(retriever=retriever, weights="w", hidden_size=hidden_size, vocab_size=50, created="2026-01-01")
 
 
 def representations(n: int, seed: int) -> Representations:
@@ -55,10 +56,7 @@ QUERIES = representations(6, seed=77)
 
 def block(ids: list[str], seed: int, text: str = "text") -> pa.Table:
     passages = [Passage(i, "", f"{text} {i}") for i in ids]
-    columns = [ids, ["c"] * len(ids), [""] * len(ids), [p.text for p in passages], [p.digest for p in passages]]
-    schema = passage_schema(HIDDEN)
-    texts = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=False)]
-    return pa.Table.from_arrays([*texts, *representations(len(ids), seed).to_arrow().columns], schema=schema)
+    return beside(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
 
 
 def fill(uri: str, *sizes: int) -> PassageIndex:
@@ -81,10 +79,8 @@ def compressed(index: PassageIndex, codec: str, *, keep: bool = False) -> Passag
     trained = Codec.train(config.bits, sample_of(index, 1000))
     trained.save(codec_place(index.uri, trained.digest))
     stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector, keeps_vectors=keep)
-    manifest = index.manifest.model_copy(update={"codec": stored})
-    receipts = [write_part(index.uri, index.version, part, manifest) for part in parts_of(index)]
     made = PassageIndex.open(index.uri)
-    replace_all(made, manifest, receipts)
+    write_anew(made, index.manifest.model_copy(update={"codec": stored}))
     return made
 
 

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.index import IndexManifest, passage_schema
-from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.index.writer import beside, text_table
 from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
 
 # Codecs want a multiple of 8.
-HIDDEN, MOST_VECTORS, VOCAB = 8, 3, 50
+HIDDEN, MOST_VECTORS = 8, 3
 HALVES = np.pad(np.array(np.meshgrid(*[[-0.5, 0.5]] * 4)).reshape(4, -1).T, ((0, 0), (0, HIDDEN - 4)))
 DIRECTIONS = np.concatenate([np.eye(HIDDEN), HALVES]).astype(np.float16)
 IDS = [f"d{n}" for n in range(8)]
@@ -41,13 +40,6 @@ passages = st.builds(
     directions=st.lists(st.integers(0, len(DIRECTIONS) - 1), min_size=1, max_size=MOST_VECTORS).map(tuple),
 )
 blocks = st.dictionaries(st.sampled_from(IDS), passages, min_size=1, max_size=5)
-
-
-def manifest() -> IndexManifest:
-    retriever = MaskedRetriever.model_validate({"backbone": {"source": "x"}, "budget": f"q2p{MOST_VECTORS}"})
-    return IndexManifest(
-        retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="2026-01-01T00:00:00+00:00"
-    )
 
 
 def representations(directions: list[Any]) -> Representations:
@@ -71,17 +63,8 @@ ENCODED_QUERIES = representations(QUERIES)
 
 def table_of(block: Model) -> pa.Table:
     rows = [Passage(i, "", passage.text) for i, passage in block.items()]
-    vectors = representations([passage.directions for passage in block.values()]).to_arrow()
-    texts = [
-        [p.id for p in rows],
-        ["c"] * len(rows),
-        [""] * len(rows),
-        [p.text for p in rows],
-        [p.digest for p in rows],
-    ]
-    schema = passage_schema(HIDDEN)
-    columns = [pa.array(column, field.type) for column, field in zip(texts, schema, strict=False)]
-    return pa.Table.from_arrays([*columns, *vectors.columns], schema=schema)
+    vectors = representations([passage.directions for passage in block.values()])
+    return beside(text_table(rows, "c"), vectors.to_arrow())
 
 
 def assert_holds(index: PassageIndex, model: Model) -> None:

@@ -14,6 +14,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.inspect import Verification
 from diffretriever.search.inspection import inspect
 from tests.index.compressed_cases import add, fill
+from tests.index.index_cases import compact
 
 KIND = "files of deleted rows are damaged"
 
@@ -55,12 +56,6 @@ def records(folder: Path) -> list[Path]:
     return sorted((folder / "deletions").iterdir())
 
 
-def test_deleting_and_replacing_leave_checksums(folder: Path) -> None:
-    assert len(records(folder)) == 3
-    assert verified(folder).problems == []
-    assert verified(folder).without_checksums == 0
-
-
 def test_another_row_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a changed bit would have it: as many rows, all of them whole."""
     file = in_use(folder)
@@ -78,17 +73,15 @@ def test_another_row_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found(folder) == [f"_deletions/{file.name}"]
 
 
-def test_a_checksum_that_is_gone(folder: Path) -> None:
-    shutil.rmtree(folder / "deletions")
-    assert (verified(folder).problems, verified(folder).without_checksums) == ([], 1)
-
-
-def test_records_are_removed_with_their_files(folder: Path) -> None:
+def test_records_come_and_go_with_their_files(folder: Path) -> None:
     index = PassageIndex.open(str(folder))
+    assert (len(records(folder)), verified(folder).problems, verified(folder).without_checksums) == (3, [], 0)
     index.forget_versions(timedelta(0))
     assert len(records(folder)) == 1
     index.delete(["p32"])
-    index.compact(timedelta(0))
+    compact(index, timedelta(0))
     assert (records(folder), verified(folder).problems) == ([], [])
     index.delete(["p33"])
     assert (verified(folder).problems, verified(folder).without_checksums) == ([], 0)
+    shutil.rmtree(folder / "deletions")
+    assert (verified(folder).problems, verified(folder).without_checksums) == ([], 1)

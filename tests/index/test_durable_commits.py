@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
+from tests.index.index_cases import compact, write_anew
 from tests.index.test_index import add, manifest
 
 NAME = "index"
-
-
-def write_anew(index: PassageIndex) -> None:
-    replace_all(
-        index, index.manifest, [write_part(index.uri, index.version, each, index.manifest) for each in parts_of(index)]
-    )
 
 
 CHANGES: dict[str, Callable[[PassageIndex], object]] = {
@@ -28,7 +22,7 @@ CHANGES: dict[str, Callable[[PassageIndex], object]] = {
     "replace": lambda index: add(index, ["a", "c", "d"], replaced=["a", "c", "d"]),
     "delete a passage": lambda index: index.delete(["a"]),
     "delete a fragment": lambda index: index.delete(["c", "d"]),
-    "compact": PassageIndex.compact,
+    "compact": compact,
     "write anew": write_anew,
     "restore": lambda index: PassageIndex.restore(index.uri, 2),
 }

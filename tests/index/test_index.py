@@ -20,6 +20,7 @@ from diffretriever.index.writer import Committer, WriterLock, beside, text_table
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import compact, ids_of
 
 HIDDEN = 4
 
@@ -55,27 +56,11 @@ def add(index: PassageIndex, ids: list[str], replaced: list[str] | None = None, 
     Committer(index).commit({receipt: receipt}, replaced or [])
 
 
-def test_written_blocks_are_invisible_until_committed(index: PassageIndex) -> None:
-    receipt = write_block(index.uri, block(["a", "b"]))
-    assert len(PassageIndex.open(index.uri)) == 0
-    Committer(index).commit({"key": receipt}, [])
-    assert len(PassageIndex.open(index.uri)) == 2
-
-
 def test_a_block_delivered_twice_appears_once(index: PassageIndex) -> None:
     committer = Committer(index)
     committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
     committer.commit({"key": write_block(index.uri, block(["a", "b"]))}, [])
     assert len(PassageIndex.open(index.uri)) == 2
-
-
-def test_replacing_is_one_step(index: PassageIndex) -> None:
-    add(index, ["a", "b", "c"])
-    before = index.version
-    add(index, ["b", "d"], replaced=["b"], text="new")
-    assert index.version == before + 1
-    assert sorted(index.digests()) == ["a", "b", "c", "d"]
-    assert index.passages(["b"])["b"]["text"] == "new"
 
 
 def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
@@ -89,16 +74,6 @@ def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
         pass
 
 
-def test_readers_keep_their_version(index: PassageIndex) -> None:
-    add(index, ["a"])
-    reader = PassageIndex.open(index.uri)
-    add(index, ["b"])
-    index.compact()
-    assert list(reader.digests()) == ["a"]
-    reader.refresh()
-    assert sorted(reader.digests()) == ["a", "b"]
-
-
 @pytest.mark.parametrize("passage_id", ["it's", 'say "x"', "日本", "a'; DROP TABLE --", "%", "\\"])
 def test_ids_of_all_kinds_can_be_found_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
     add(index, [passage_id, "other"])
@@ -106,7 +81,7 @@ def test_ids_of_all_kinds_can_be_found_replaced_and_deleted(index: PassageIndex,
     add(index, [passage_id], replaced=[passage_id], text="new")
     assert index.passages([passage_id])[passage_id]["text"] == "new"
     assert index.delete([passage_id, "not there"]) == 1
-    assert list(index.digests()) == ["other"]
+    assert ids_of(index) == ["other"]
 
 
 def test_contents_and_compaction(index: PassageIndex) -> None:
@@ -117,9 +92,9 @@ def test_contents_and_compaction(index: PassageIndex) -> None:
     assert (contents.rows, contents.collections, contents.fragments) == (2, {"first": 1, "second": 1}, 2)
     assert contents.deleted_rows == 1
     assert contents.bytes > 0
-    index.compact()
+    compact(index)
     assert (index.contents().fragments, index.contents().deleted_rows) == (1, 0)
-    assert sorted(index.digests()) == ["b", "c"]
+    assert sorted(ids_of(index)) == ["b", "c"]
     assert index.manifest == PassageIndex.open(index.uri).manifest
 
 
@@ -132,9 +107,9 @@ def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
         assert [(task.fragments, task.rows, task.is_full) for task in joined] == [((1, 3, 4), 5, False)]
         assert [task.fragments for task in worn] == [(1, 2), (3, 4)]
         assert [task.fragments for task in compaction.plan(index.dataset, but=[2, 3])] == [(1, 4)]
-        index.compact()
+        compact(index)
         assert [fragment.count_rows() for fragment in index.fragments()] == [5, 11, 4]
-        assert list(index.digests())[5:8] == ["b0", "c2", "c3"], "in the order of the table"
+        assert ids_of(index)[5:8] == ["b0", "c2", "c3"], "in the order of the table"
         assert compaction.plan(index.dataset) == []
 
 
@@ -215,7 +190,7 @@ def test_every_version_says_what_made_it(index: PassageIndex) -> None:
     add(index, ["a", "b", "c", "e"])
     add(index, ["b", "c", "d"], replaced=["b", "c"], text="new")
     index.delete(["a", "nothing"])
-    index.compact()
+    compact(index)
     said = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
     assert said == [
         ("created", 0, 0, 0),

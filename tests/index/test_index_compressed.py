@@ -11,6 +11,7 @@ import pytest
 
 from diffretriever.index.history import history
 from diffretriever.index.parts import IndexPart
+from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.index.vectors import codec_place, read_packed
 from diffretriever.schemas.accelerate import AccelerateJob
@@ -36,6 +37,7 @@ from tests.index.compressed_cases import (
     stored_vectors,
     streamed,
 )
+from tests.index.index_cases import compact, ids_of
 
 CODECS = ["product1", "product2", "product4"]
 
@@ -43,6 +45,15 @@ CODECS = ["product1", "product2", "product4"]
 @pytest.fixture
 def index(tmp_path: Path) -> PassageIndex:
     return fill(str(tmp_path / "index"), 40, 30)
+
+
+def test_a_codec_is_trained_on_all_vectors_or_a_sample_in_their_order(index: PassageIndex) -> None:
+    vectors = stored_vectors(index)
+    assert np.array_equal(sample_of(index, len(vectors)), vectors)
+    rows = [np.flatnonzero((vectors == vector).all(axis=1))[0] for vector in sample_of(index, 30)]
+    assert len(rows) == 30
+    assert (np.diff(rows) > 0).all()
+    assert max(rows) > 60
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -103,14 +114,14 @@ def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex
     made = compressed(index, codec)
     add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
     assert made.delete(["p0", "p60", "nothing"]) == 2
-    assert sorted(made.digests()) == sorted({*(f"p{i}" for i in range(70)), "new1", "new2"} - {"p0", "p60"})
+    assert sorted(ids_of(made)) == sorted({*(f"p{i}" for i in range(70)), "new1", "new2"} - {"p0", "p60"})
     assert made.passages(["p5"])["p5"]["text"] == "new p5"
     assert_sound(made)
     assert found(made, 100) == streamed(made, 100)
     written = representations(3, seed=9).vectors_MH
     assert (stored_vectors(made)[-len(written) :] * written.astype(np.float32)).sum(axis=1).min() > 0.9
     before = stored_vectors(made)
-    made.compact(timedelta(0))
+    compact(made, timedelta(0))
     assert np.array_equal(stored_vectors(made), before)
     assert made.manifest == PassageIndex.open(made.uri).manifest
     assert_sound(made)
@@ -169,7 +180,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     vectors = sum(f.count_rows() for f in made.fragments()) * MOST_VECTORS
     assert (done["packed"].made, "codes" in done) == (2, False)
     assert done["packed"].bytes < vectors * (made.manifest.codec.width + 4) + 70 * 20
-    made.compact(timedelta(0))
+    compact(made, timedelta(0))
     accelerate(AccelerateJob(index=made.uri))
     assert not list((Path(made.uri) / "codes").glob("*/")), "decoded vectors made before go"
     with patch.object(PassageIndex, "batches", side_effect=AssertionError("the table is not read")):

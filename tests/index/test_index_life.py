@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
@@ -25,8 +25,11 @@ from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.sparse import open_sparse
+from tests.index.compressed_cases import manifest
+from tests.index.index_cases import compact
 from tests.index.life_model import (
     ENCODED_QUERIES,
+    HIDDEN,
     IDS,
     QUERIES,
     Model,
@@ -35,7 +38,6 @@ from tests.index.life_model import (
     blocks,
     brute_force,
     brute_force_sparse,
-    manifest,
     table_of,
 )
 
@@ -52,7 +54,7 @@ class IndexLife(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.uri = str(self.folder / "index")
         self.now: Model = {}
-        self.versions = {PassageIndex.create(self.uri, manifest()).version: self.now}
+        self.versions = {PassageIndex.create(self.uri, manifest(HIDDEN)).version: self.now}
         self.readers: list[tuple[PassageIndex, Model]] = []
 
     def teardown(self) -> None:
@@ -96,7 +98,7 @@ class IndexLife(RuleBasedStateMachine):
     def compact(self, forget: bool) -> None:
         index = PassageIndex.open(self.uri)
         self.read(index.version)
-        index.compact(timedelta(0) if forget else timedelta(hours=1))
+        compact(index, timedelta(0) if forget else timedelta(hours=1))
         self.versions[index.version] = self.now
         if forget:
             self.versions = {index.version: self.now}
@@ -116,7 +118,7 @@ class IndexLife(RuleBasedStateMachine):
         self.restore(data.draw(st.sampled_from(sorted(self.versions))))
 
     def restore(self, version: int) -> None:
-        lance.dataset(table_uri(self.uri), version=version).restore()
+        PassageIndex.open(self.uri, version).dataset.restore()
         self.changed(self.versions[version])
 
     @rule(block=blocks)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
@@ -15,35 +13,20 @@ from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
-from diffretriever.vectors.representations import not_finite, rows_not_finite
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
+from tests.index.index_cases import digests
 
 Where = Literal["vector", "weight"]
 PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
 
 
-@pytest.fixture(params=NUMBERS)
-def number(request: pytest.FixtureRequest) -> float:
-    return NUMBERS[request.param]
-
-
-@pytest.mark.parametrize("where", ["vector", "weight"])
-@pytest.mark.parametrize("texts", [[], [2, 3, 8]])
-def test_the_texts_are_found(texts: list[int], where: Where, number: float) -> None:
-    encoded = representations(9, seed=2)
-    for text in texts:
-        encoded = damaged(encoded, text, number, where)
-    assert not_finite(encoded).tolist() == texts
-    table = encoded.to_arrow()
-    assert rows_not_finite(table).tolist() == texts
-    assert rows_not_finite(table.slice(2)).tolist() == [text - 2 for text in texts if text >= 2]
-    assert rows_not_finite(table.select(["n_tokens"])).tolist() == []
-
-
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
 @pytest.mark.parametrize("where", ["vector", "weight"])
 @pytest.mark.parametrize("codec", [None, "product2"])
-def test_a_block_is_refused(codec: str | None, where: Where, number: float, tmp_path: Path) -> None:
+def test_a_block_is_refused(
+    codec: str | None, where: Literal["vector", "weight"], number: float, tmp_path: Path
+) -> None:
     index = fill(str(tmp_path / "index"), 60)
     index = index if codec is None else compressed(index, codec)
     files = set((tmp_path / "index").rglob("*"))
@@ -75,4 +58,4 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
     for index, written in zip(indexes, receipt["receipts"], strict=True):
         Committer(index).commit({"key": written}, [])
         index.refresh()
-        assert sorted(index.digests()) == sorted([*left, *(f"p{i}" for i in range(5))])
+        assert sorted(digests(index)) == sorted([*left, *(f"p{i}" for i in range(5))])

@@ -11,6 +11,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob
 from diffretriever.schemas.places import plain_place
+from tests.index.index_cases import ids_of
 from tests.index.test_index import block, manifest
 
 NAME = "an index ü%41?#"
@@ -61,7 +62,7 @@ def test_one_index_under_every_spelling(place: Path) -> None:
         made = PassageIndex.open(uri) if number else PassageIndex.create(uri, manifest())
         assert made.uri == str(place)
         Committer(made).commit({"key": write_block(uri, block([f"p{number}"]))}, [])
-    assert sorted(PassageIndex.open(str(place)).digests()) == ["p0", "p1", "p2", "p3"]
+    assert sorted(ids_of(PassageIndex.open(str(place)))) == ["p0", "p1", "p2", "p3"]
     with pytest.raises(ValueError, match="already holds an index"):
         PassageIndex.create(place.as_uri(), manifest())
     assert [path.name for path in place.parent.iterdir()] == [NAME]

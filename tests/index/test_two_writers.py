@@ -12,13 +12,13 @@ import pytest
 
 from diffretriever.index import compaction
 from diffretriever.index.history import history
-from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
+from tests.index.index_cases import compact, write_anew
 from tests.index.test_index import add, block, manifest
 
 CHANGED = r"another process changed .*nothing of it is lost: run the same command again"
-Change = Callable[[PassageIndex], None]
+Change = Callable[[PassageIndex], object]
 """What a writer does to the index that it has opened."""
 
 
@@ -30,27 +30,11 @@ def replace(*ids: str) -> Change:
     return lambda index: add(index, list(ids), replaced=list(ids), text="new")
 
 
-def delete(*ids: str) -> Change:
-    def change(index: PassageIndex) -> None:
-        index.delete(ids)
-
-    return change
-
-
-def write_anew(index: PassageIndex) -> None:
-    parts = [write_part(index.uri, index.version, part, index.manifest) for part in parts_of(index)]
-    replace_all(index, index.manifest, parts)
-
-
-def compact(index: PassageIndex) -> None:
-    index.compact()
-
-
 CHANGES: dict[str, Change] = {
     "append": append("mine"),
     "replace one": replace("a"),
     "replace a fragment": replace("a", "b"),
-    "delete": delete("c"),
+    "delete": lambda index: index.delete(["c"]),
     "compact": compact,
     "write anew": write_anew,
 }
@@ -130,7 +114,7 @@ def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, othe
         commit(*arguments)
 
     with patch.object(compaction, "commit", second), pytest.raises(ValueError, match=CHANGED):
-        index.compact()
+        compact(index)
     assert texts(index.uri) == expected
 
 

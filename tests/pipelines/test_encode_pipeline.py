@@ -18,6 +18,7 @@ from diffretriever.backbones import load_vocabulary
 from diffretriever.collections import BadInputError, open_collection
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection
+from tests.index.index_cases import ids_of
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.warm.warm_python import SERVER
 
@@ -61,7 +62,7 @@ def test_encode_again_append_and_replace(tmp_path: Path, make_job: JobMaker) -> 
     assert (replaced.encoded, replaced.replaced, replaced.rows) == (5, 5, 90)
     index.refresh()
     assert index.passages(["p3"])["p3"]["text"] == "another text"
-    assert len(index.digests()) == 90
+    assert len(ids_of(index)) == 90
     assert {name: each["metadata"] for name, each in index.passages(["p3", "p89"]).items()} == {
         "p3": {"n": 3},
         "p89": {"n": 89},
@@ -80,7 +81,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monke
     job = make_job(corpus, retriever="bm25", backbone=None)
     assert encode_collection(job).encoded == 90
     assert encode_collection(job).already_there == 90
-    assert sorted(PassageIndex.open(job.index).digests()) == sorted(f"p{i}" for i in range(90))
+    assert sorted(ids_of(PassageIndex.open(job.index))) == sorted(f"p{i}" for i in range(90))
     assert PassageIndex.open(job.index).passages(["p3"])["p3"]["metadata"] == {"n": 3.0}
     write_corpus(corpus, [typed(i, "changed" if i in (3, 80) else None) for i in range(90)])
     with pytest.raises(ValueError, match=r"2 passages are in .* with another text or other metadata \('p3', 'p80'\)"):
@@ -118,7 +119,7 @@ def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) 
     assert summary.quarantine is not None
     kept = [json.loads(text) for text in Path(summary.quarantine).read_text("utf-8").splitlines()]
     assert [row["line"] for row in kept] == [2, 4, 5, 6, 7, 9, 10]
-    assert sorted(PassageIndex.open(summary.index).digests()) == ['it\'s"q"', "p0", "p1"]
+    assert sorted(ids_of(PassageIndex.open(summary.index))) == ['it\'s"q"', "p0", "p1"]
 
 
 def test_passages_encoded_as_nan_are_refused_or_set_aside(tmp_path: Path, make_job: JobMaker, checkpoint: Path) -> None:
@@ -129,7 +130,7 @@ def test_passages_encoded_as_nan_are_refused_or_set_aside(tmp_path: Path, make_j
     for _ in range(2):
         with pytest.raises(ValueError, match=r"'corpus': passage.* 'p(9|41)'.* would be stored with NaN .*quarantine"):
             encode_collection(job)
-        assert not {"p9", "p41"} & PassageIndex.open(job.index).digests().keys()
+        assert not {"p9", "p41"} & set(ids_of(PassageIndex.open(job.index)))
     assert len(PassageIndex.open(job.index)) >= 15
     summary = encode_collection(job.model_copy(update={"on_bad_input": "quarantine"}))
     assert (summary.bad, summary.bad_reasons, summary.rows) == (2, {"not finite": 2}, 58)
@@ -162,7 +163,7 @@ def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMak
         killer.join()
     assert killed.is_set()
     assert (summary.encoded, summary.rows) == (400, 400)
-    assert len(PassageIndex.open(summary.index).digests()) == 400
+    assert len(ids_of(PassageIndex.open(summary.index))) == 400
 
 
 def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event) -> None:

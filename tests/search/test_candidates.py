@@ -16,6 +16,7 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
+from tests.index.index_cases import compact
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import opened, prepare, streamed
 
@@ -103,7 +104,7 @@ def test_it_knows_all_again_once_an_index_is_completed(
     queries = encoder.encode_queries(QUERIES)
     fill(encoder, index.uri, prefix="new")
     index.refresh()
-    index.compact()
+    compact(index)
     assert isinstance(opened(index), StreamingScan)
     accelerate(AccelerateJob(index=index.uri))
     assert len(candidate_index_of(index).passages) == 120

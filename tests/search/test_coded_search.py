@@ -22,6 +22,7 @@ from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.vectors.maxsim import CodedQueries, Codes, maxsim
 from tests.index.compressed_cases import compressed
+from tests.index.index_cases import compact
 from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, opened, streamed
 
@@ -67,7 +68,7 @@ def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, 
         own_index.refresh()
         assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.delete(["d3"])
-    own_index.compact()
+    compact(own_index)
     accelerate(AccelerateJob(index=own_index.uri))
     assert kept_of(own_index) == files["means"], "as before, though all fragments are new"
     own_index.refresh()

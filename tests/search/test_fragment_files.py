@@ -17,6 +17,7 @@ from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.search.accelerate import accelerate, missing_files, remove_old
 from diffretriever.search.dense.codes import open_segments
+from tests.index.index_cases import compact
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
 
 
@@ -70,11 +71,11 @@ def test_an_index_without_either_is_refused(bm25_index: PassageIndex) -> None:
 def test_files_go_with_the_last_version_that_has_the_fragment(kind: str, index: PassageIndex) -> None:
     accelerate(AccelerateJob(index=index.uri))
     old = {fragment_key(fragment) for fragment in index.fragments()}
-    index.compact()
+    compact(index)
     new = {fragment_key(fragment) for fragment in index.fragments()}
     accelerate(AccelerateJob(index=index.uri))
     assert kept(index, kind) == old | new, "readers of the version before may still be there"
-    index.compact(timedelta(0))
+    compact(index, timedelta(0))
     accelerate(AccelerateJob(index=index.uri))
     assert kept(index, kind) == new
 

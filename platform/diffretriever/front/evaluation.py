@@ -1,4 +1,4 @@
-"""How good an index's rankings are on a collection's queries, and which of several are better."""
+"""Measures of an index on a collection's queries, and comparisons of several systems."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Measured:
     results: dict[Mode, EvaluationResult]
     """For each mode the means over all judged queries, and the values of each query."""
     runs: dict[Mode, Run]
-    """What was found, by mode."""
+    """Rankings by mode."""
     qrels: Qrels
-    """What it was judged by."""
+    """The judgements."""
     coverage: Coverage
     """Of the collection by the index."""
     warnings: tuple[str, ...] = ()
-    """Why the measures may say less than they seem to."""
+    """Reasons to doubt the measures."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the means: a row a mode, a column a measure."""
@@ -71,19 +71,18 @@ def evaluate(
     modes: Sequence[Mode] | None = None,
     k: int = 1000,
 ) -> Measured:
-    """Search for a collection's queries and measure what is found.
+    """Search for a collection's queries and measure the rankings.
 
     Args:
         index: of the collection's passages.
-        collection: path, URI or name, or one that is open.
+        collection: path, URI or name, or an open collection.
         split: of its judgements.
-        measures: as ir_measures writes them; None: nDCG@10, MRR@10 and Recall@100, where TREC's grades are judged those
-            of passages from grade 2 on.
-        modes: scores to rank by; None: those that the retriever makes, and what it is ranked by otherwise.
-        k: passages a query that are looked at.
+        measures: in the notation of ir_measures; None: nDCG@10, MRR@10 and Recall@100, for TREC's grades from grade 2.
+        modes: scores to rank by; None: those of the retriever, and its default mode.
+        k: passages per query.
 
     Raises:
-        ValueError: no such collection, split, measure or score, or the index holds no passage judged relevant.
+        ValueError: no such collection, split, measure or score, or the index has no passage judged relevant.
     """
     source = open_collection(collection) if isinstance(collection, str) else collection
     job = EvaluateJob(
@@ -98,16 +97,8 @@ def evaluate(
     parse_measures(job.measures)
     searched = search_collection(index.searcher, source, job)
     results = {mode: measure(run, searched.qrels, job.measures) for mode, run in searched.runs.items()}
-    return Measured(
-        index.place,
-        source.name,
-        split,
-        results,
-        searched.runs,
-        searched.qrels,
-        searched.coverage,
-        tuple(searched.warnings),
-    )
+    found = (searched.runs, searched.qrels, searched.coverage, tuple(searched.warnings))
+    return Measured(index.place, source.name, split, results, *found)
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,17 +123,15 @@ class Comparison:
 
 
 def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: Sequence[Fusion] = ()) -> Comparison:
-    """Compare what `evaluate` has measured on the same queries, as `jobs/compare.py` compares runs.
+    """Compare results of `evaluate` on the same queries, as `jobs/compare.py` compares runs.
 
     Args:
-        systems: by name, at least one and at most 26 with their modes.
+        systems: by name; at most 26 systems and modes.
         test: of significance, paired over queries and corrected by Holm.
-        fusions: ways to fuse all systems and modes with equal weights, each a row more: `min-max`, `z-score`,
-            `reciprocal-rank`, `linear`.
+        fusions: methods to fuse all systems with equal weights: `min-max`, `z-score`, `reciprocal-rank`, `linear`.
 
     Raises:
-        ValueError: they were measured on different queries or by different measures, or there are too many; or they
-            are to be fused and have no passage in common.
+        ValueError: queries or measures differ, there are too many systems, or fused ones have no passage in common.
     """
     if not systems:
         raise ValueError("systems: there are none to compare")

@@ -38,20 +38,23 @@ _MOST_HERE = 10_000
 
 
 class Index:
-    """The passages at a place, and the retriever that made it. Changes by other processes are seen after `refresh`."""
+    """A searchable collection of passages, with the retriever that encoded it.
+
+    An open index does not change when another process writes to it; `refresh` moves to the latest version.
+    """
 
     def __init__(
         self, place: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
     ) -> None:
-        """Open what `create` or an encode job has made.
+        """Open an index that `create` or an encode job made.
 
         Args:
             place: folder or object-store URI.
-            version: one that is kept, to search and not to change; None is the latest.
-            retriever: the index's own, where it is loaded already, has moved or belongs on a certain device.
+            version: a kept version, to search and not to change; None: the latest.
+            retriever: the index's own, if it is loaded already, has moved or belongs on a certain device.
 
         Raises:
-            ValueError: there is no index, no such version, or it is damaged.
+            ValueError: there is no index or no such version, or it is damaged.
         """
         self._table = PassageIndex.open(os.fspath(place), version)
         self._fixed = version
@@ -72,25 +75,25 @@ class Index:
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> Self:
-        """Make an index of documents. Where one is, by the same retriever, they are added to it.
+        """Encode documents and store them in an index. If the index exists, add them to it.
 
         Args:
             place: folder or object-store URI.
-            documents: a list of texts or mappings, a data frame, an Arrow table (see
-                `diffretriever.collections.documents.as_collection`), or where a collection lies (`open_collection`).
-            retriever: a preset, a YAML file that describes one, `sentence-transformers/MODEL`, or a `Retriever`.
-            budget: slots such as `q4p16`, in place of the own ones of a retriever that is named.
-            fields: `id`, `title` or `text` → what that field is called in the documents.
-            metadata: names of further fields to keep as columns, which hits have and searches filter by; none where the
-                list is empty; None: all whose values are neither lists nor objects.
-            name: of the collection that documents in memory are.
-            chunk: most tokens of a passage, title included, counted by the retriever's own tokenizer (words for BM25):
-                a longer document becomes passages `ID#1`, `ID#2`, …; 0: none does; None: as many as the retriever reads
-                for folders and files of text, 0 for others.
-            on_ray: whether to encode on Ray; None: where there are more than 10,000 passages.
+            documents: a list of strings or dicts, a data frame, an Arrow table, or the path, URI or name of a
+                collection (see `open_collection`).
+            retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL`, or a `Retriever`.
+            budget: slots such as `q4p16`, instead of those of a preset.
+            fields: maps `id`, `title` and `text` to field names of your documents, such as `{"text": "body"}`.
+            metadata: names of other fields to store, return with hits and filter by; an empty list stores none; None:
+                all fields that are not lists or objects.
+            name: name of the collection, if the documents are in memory.
+            chunk: maximum tokens per passage, including the title (words for BM25). Longer documents are split into
+                passages `ID#1`, `ID#2`, …; 0: no splitting; None: the retriever's limit for folders and text files,
+                otherwise 0.
+            on_ray: whether to encode on Ray; None: only above 10,000 passages.
 
         Raises:
-            ValueError: bad documents, or the index is of another retriever; nothing has been written then.
+            ValueError: a document is invalid, or another retriever made the index. Nothing is written.
         """
         if budget is not None and not isinstance(retriever, str):
             raise ValueError("budget: the retriever given has its own: say Retriever(name, budget=…)")
@@ -113,19 +116,14 @@ class Index:
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
-        """Encode documents and add them. The same text under the same id is never encoded twice.
+        """Encode documents and add them; the arguments are those of `create`.
 
-        Args:
-            documents: as for `create`.
-            on_existing: what to do with one whose id is there with another text.
-            fields: as for `create`.
-            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
-            name: as for `create`.
-            chunk: as for `create`.
-            on_ray: as for `create`.
+        The same text under the same id is never encoded twice. If an id is stored with another text, `on_existing`
+        decides: `error`, `skip` the document, or `replace` it. If a field has no column in the index, `metadata` must
+        name the fields to store.
 
         Raises:
-            ValueError: bad documents, or another text under an id; nothing has been written then.
+            ValueError: a document is invalid, or an id is stored with another text. Nothing is written.
         """
         job = EncodeJob(
             collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
@@ -142,19 +140,14 @@ class Index:
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> EncodeSummary:
-        """Make what the index holds of a collection the same as these documents: add, replace, delete.
+        """Add, replace and delete passages of a collection so that it equals these documents.
 
-        Args:
-            documents: as for `create`; all of the collection's.
-            fields: as for `create`.
-            metadata: as for `create`, of the columns that the index has; of a field without one, say which to keep.
-            name: of the collection that documents in memory are; passages of others stay. None: `documents` where the
-                index holds such, else its only one.
-            chunk: as for `create`.
-            on_ray: as for `create`.
+        The arguments are those of `add`. Passages of other collections stay. Without a name, documents in memory are
+        the collection `documents` if the index has it, otherwise its only one.
 
         Raises:
-            ValueError: bad documents, or several collections of which none was named; nothing has been written then.
+            ValueError: a document is invalid, or the index has several collections and you name none. Nothing is
+                written.
         """
         job = EncodeJob(
             collection=self._only_collection() if name is None else name,
@@ -183,11 +176,7 @@ class Index:
         return summary
 
     def delete(self, ids: str | Sequence[str]) -> int:
-        """Delete passages in one commit; return how many of them there were.
-
-        Raises:
-            ValueError: another job writes to the index; nothing was deleted.
-        """
+        """Delete passages in one commit and return their number; raises ValueError if another job is writing."""
         from diffretriever.index.writer import WriterLock
 
         self._refuse_fixed()
@@ -227,19 +216,18 @@ class Index:
         budget: int | None = None,
         filter: str | None = None,  # noqa: A002 (what everybody calls it)
     ) -> Results | list[Results]:
-        """Return the best passages for a query, or for each of several.
+        """Search for one query, or for several at once; return hits in descending order of score.
 
         Args:
-            queries: a text, or several.
-            k: passages a query.
+            queries: a string, or a list of strings.
+            k: number of passages per query.
             mode: score to rank by, such as `dense` or `dense+0.3bm25`; None: `searcher.default_mode`.
-            budget: K_q; None is the retriever's own.
-            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`: passages that do not meet it are not
-                found. Dense, sparse and BM25 scores stay what they are; sums such as `hybrid` are made of the lists
-                that are left. `diffretriever.index.filters` describes the syntax.
+            budget: number of query slots, K_q; None: the retriever's.
+            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'` (`diffretriever.index.filters`).
+                Dense, sparse and BM25 scores do not change; sums such as `hybrid` are of the matching passages.
 
         Raises:
-            ValueError: the index has no such score, the retriever no slots, or the filter cannot be understood.
+            ValueError: the index has no such score, the retriever has no slots, or the filter is invalid.
         """
         texts = texts_of(queries)
         if k < 1:
@@ -259,17 +247,16 @@ class Index:
     def explain(
         self, query: str, passage_id: str, budget: int | None = None, *, words: int = READ_WORDS
     ) -> Explanation:
-        """Take the scores of a passage for a query apart: slots that met, words in common (paper Eqs. 2 and 3).
+        """Explain the scores of a passage for a query: matched slots, common terms (paper Eqs. 2 and 3).
 
         Args:
             query: a text.
-            passage_id: of the passage.
-            budget: K_q; None is the retriever's own.
-            words: how many words of the whole vocabulary to give for each slot, where the retriever's vectors can be
-                read (masked, generated, pooled); 0: none.
+            passage_id: id of the passage.
+            budget: number of query slots, K_q; None: the retriever's.
+            words: number of predicted tokens to show for each slot, for masked, generated and pooled retrievers.
 
         Raises:
-            ValueError: there is no such passage, or the retriever encodes nothing.
+            ValueError: there is no such passage, or the retriever has no encoder.
         """
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
@@ -282,7 +269,7 @@ class Index:
 
     @property
     def searcher(self) -> Searcher:
-        """What searches the version at hand; the retriever's weights are loaded with it."""
+        """Searches this version; the retriever's weights are loaded with it."""
         if self._searcher is None:
             from diffretriever.search import searcher_of
 
@@ -298,43 +285,39 @@ class Index:
 
     @property
     def collections(self) -> list[str]:
-        """The names of the collections that its passages came with."""
+        """The names of the collections of its passages."""
         return list(self._table.count_collections())
 
     @property
     def version(self) -> int:
-        """Number of the version at hand."""
+        """Number of the open version."""
         return self._table.version
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """All scores that the index can be ranked by."""
+        """All scores to rank by."""
         return self._table.manifest.retriever.offered_modes
 
     @property
     def metadata(self) -> Columns:
-        """The columns of metadata that the index keeps, and their types: what a filter can name."""
+        """The metadata columns that a filter can name, and their types."""
         return dict(self._table.manifest.metadata)
 
     def versions(self) -> list[VersionChange]:
-        """Return what is kept of the index's history, oldest first."""
+        """Return the kept versions, oldest first."""
         from diffretriever.index.history import history
 
         return history(self._table)
 
     def at(self, version: int) -> Index:
-        """Return a version that is kept, to search and not to change.
-
-        Raises:
-            ValueError: it is not kept.
-        """
+        """Return a kept version, to search and not to change; raises ValueError if it is not kept."""
         return Index(self.place, version=version, retriever=self.retriever)
 
     def restore(self, version: int) -> None:
-        """Make a version that is kept the latest again; what came after it stays a version until it is forgotten.
+        """Make a kept version the latest again; later versions stay until they are forgotten.
 
         Raises:
-            ValueError: it is not kept, or another job writes to the index; nothing has changed then.
+            ValueError: it is not kept, or another job writes to the index. Nothing changes.
         """
         from diffretriever.index.writer import WriterLock
 
@@ -344,7 +327,7 @@ class Index:
         self.refresh()
 
     def refresh(self) -> None:
-        """Move to the latest version, whoever made it."""
+        """Move to the latest version."""
         if self._fixed is None:
             self._table.refresh()
             self._searcher = None
@@ -377,10 +360,7 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
 
 
 def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return what a job is told."""
-    if names is None:
-        return ()
-    return tuple(split_at_commas(names)) or NO_METADATA
+    return () if names is None else tuple(split_at_commas(names)) or NO_METADATA
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:

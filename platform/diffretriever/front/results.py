@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
@@ -63,15 +63,15 @@ class Results(Sequence[Hit]):
         return [hit.id for hit in self.hits]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with a row for each hit: the fields of `Hit`, then those of its metadata.
-
-        One of these that is called as a field of `Hit` is `metadata.NAME`.
-        """
+        """Return a row for each hit: the fields of `Hit`, then its metadata (`metadata.NAME` for a name of both)."""
         import pandas as pd
 
         names = [name for name in Hit.__dataclass_fields__ if name != "metadata"]
         rows = [{name: getattr(hit, name) for name in names} for hit in self.hits]
-        further = [{_column(name, names): value for name, value in hit.metadata.items()} for hit in self.hits]
+        further = [
+            {f"metadata.{name}" if name in names else name: value for name, value in hit.metadata.items()}
+            for hit in self.hits
+        ]
         return pd.DataFrame(
             [{**row, **own} for row, own in zip(rows, further, strict=True)],
             columns=[*names, *(further[0] if further else ())],
@@ -88,16 +88,8 @@ class Results(Sequence[Hit]):
         return str(style.format(escape="html", precision=4).format_index(escape="html", axis="columns").to_html())
 
 
-def _column(name: str, own: Container[str]) -> str:
-    return f"metadata.{name}" if name in own else name
-
-
 def _line(hit: Hit) -> str:
     title = f"  {hit.title}" if hit.title else ""
-    below = [hit.text, _known(hit)]
+    below = [hit.text, ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)]
     lines = [textwrap.shorten(each, width=_WIDTH - 6, placeholder=" …") for each in below if each]
     return "\n      ".join([f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}", *lines])
-
-
-def _known(hit: Hit) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)

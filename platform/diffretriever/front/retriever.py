@@ -69,11 +69,7 @@ class Retriever:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The model, loaded.
-
-        Raises:
-            ValueError: the retriever has none, or it cannot be loaded.
-        """
+        """The loaded model; raises ValueError if there is none, or it cannot be loaded."""
         from diffretriever.encoders import load_encoder
 
         if not is_neural(self.config):
@@ -86,17 +82,17 @@ class Retriever:
         return self.__dict__.get("encoder")
 
     def encode_queries(self, queries: str | Sequence[str], budget: int | None = None) -> Representations:
-        """Represent queries; a single text is one query.
+        """Encode queries into vectors and, if the retriever has a sparse side, weighted terms.
 
         Args:
-            queries: N texts.
-            budget: K_q of all of them; None is the retriever's own.
+            queries: a string, or a list of N strings.
+            budget: number of slots of each query, K_q; None: the retriever's.
 
         Returns:
-            Of N queries: vectors float16 [M, H] with offsets [N + 1], and impacts where the retriever makes them.
+            Vectors, float16 [M, H], with offsets, int64 [N + 1], and term weights.
 
         Raises:
-            ValueError: the retriever encodes nothing or has no slots, or a query is encoded as NaN or infinity.
+            ValueError: the retriever has no encoder (BM25) or no slots, or a query encodes to NaN or infinity.
         """
         texts = texts_of(queries)
         if budget is not None and not self.config.has_query_budget:
@@ -104,17 +100,10 @@ class Retriever:
         return self.encoder.encode_queries(texts, None if budget is None else [budget] * len(texts))
 
     def encode_passages(self, texts: str | Sequence[str], titles: str | Sequence[str] | None = None) -> Representations:
-        """Represent passages; a single text is one passage.
-
-        Args:
-            texts: N texts.
-            titles: their N titles, if they have any.
-
-        Returns:
-            As `encode_queries` does.
+        """Encode N passages, with N titles if you give them, as `encode_queries` encodes queries.
 
         Raises:
-            ValueError: as many titles as texts are needed, or the retriever encodes nothing.
+            ValueError: the numbers of texts and titles differ, or the retriever has no encoder.
         """
         passages = texts_of(texts)
         named = [""] * len(passages) if titles is None else texts_of(titles)
@@ -137,11 +126,7 @@ def _config(
 
 
 def texts_of(texts: str | Sequence[str]) -> list[str]:
-    """Return texts as a list; one alone is a text, never its characters.
-
-    Raises:
-        ValueError: one of them is no text.
-    """
+    """Return texts as a list, one string as a list of one; raises ValueError if one is no string."""
     listed = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(listed):
         if not isinstance(text, str):

@@ -7,6 +7,7 @@ which `PassageIndex.restore` sets aside. Objects of a store are durable once the
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lance.commit import CommitConflictError
+from lance.fragment import FragmentMetadata
 
 from diffretriever.core.files import is_local, sync_path
 
+_TABLE = "passages.lance"
 _HINT = "latest_version_hint.json"
 """File in `_versions` with the number of the newest version."""
 _CONFLICTS = ("commit conflict", "incompatible transaction")
@@ -37,27 +40,32 @@ def changed_by_another(uri: str) -> ChangedError:
     )
 
 
+def table_uri(uri: str) -> str:
+    """Return the path or URI of the Lance table of the index at `uri`."""
+    return f"{uri.rstrip('/')}/{_TABLE}"
+
+
 @contextmanager
-def commit_to(uri: str, table: str, files: Iterable[str] = ()) -> Iterator[None]:
-    """Run one commit to an index.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        files: paths within the table of the files that the commit names.
-
-    Raises:
-        OSError: the disk is full.
-        ChangedError: Lance refused the commit.
-    """
+def commit_to(uri: str, files: Iterable[str] = ()) -> Iterator[None]:
+    """Run one commit to an index, which names these files (paths within its table); raises ChangedError."""
     try:
-        with _on_disk(table, files):
+        with _on_disk(table_uri(uri), files):
             yield
     except OSError as error:
         known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
         if not known:
             raise
         raise changed_by_another(uri) from error
+
+
+def receipt_of(fragments: Iterable[FragmentMetadata]) -> str:
+    """Return uncommitted fragments as a JSON text of about 400 bytes each."""
+    return json.dumps([fragment.to_json() for fragment in fragments])
+
+
+def fragments_in(receipts: Iterable[str]) -> list[FragmentMetadata]:
+    """Return the fragments of receipts, in their order."""
+    return [FragmentMetadata.from_json(json.dumps(item)) for text in receipts for item in json.loads(text)]
 
 
 def data_files(fragments: Iterable[Any]) -> set[str]:
@@ -75,7 +83,7 @@ def _on_disk(table: str, files: Iterable[str]) -> Iterator[None]:
         _sync([*written, *{path.parent for path in written}, folder])
     before = _own_files(folder)
     yield
-    new = {folder / name for name in {*_own_files(folder) - before, f"{_OWN[1]}/{_HINT}"}}
+    new = {folder / name for name in (_own_files(folder) - before) | {f"{_OWN[1]}/{_HINT}"}}
     for path in new:
         # Another process may remove the files of its refused commit.
         with suppress(FileNotFoundError):

@@ -45,12 +45,9 @@ class CompactionTask(NamedTuple):
 
 
 def plan(dataset: Any, but: Collection[int] = (), *, worn: bool = True) -> list[CompactionTask]:
-    """Return the tasks for a version of a table, in table order.
+    """Return the tasks for a version of a table, in table order, without the fragments `but`.
 
-    Args:
-        dataset: Lance's, of the version.
-        but: numbers of fragments to leave as they are.
-        worn: whether to rewrite large fragments with many deleted rows, too.
+    `worn`: also rewrite large fragments with many deleted rows.
     """
     limits = {"target_rows_per_fragment": _MOST_ROWS, "materialize_deletions_threshold": _DELETED_SHARE}
     planned = [json.loads(task.json()) for task in Compaction.plan(dataset, limits).tasks]
@@ -127,15 +124,7 @@ def _fragments(result: str, which: str) -> list[FragmentMetadata]:
 
 
 def commit(dataset: Any, results: Sequence[str]) -> None:
-    """Replace fragments by the joined ones in one commit; `dataset` moves to the new version.
-
-    Args:
-        dataset: Lance's, of the latest version.
-        results: of `execute`; each `is_current` in that version.
-
-    Raises:
-        OSError: another process has changed these fragments.
-    """
+    """Replace fragments of the latest version by joined ones, whose results are current, and move to a new version."""
     # Lance would refuse results from before a commit that names their fragments, as commits of the `Committer` do even
     # for unchanged fragments.
     moved = [json.dumps(json.loads(result) | {"read_version": dataset.version}) for result in results]

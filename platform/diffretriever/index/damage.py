@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from diffretriever.core.files import file_digest, file_state, files_in, is_local, read_bytes, remove, write_bytes
+from diffretriever.index.commits import table_uri
 from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import ROW_CHECKSUM
 from diffretriever.vectors.representations import offsets_of, rows_not_finite
@@ -96,15 +97,10 @@ def without_panics() -> Iterator[None]:
 
 
 @contextmanager
-def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
-    """Run code that reads a table; raise ValueError, which names damaged files, if Lance cannot read it.
+def readable(uri: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
+    """Run code that reads fragments of an index; raise ValueError, which names damaged files, if Lance cannot.
 
     Errors of an object store have other causes, and are raised as they are.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        fragments: returns the fragments that are read.
     """
     try:
         with without_panics():
@@ -112,19 +108,19 @@ def readable(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> It
     except (OSError, RuntimeError, KeyError, pa.ArrowException) as error:
         if not is_local(uri):
             raise
-        wrong = "; ".join(wrong_data_files(table, fragments())) or _reason_of(error)
+        wrong = "; ".join(wrong_data_files(table_uri(uri), fragments())) or _reason_of(error)
         raise ValueError(
-            f"the table of {uri} is damaged: {wrong}. Restore {table} from a copy, or make the index again"
+            f"the table of {uri} is damaged: {wrong}. Restore {table_uri(uri)} from a copy, or make the index again"
         ) from error
 
 
-def not_opened(uri: str, table: str, error: Exception) -> ValueError | None:
+def not_opened(uri: str, error: Exception) -> ValueError | None:
     """Return the error to raise if Lance cannot open a table; None if there is no table."""
     is_absent = NOT_FOUND in str(error)
     damaged = None
     if is_absent or is_local(uri):
         with suppress(ValueError, OSError):
-            damaged = _damaged_table(uri, table, _reason_of(error))
+            damaged = _damaged_table(uri, _reason_of(error))
     return damaged or (None if is_absent else unreachable(uri, error))
 
 
@@ -138,17 +134,16 @@ def _reason_of(error: Exception) -> str:
     return str(error).rsplit(", /", 1)[0]
 
 
-def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
+def _damaged_table(uri: str, reason: str) -> ValueError | None:
     """Return the error of a table that has files but cannot be opened; None if it has none."""
+    table = table_uri(uri)
     versions = manifests_of(table)
+    if not versions and not files_in(f"{table}/data"):
+        return None
     if not versions:
-        return (
-            ValueError(
-                f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest: "
-                "restore that folder from a copy, or remove the index and make it again"
-            )
-            if files_in(f"{table}/data")
-            else None
+        return ValueError(
+            f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest: "
+            "restore that folder from a copy, or remove the index and make it again"
         )
     newest, *older = sorted(versions, reverse=True)
     if _opens(table, newest):
@@ -167,11 +162,7 @@ def _damaged_table(uri: str, table: str, reason: str) -> ValueError | None:
 
 
 def set_aside_unreadable(table: str) -> None:
-    """Rename, in a folder, the newest manifests that Lance cannot open, so that an older version is the newest.
-
-    Raises:
-        OSError: a manifest cannot be read from the disk, or not be renamed.
-    """
+    """Rename, in a folder, the newest manifests that Lance cannot open, so that an older version is the newest."""
     if not is_local(table):
         return
     for version, name in sorted(manifests_of(table).items(), reverse=True):
@@ -239,27 +230,18 @@ def deletion_files(fragments: Iterable[Any]) -> set[str]:
     return {part.deletion_file.path(part.id) for part in fragments if part.deletion_file is not None}
 
 
-def note_deletions(uri: str, table: str, files: Iterable[str]) -> None:
-    """Write the checksums of files of deleted rows, before a commit names these.
-
-    Args:
-        uri: of the index.
-        table: path or URI of its Lance table.
-        files: their paths within the table.
-    """
+def note_deletions(uri: str, files: Iterable[str]) -> None:
+    """Write the checksums of files of deleted rows (paths within the table), before a commit names these."""
     for file in files:
-        write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table}/{file}')}", b"")
+        write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table_uri(uri)}/{file}')}", b"")
 
 
-def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterable[Any]]) -> None:
-    """Compare the files of deleted rows of an index on this machine with their checksums, before Lance reads them.
-
-    Raises:
-        ValueError: a file has changed; the message names it.
-    """
+def refuse_wrong_deletions(uri: str, dataset: Any) -> None:
+    """Raise ValueError, before Lance reads them, if files of deleted rows on this machine have other checksums."""
+    table = table_uri(uri)
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
-    wrong, _ = wrong_deletions(uri, table, fragments())
+    wrong, _ = wrong_deletions(uri, dataset)
     if wrong:
         raise ValueError(
             f"the table of {uri} is damaged: {', '.join(f'{table}/{name}' for name in wrong)} is not what was written, "
@@ -267,29 +249,25 @@ def refuse_wrong_deletions(uri: str, table: str, fragments: Callable[[], Iterabl
         )
 
 
-def wrong_deletions(uri: str, table: str, fragments: Iterable[Any]) -> tuple[list[str], int]:
+def wrong_deletions(uri: str, dataset: Any) -> tuple[list[str], int]:
     """Return the paths within the table of changed files of deleted rows, and the number of files without checksum."""
-    sums = {PurePosixPath(name).stem: PurePosixPath(name).suffix[1:] for name in _checksum_files(uri)}
-    files = sorted(deletion_files(fragments))
+    sums = dict(file.base_name.rsplit(".", 1) for file in files_in(_checksum_folder(uri)))
+    files = sorted(deletion_files(fragment.metadata for fragment in dataset.get_fragments()))
     known = [file for file in files if PurePosixPath(file).name in sums]
-    wrong = [file for file in known if _digest(f"{table}/{file}") != sums[PurePosixPath(file).name]]
+    wrong = [file for file in known if _digest(f"{table_uri(uri)}/{file}") != sums[PurePosixPath(file).name]]
     return wrong, len(files) - len(known)
 
 
-def forget_deletions(uri: str, table: str) -> None:
+def forget_deletions(uri: str) -> None:
     """Remove the checksums of files that are gone."""
-    there = {file.base_name for file in files_in(f"{table}/_deletions")}
-    for name in _checksum_files(uri):
-        if PurePosixPath(name).stem not in there:
-            remove(f"{_checksum_folder(uri)}/{name}")
+    there = {file.base_name for file in files_in(f"{table_uri(uri)}/_deletions")}
+    for file in files_in(_checksum_folder(uri)):
+        if PurePosixPath(file.base_name).stem not in there:
+            remove(f"{_checksum_folder(uri)}/{file.base_name}")
 
 
 def _checksum_folder(uri: str) -> str:
     return f"{uri.rstrip('/')}/deletions"
-
-
-def _checksum_files(uri: str) -> list[str]:
-    return [file.base_name for file in files_in(_checksum_folder(uri))]
 
 
 def _digest(place: str) -> str | None:

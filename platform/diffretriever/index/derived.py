@@ -133,32 +133,23 @@ class Listing(Model):
     def check_sizes(self, folder: Path) -> None:
         """Raise DamagedError for a missing file and one of another size; nothing is read."""
         for name, listed in self.files.items():
-            try:
+            with _file_of(folder, name):
                 size = (folder / name).stat().st_size
-            except OSError as error:
-                raise DamagedError(f"{folder}: {name} cannot be read ({error.strerror})") from error
             if size != listed.bytes:
                 raise DamagedError(f"{folder}: {name} has {size:,} bytes, and {listed.bytes:,} were written")
 
     def check_contents(self, folder: str | Path, place: str | Path) -> None:
         """Read all files in a folder, also of a store; raise DamagedError, which names `place`, if one has changed."""
         for name, listed in self.files.items():
-            try:
+            with _file_of(place, name):
                 digest = file_digest(f"{folder}/{name}")
-            except OSError as error:
-                raise DamagedError(f"{place}: {name} cannot be read ({error.strerror})") from error
             if digest != listed.sha256:
                 raise DamagedError(f"{place}: {name} is damaged")
 
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """A folder of derived files, which need not be there.
-
-    Attributes:
-        uri: of the index.
-        name: of the folder below it, such as `codes/KEY`.
-    """
+    """A folder of derived files, which need not be there: `name`, such as `codes/KEY`, below the index at `uri`."""
 
     uri: str
     name: str
@@ -224,7 +215,6 @@ class DerivedFolder:
         if listing is None:
             return
         if self.is_local:
-            listing.check_sizes(self.path)
             listing.check_contents(self.path, self.path)
             return
         listing.check_contents(f"{self.place}/{listing.digest}", self.place)
@@ -241,8 +231,11 @@ class DerivedFolder:
     def build(self) -> Iterator[Path]:
         """Give an empty folder to fill, which replaces this one if the block succeeds."""
         if self.is_local:
-            with sealed_folder(self.path) as folder:
+            with whole_folder(self.path) as folder:
                 yield folder
+                Listing.seal(folder)
+                shutil.rmtree(self.path, ignore_errors=True)
+            sync_path(self.path.parent.parent)
             return
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
@@ -290,12 +283,18 @@ class DerivedFolder:
         return cached
 
 
-def _listing_in(folder: Path) -> Listing:
+@contextmanager
+def _file_of(place: str | Path, name: str) -> Iterator[None]:
+    """Raise DamagedError if the block cannot read a file of a folder."""
     try:
-        data = (folder / LISTING).read_bytes()
+        yield
     except OSError as error:
-        raise DamagedError(f"{folder}: {LISTING} cannot be read ({error.strerror})") from error
-    return Listing.parse(data, str(folder))
+        raise DamagedError(f"{place}: {name} cannot be read ({error.strerror})") from error
+
+
+def _listing_in(folder: Path) -> Listing:
+    with _file_of(folder, LISTING):
+        return Listing.parse((folder / LISTING).read_bytes(), str(folder))
 
 
 @lru_cache(maxsize=1 << 17)
@@ -304,21 +303,11 @@ def _listing_on_store(place: str) -> Listing:
     return Listing.parse(read_bytes(f"{place}/{LISTING}"), place)
 
 
-@contextmanager
-def sealed_folder(target: Path) -> Iterator[Path]:
-    """Give a folder to fill that replaces `target`, with its listing, if the block succeeds."""
-    with whole_folder(target) as folder:
-        yield folder
-        Listing.seal(folder)
-        shutil.rmtree(target, ignore_errors=True)
-    sync_path(target.parent.parent)
-
-
 def for_all(uri: str, asked: Sequence[Asked], ask: Callable[[Asked], T | None]) -> list[T | None]:
     """Return the results of `ask`, in parallel if the index at `uri` is on a store; None where files are damaged."""
     calls = [partial(ask, each) for each in asked]
     if is_local(uri):
-        return [unless_damaged(call) for call in calls]
+        return list(map(unless_damaged, calls))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="derived-files") as threads:
         return list(threads.map(unless_damaged, calls))
 
@@ -363,11 +352,7 @@ def write_header(folder: Path, **values: int) -> None:
 def write_arrays(
     folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
 ) -> Counter[str]:
-    """Write a file `NAME.bin` for each name: the arrays of that name in all parts, one after the other, in its dtype.
-
-    Returns:
-        The number of rows of each file.
-    """
+    """Write all parts of each array, one after the other, to a file `NAME.bin`; return the number of rows of each."""
     rows = Counter[str]()
     with ExitStack() as opened:
         streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
@@ -379,12 +364,7 @@ def write_arrays(
 
 
 def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:
-    """Return the arrays in the files `NAME.bin`, read-only; large ones are mapped into memory.
-
-    Raises:
-        OSError: a file cannot be opened.
-        NoMoreMapsError: the system maps no more files.
-    """
+    """Return the arrays in the files `NAME.bin`, read-only; large ones are mapped into memory."""
     return {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
 
 

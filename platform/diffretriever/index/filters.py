@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from typing import NamedTuple, NoReturn
 
@@ -122,16 +122,16 @@ class _Parser:
         raise FilterError(f"filter: {wanted} is wanted at character {self._next.at}, where there is {self._next}")
 
     def _or(self) -> str:
-        parts = [self._and()]
-        while self._took("OR"):
-            parts.append(self._and())
-        return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+        return self._joined("OR", self._and)
 
     def _and(self) -> str:
-        parts = [self._not()]
-        while self._took("AND"):
-            parts.append(self._not())
-        return parts[0] if len(parts) == 1 else f"({' AND '.join(parts)})"
+        return self._joined("AND", self._not)
+
+    def _joined(self, word: str, part: Callable[[], str]) -> str:
+        parts = [part()]
+        while self._took(word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
 
     def _not(self) -> str:
         self._depth += 1
@@ -148,15 +148,18 @@ class _Parser:
         return made
 
     def _comparison(self) -> str:
-        if self._next.kind != "word":
-            self._fail("a column's name")
         token = self._next
-        self._at += 1
+        if token.kind != "word":
+            self._fail("a column's name")
         if token.text not in self._columns:
             raise FilterError(f"filter: there is no column {token}.{suggest(token.text, self._columns)}")
+        self._at += 1
         name, kind = token.text, self._columns[token.text]
-        if self._next.text in _COMPARISONS:
-            return self._compared(name, kind)
+        if (sign := _COMPARISONS.get(self._next.text)) is not None:
+            self._at += 1
+            if kind == "bool" and sign not in ("=", "<>"):
+                raise FilterError(f"filter: '{name}' is bool, and is compared by = or <> alone")
+            return f"(`{name}` {sign} {self._value(name, kind)})"
         if self._took("IS"):
             not_ = "NOT " if self._took("NOT") else ""
             self._want("NULL")
@@ -166,7 +169,12 @@ class _Parser:
     def _ranged(self, name: str, kind: ColumnType) -> str:
         not_ = "NOT " if self._took("NOT") else ""
         if self._took("IN"):
-            return f"(`{name}` {not_}IN ({', '.join(self._listed(name, kind))}))"
+            self._want("(")
+            values = [self._value(name, kind)]
+            while self._took(","):
+                values.append(self._value(name, kind))
+            self._want(")")
+            return f"(`{name}` {not_}IN ({', '.join(values)}))"
         if self._took("BETWEEN"):
             low = self._value(name, kind)
             self._want("AND")
@@ -178,21 +186,6 @@ class _Parser:
         if kind != "bool" or not_:
             self._fail("IN or BETWEEN or LIKE" if not_ else "one of =, <>, <, <=, >, >=, IN, BETWEEN, LIKE, IS NULL")
         return f"(`{name}` = true)"
-
-    def _compared(self, name: str, kind: ColumnType) -> str:
-        sign = _COMPARISONS[self._next.text]
-        self._at += 1
-        if kind == "bool" and sign not in ("=", "<>"):
-            raise FilterError(f"filter: '{name}' is bool, and is compared by = or <> alone")
-        return f"(`{name}` {sign} {self._value(name, kind)})"
-
-    def _listed(self, name: str, kind: ColumnType) -> list[str]:
-        self._want("(")
-        values = [self._value(name, kind)]
-        while self._took(","):
-            values.append(self._value(name, kind))
-        self._want(")")
-        return values
 
     def _value(self, name: str, kind: ColumnType) -> str:
         if kind in ("date", "timestamp") and self._next.says(kind.upper()):

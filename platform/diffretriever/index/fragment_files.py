@@ -32,15 +32,12 @@ Files = TypeVar("Files", bound=FragmentFiles)
 
 @dataclass(frozen=True)
 class FileKind(Generic[Files]):
-    """A kind of derived files.
-
-    Attributes:
-        name: of the folder of the index that contains a folder for each fragment.
-        open: maps the files in a folder; raises ValueError if they do not fit together.
-    """
+    """A kind of derived files."""
 
     name: str
+    """Of the folder of the index that contains a folder for each fragment."""
     open: Callable[[Path], Files]
+    """Maps the files in a folder; raises ValueError if they do not fit together."""
 
     def folder_of(self, index: PassageIndex, fragment: Any) -> DerivedFolder:
         """Return the folder of a fragment's files."""
@@ -86,20 +83,12 @@ def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[A
     """Return the fragments of an index version with their files, and the fragments without.
 
     Damaged files count as missing, and a line in the log names them.
-
-    Raises:
-        ValueError: files do not fit into the cache for those of object stores, or the system maps no more.
     """
     fragments = index.fragments()
-    opened = for_all(index.uri, fragments, partial(kind.open_of, index))
-    pairs: list[tuple[Any, Files]] = []
-    without: list[Any] = []
-    for fragment, files in zip(fragments, opened, strict=True):
-        if files is not None and _has_all(files, fragment):
-            pairs.append((fragment, files))
-        else:
-            without.append(fragment)
-    return pairs, without
+    opened = zip(fragments, for_all(index.uri, fragments, partial(kind.open_of, index)), strict=True)
+    pairs = [(fragment, files) for fragment, files in opened if files is not None and _has_all(files, fragment)]
+    numbers = {fragment.fragment_id for fragment, _ in pairs}
+    return pairs, [fragment for fragment in fragments if fragment.fragment_id not in numbers]
 
 
 def _has_all(files: FragmentFiles, fragment: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC
 from typing import Any
 
@@ -78,17 +77,14 @@ def _added(change: Change, operation: Any) -> int:
     if change not in {"appended", "replaced"}:
         return 0
     is_update = isinstance(operation, lance.LanceOperation.Update)
-    return _rows(operation.new_fragments if is_update else operation.fragments)
+    fragments = operation.new_fragments if is_update else operation.fragments
+    return sum(int(fragment.physical_rows) for fragment in fragments)
 
 
 def _removed(change: str, before: int | None, rows: int, added: int) -> int | None:
     if change in {"created", "appended", "compacted", "compressed"}:
         return 0
     return None if before is None else before + added - rows
-
-
-def _rows(fragments: Iterable[Any]) -> int:
-    return sum(int(fragment.physical_rows) for fragment in fragments)
 
 
 def _with_children(field: Any, sizes: dict[int, int]) -> int:

@@ -40,14 +40,10 @@ class Lease:
         self._renewal: threading.Thread | None = None
 
     def acquire(self, *, patient: bool) -> None:
-        """Take the lease.
+        """Take the lease; raises ValueError, which names the other writer that has it.
 
-        Args:
-            patient: wait until the flag of another writer is removed, renewed, or expires after 30 seconds; otherwise,
-                any flag counts as that of a running writer.
-
-        Raises:
-            ValueError: another writer has the lease; the message names it.
+        A patient writer waits until the flag of another is removed, renewed, or expires after 30 seconds; otherwise,
+        any flag counts as that of a running writer.
         """
         seen: dict[str, int] = {}
         while others := self._raise_flag():

@@ -50,12 +50,7 @@ class FolderCache:
         """Sizes of the entries that this process is adding."""
 
     def get(self, key: str, size: int, fill: Callable[[Path], None]) -> LocalFolder:
-        """Return the folder of a key, made by `fill` if it is not there.
-
-        Args:
-            key: a file name that identifies the content.
-            size: of the content, in bytes.
-            fill: writes the content into an empty folder; if it raises, nothing is left.
+        """Return the folder of a key for content of `size` bytes, which `fill` writes if it is not there.
 
         Raises:
             OSError: the disk is full.

@@ -18,7 +18,7 @@ from diffretriever.schemas.index import (
     passage_schema,
 )
 from diffretriever.schemas.installed import MISSING, names_installed, package_of
-from diffretriever.schemas.retriever import Bm25Retriever, NeuralRetriever
+from diffretriever.schemas.retriever import Bm25Retriever
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
@@ -35,20 +35,17 @@ _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 def manifest_of(encoder: Encoder) -> IndexManifest:
     """Describe a loaded encoder, with the precision that `auto` resolved to."""
     config, facts = encoder.config, encoder.facts
+    own = [package_of(config.method)] if names_installed(config.method) else []
     resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
     return IndexManifest(
         retriever=resolved,
         weights=facts.weights,
         tokenizer=facts.tokenizer,
-        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *_own_package(config))},
+        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *own)},
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         created=_now(),
     )
-
-
-def _own_package(config: NeuralRetriever) -> list[str]:
-    return [package_of(config.method)] if names_installed(config.method) else []
 
 
 def bm25_manifest(config: Bm25Retriever) -> IndexManifest:

@@ -39,16 +39,7 @@ class PassageOrder:
 
     @classmethod
     def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
-        """Number passages by id.
-
-        Args:
-            whole: all of Lance's fragments of the version, in table order.
-            fragments: the fragments of the passages, in table order.
-            batches: all their rows, with `id` and `_rowaddr`.
-
-        Raises:
-            ValueError: there are more than 2^31 rows.
-        """
+        """Number by id the passages of some fragments of a whole version, whose rows have `id` and `_rowaddr`."""
         given = list(fragments)
         numbers_G = np.array([fragment.fragment_id for fragment in given], np.int64)
         offsets = offsets_of([fragment.physical_rows for fragment in given])
@@ -89,12 +80,7 @@ class PassageOrder:
         return numbers_C
 
     def numbers_in(self, fragment: Any, rows_C: np.ndarray) -> np.ndarray:
-        """Return the numbers of the passages in rows of a fragment, int32 [C]; `NO_NUMBER` for deleted ones.
-
-        Args:
-            fragment: Lance's.
-            rows_C: unsigned [C], places among the rows that the fragment was written with.
-        """
+        """Return the numbers of the passages in rows (unsigned [C]) of a fragment as it was written, int32 [C]."""
         return self.numbers((np.uint64(fragment.fragment_id) << np.uint64(32)) + rows_C.astype(np.uint64))
 
     def _places(self, addresses_C: np.ndarray) -> np.ndarray:

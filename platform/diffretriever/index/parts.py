@@ -18,13 +18,7 @@ class IndexPart(PassageIndex):
     """Some passages of an index version, for reading."""
 
     def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
-        """Select passages of an index.
-
-        Args:
-            whole: the index.
-            fragments: Lance's.
-            condition: in Lance's SQL, of passages in them; None: all.
-        """
+        """Select the passages of Lance's fragments that meet a condition in Lance's SQL."""
         super().__init__(whole.uri, whole.dataset, whole.manifest)
         self._fragments = list(fragments)
         self._condition = condition
@@ -37,14 +31,10 @@ class IndexPart(PassageIndex):
 
     @classmethod
     def filtered(cls, whole: PassageIndex, condition: str) -> IndexPart:
-        """Return the passages that a condition of `index.filters` admits.
+        """Return the passages of an index, or of a part of it, that a condition of `index.filters` admits.
 
         Passages that are left out have no number in the part's order, as deleted passages, so that every search skips
         them.
-
-        Args:
-            whole: an index, or a part of some of its fragments.
-            condition: in Lance's SQL.
         """
         part = cls(whole, whole.fragments(), condition)
         addresses = [batch.column("_rowaddr").to_numpy() for batch in part.addressed_batches([], ROWS_AT_ONCE)]
@@ -60,13 +50,11 @@ class IndexPart(PassageIndex):
 
 
 def split_fragments(index: PassageIndex, parts: int) -> dict[str, list[int]]:
-    """Return up to `parts` groups of fragments, with about the same number of passages, by name of the group."""
-    fragments = index.fragments()
-    rows = np.array([fragment.count_rows() for fragment in fragments], np.int64)
-    middles = np.cumsum(rows) - rows / 2
-    numbers = np.minimum(middles * parts // max(1, rows.sum()), parts - 1).astype(int)
-    groups = [[f for f, number in zip(fragments, numbers, strict=True) if number == part] for part in range(parts)]
-    return {_name(group): [f.fragment_id for f in group] for group in groups if group}
+    """Return the fragments of up to `parts` shards, by a name made of their content."""
+    keys = {fragment.fragment_id: fragment_key(fragment) for fragment in index.fragments()}
+    shards = [numbers for numbers in shard_fragments(index, parts) if numbers]
+    names = [" ".join(keys[number] for number in numbers).encode() for numbers in shards]
+    return {hashlib.blake2b(n, digest_size=8).hexdigest(): numbers for n, numbers in zip(names, shards, strict=True)}
 
 
 def shard_fragments(index: PassageIndex, shards: int) -> list[list[int]]:
@@ -90,8 +78,3 @@ def shard_fragments(index: PassageIndex, shards: int) -> list[list[int]]:
 def _preference(key: str, shard: int) -> bytes:
     """Return a value that ranks shards for a fragment (rendezvous hashing, Thaler and Ravishankar 1998)."""
     return hashlib.blake2b(f"{key} {shard}".encode(), digest_size=8).digest()
-
-
-def _name(fragments: Sequence[Any]) -> str:
-    keys = " ".join(fragment_key(fragment) for fragment in fragments)
-    return hashlib.blake2b(keys.encode(), digest_size=8).hexdigest()

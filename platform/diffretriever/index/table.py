@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +25,7 @@ from lance.fragment import FragmentMetadata
 
 from diffretriever.collections.keys import KEY, KeySet, keys_of
 from diffretriever.index import compaction
-from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files
+from diffretriever.index.commits import ChangedError, changed_by_another, commit_to, data_files, table_uri
 from diffretriever.index.damage import (
     NOT_FOUND,
     deletion_files,
@@ -48,7 +48,6 @@ from diffretriever.vectors.representations import Representations, read_vectors
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-_TABLE = "passages.lance"
 _IDS_PER_LOOKUP = 1000
 _SHOWN = ("title", "text", "collection")
 _HELD_BYTES = 32 << 20
@@ -66,7 +65,7 @@ _TRIES = 10
 class PassageIndex:
     """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
-    `uri` is a folder or the URI of an object store.
+    `uri` is a folder (a `file:` URI is the path that it names) or the URI of an object store.
     """
 
     _fragments: list[Any] | None = None
@@ -75,7 +74,7 @@ class PassageIndex:
     """Condition, in Lance's SQL, of the passages that are read."""
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
-        self.uri = plain_place(uri)
+        self.uri = uri
         self.dataset = dataset
         self.manifest = manifest
         self._orders: dict[int, PassageOrder] = {}
@@ -84,10 +83,11 @@ class PassageIndex:
     @classmethod
     def exists(cls, uri: str) -> bool:
         """Return whether there is an index; raises ValueError if it is damaged or access is refused."""
+        uri = plain_place(uri)
         try:
             _dataset(uri)
         except (ValueError, OSError) as error:
-            if (told := not_opened(uri, table_uri(uri), error)) is None:
+            if (told := not_opened(uri, error)) is None:
                 return False
             raise told from error
         return True
@@ -99,9 +99,9 @@ class PassageIndex:
         Raises:
             ValueError: there is an index, or the folder or store cannot be written to.
         """
-        schema = table_schema(manifest)
+        uri, schema = plain_place(uri), table_schema(manifest)
         try:
-            with commit_to(uri, table_uri(uri)):
+            with commit_to(uri):
                 lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
             if _THERE in str(error):
@@ -117,10 +117,11 @@ class PassageIndex:
             ValueError: there is no index or access is refused, the index is damaged, or another version of this
                 project made it.
         """
+        uri = plain_place(uri)
         try:
             dataset = _dataset(uri, version)
         except (ValueError, OSError) as error:
-            if version is None and (told := not_opened(uri, table_uri(uri), error)) is not None:
+            if version is None and (told := not_opened(uri, error)) is not None:
                 raise told from error
             if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
@@ -132,13 +133,14 @@ class PassageIndex:
                 f"no index at {uri}: make one by encode_beir.py --index {uri} --collection …, in Python by Index.create"
             ) from error
         opened = cls(uri, dataset, manifest_in(dataset, uri))
-        refuse_wrong_deletions(opened.uri, table_uri(opened.uri), opened._metadata)
+        refuse_wrong_deletions(uri, dataset)
         return opened
 
     def clone(self, uri: str) -> PassageIndex:
         """Make an index at `uri` of this version, which reads the files of this index; raises ValueError."""
+        uri = plain_place(uri)
         try:
-            with commit_to(uri, table_uri(uri)):
+            with commit_to(uri):
                 self.dataset.shallow_clone(table_uri(uri), self.version)
         except OSError as error:
             raise unreachable(uri, error) from error
@@ -161,7 +163,7 @@ class PassageIndex:
             yield PassageIndex.open(self.uri, version["version"])
 
     def __len__(self) -> int:
-        with self._readable():
+        with readable(self.uri, self.fragments):
             return int(self.dataset.count_rows())
 
     def batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -170,8 +172,8 @@ class PassageIndex:
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         """Stream as `batches` does, with `_rowaddr`: uint64, the fragment and the row of each passage."""
-        options = {"fragments": self._fragments, "with_row_address": True}
-        yield from self._scan(columns, batch_size, self.dataset.scanner, **options)
+        scanner = self.dataset.scanner
+        yield from self._scan(columns, batch_size, scanner, fragments=self._fragments, with_row_address=True)
 
     @property
     def order(self) -> PassageOrder:
@@ -179,9 +181,8 @@ class PassageIndex:
         version = self.version
         found = self._orders.get(version)
         if found is None:
-            made = PassageOrder.of(
-                self.dataset.get_fragments(), self.fragments(), self.addressed_batches(["id"], ROWS_AT_ONCE)
-            )
+            rows = self.addressed_batches(["id"], ROWS_AT_ONCE)
+            made = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
             # Two threads must use the same object: numbers of different orders do not mix.
             found = self._orders.setdefault(version, made)
         return found
@@ -201,7 +202,7 @@ class PassageIndex:
         if self._fragments == []:
             return
         stored = self.manifest.stored_columns(columns)
-        with self._readable():
+        with readable(self.uri, self.fragments):
             scan = scanner(columns=stored, filter=self._condition, batch_size=batch_size, **options)
             for batch in scan.to_batches():
                 yield self._decoded(batch, columns)
@@ -209,11 +210,6 @@ class PassageIndex:
     def _decoded(self, rows: T, columns: Sequence[str]) -> T:
         """Return stored rows with the requested columns; vectors are decoded if only codes are stored."""
         return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        with readable(self.uri, table_uri(self.uri), self.fragments):
-            yield
 
     def pinned(self) -> Self:
         """Return this version as an object that `refresh` does not change."""
@@ -223,7 +219,7 @@ class PassageIndex:
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of the passages in `rows` (int64) of this version, in their order."""
-        with self._readable():
+        with readable(self.uri, self.fragments):
             taken = self.dataset.take(rows.tolist(), columns=self.manifest.stored_columns(columns))
         return self._decoded(taken, columns)
 
@@ -247,7 +243,7 @@ class PassageIndex:
         texts.rows_read += len(taken)
         if texts.rows_read > _PAYS * passages and passages * taken.nbytes <= _HELD_BYTES * len(taken):
             # If a file is damaged, passages of other files are still read one by one.
-            with suppress(ValueError), self._readable():
+            with suppress(ValueError), readable(self.uri, self.fragments):
                 texts.table = self.dataset.to_table(columns).combine_chunks()
         return [self._with_metadata(row) for row in taken.to_pylist()]
 
@@ -260,13 +256,6 @@ class PassageIndex:
         assert self.manifest.hidden_size is not None, "an index with an encoder has vectors"
         columns = [field.name for field in representation_fields(self.manifest.hidden_size)]
         return Representations.from_arrow(self.take(rows, columns))
-
-    def digests(self) -> dict[str, bytes]:
-        """Return passage id → digest of all passages: about 200 bytes of memory each; `keys` takes 16."""
-        pairs: dict[str, bytes] = {}
-        for batch in self.batches(["id", "digest"], ROWS_AT_ONCE):
-            pairs.update(zip(batch.column("id").to_pylist(), batch.column("digest").to_pylist(), strict=True))
-        return pairs
 
     def keys(self) -> KeySet:
         """Return the keys of all passages."""
@@ -284,7 +273,7 @@ class PassageIndex:
         columns = ["id", *_SHOWN, *self.manifest.metadata]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
-            with self._readable():
+            with readable(self.uri, self.fragments):
                 rows = self.dataset.to_table(columns, filter=condition).to_pylist()
             found.update({row.pop("id"): self._with_metadata(row) for row in rows})
         return found
@@ -311,7 +300,7 @@ class PassageIndex:
         live = sum(self.dataset.get_fragment(number).metadata.num_rows for number in shrunk)
         gone = [number for number, part in shrunk.items() if part is None]
         operation = lance.LanceOperation.Delete(rest, gone, ids_filter(ids))
-        with commit_to(self.uri, table_uri(self.uri), deletion_files(rest)):
+        with commit_to(self.uri, deletion_files(rest)):
             lance.LanceDataset.commit(self.dataset, operation, read_version=self.version)
         self.refresh()
         return live - sum(part.num_rows for part in rest)
@@ -329,37 +318,21 @@ class PassageIndex:
             by_fragment[address >> 32].append(passage_id)
         shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
         files = deletion_files(part for part in shrunk.values() if part is not None)
-        note_deletions(self.uri, table_uri(self.uri), files)
+        note_deletions(self.uri, files)
         return shrunk
 
-    def compact(self, keep_versions_for: timedelta = timedelta(hours=1)) -> None:
-        """Join small fragments, drop deleted rows, and forget versions older than `keep_versions_for`.
-
-        This runs in one process and one commit; `pipelines.compact` uses Ray.
-
-        Raises:
-            ValueError: another process changed the index meanwhile; this call changes nothing.
-        """
-        tasks = compaction.plan(self.dataset)
-        self.commit_compaction([compaction.execute(table_uri(self.uri), task.text) for task in tasks])
-        self.forget_versions(keep_versions_for)
-
     def commit_compaction(self, results: Sequence[str]) -> None:
-        """Replace fragments by the joined ones in one commit.
-
-        Args:
-            results: of `compaction.execute`, from the version that this object reads or an earlier one.
+        """Replace fragments by the joined ones of `compaction.execute`, in one commit.
 
         Raises:
-            ValueError: another process changed the index, or the fragments have changed since they were read; the
-                commit is not made.
+            ValueError: another process changed the index or the fragments; the commit is not made.
         """
         if not results:
             return
         latest = lance.dataset(table_uri(self.uri))
         if latest.version != self.version or not all(compaction.is_current(latest, result) for result in results):
             raise changed_by_another(self.uri)
-        with commit_to(self.uri, table_uri(self.uri), data_files(compaction.joined(results))):
+        with commit_to(self.uri, data_files(compaction.joined(results))):
             compaction.commit(latest, results)
         self.dataset = latest
 
@@ -372,7 +345,7 @@ class PassageIndex:
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
-        forget_deletions(self.uri, table_uri(self.uri))
+        forget_deletions(self.uri)
 
     @classmethod
     def restore(cls, uri: str, version: int) -> PassageIndex:
@@ -384,17 +357,14 @@ class PassageIndex:
             ValueError: the version is not kept, or another process changed the index meanwhile.
         """
         older = cls.open(uri, version)
-        set_aside_unreadable(table_uri(uri))
-        with commit_to(uri, table_uri(uri)):
+        set_aside_unreadable(table_uri(older.uri))
+        with commit_to(older.uri):
             older.dataset.restore()
         return cls.open(uri)
 
     def wrong_deletions(self) -> tuple[list[str], int]:
         """Return which files of deleted rows have changed, and the number of files without a checksum."""
-        return wrong_deletions(self.uri, table_uri(self.uri), self._metadata())
-
-    def _metadata(self) -> Iterator[Any]:
-        return (fragment.metadata for fragment in self.dataset.get_fragments())
+        return wrong_deletions(self.uri, self.dataset)
 
     def count_collections(self) -> dict[str, int]:
         """Return the number of passages of each collection, by name; this reads a column of the table."""
@@ -436,11 +406,6 @@ def _dataset(uri: str, version: int | None = None) -> Any:
 def rows_written(addresses: np.ndarray) -> np.ndarray:
     """Return uint32: each passage's row, among those that its fragment was written with, from `_rowaddr`."""
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
-
-
-def table_uri(uri: str) -> str:
-    """Return the path or URI of the Lance table of the index at `uri`."""
-    return f"{plain_place(uri).rstrip('/')}/{_TABLE}"
 
 
 def fragment_key(fragment: Any) -> str:

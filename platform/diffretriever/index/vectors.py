@@ -37,14 +37,7 @@ def codec_of(uri: str, manifest: IndexManifest) -> Codec:
 
 
 def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[str]) -> T:
-    """Return rows with the columns `wanted`, `reps` decoded from `codes`, and further ones such as `_rowaddr`.
-
-    Args:
-        uri: of the index.
-        manifest: of an index that stores codes only.
-        rows: with the columns of `IndexManifest.stored_columns`.
-        wanted: names of columns.
-    """
+    """Return rows (columns: `IndexManifest.stored_columns`) with the columns `wanted`, `reps` decoded, and others."""
     if "reps" not in wanted:
         return rows
     packed_NW, offsets = read_packed(rows)
@@ -80,11 +73,6 @@ def _column(field: pa.Field, values_NW: np.ndarray, offsets: np.ndarray) -> pa.A
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows).cast(field.type)
 
 
-@lru_cache(maxsize=4)
-def _load(place: str, digest: str) -> Codec:
-    return read_codec(place, digest)
-
-
 def read_codec(place: str, digest: str) -> Codec:
     """Read the codec of a digest; raises ValueError if the file is missing or of another codec."""
     from diffretriever.vectors.product import load_codec
@@ -96,3 +84,6 @@ def read_codec(place: str, digest: str) -> Codec:
     if codec.digest != digest:
         raise ValueError(f"{place} holds the codec {codec.digest}: restore the file that the index was written with")
     return codec
+
+
+_load = lru_cache(maxsize=4)(read_codec)

@@ -8,7 +8,6 @@ uncommitted files only.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +19,15 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from diffretriever.collections import Passage
-from diffretriever.index.commits import changed_by_another, commit_to, data_files
+from diffretriever.index.commits import changed_by_another, commit_to, data_files, fragments_in, receipt_of, table_uri
 from diffretriever.index.damage import as_stored, deletion_files, refuse_to_write, unreachable
 from diffretriever.index.lease import Lease
 from diffretriever.index.manifest import manifest_in
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import with_packed
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest, metadata_fields
 from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.places import as_place
+from diffretriever.schemas.places import as_place, plain_place
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
@@ -51,8 +50,8 @@ class BlockWriter:
     """
 
     def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._dataset = lance.dataset(table_uri(uri))
+        self._uri = plain_place(uri)
+        self._dataset = lance.dataset(table_uri(self._uri))
         self._manifest = manifest_in(self._dataset, uri)
 
     @property
@@ -75,18 +74,11 @@ class BlockWriter:
             fragments = write_fragments(table, self._dataset, schema=schema)
         except OSError as error:
             raise unreachable(self._uri, error) from error
-        return json.dumps([fragment.to_json() for fragment in fragments])
+        return receipt_of(fragments)
 
 
 def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
-    """Return rows as a table stores them: with codes and checksums.
-
-    Args:
-        uri: of the index.
-        manifest: of the table.
-        rows: with `reps` if the index has vectors.
-        schema: of the table.
-    """
+    """Return rows, with `reps` if the index has vectors, as the table of this schema stores them: coded, checksums."""
     return as_stored(rows if manifest.codec is None else with_packed(uri, manifest, rows), schema)
 
 
@@ -121,13 +113,7 @@ class WriterLock:
     """
 
     def __init__(self, uri: str, *, patient: bool = True) -> None:
-        """Prepare the lock, without taking it.
-
-        Args:
-            uri: folder or object-store URI.
-            patient: on an object store, wait until the lease of another job is renewed or expires; otherwise, any lease
-                counts as that of a running job.
-        """
+        """Prepare the lock; a patient one waits until the lease of another job on a store is renewed or expires."""
         self._place, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
         self._lease: Lease | None = None
@@ -198,13 +184,13 @@ class Committer:
         latest = lance.dataset(table_uri(self._index.uri))
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
-        written = [FragmentMetadata.from_json(json.dumps(item)) for text in new.values() for item in json.loads(text)]
+        written = fragments_in(new.values())
         # Listing many fragments takes a good part of a commit.
         fragments = self._index.fragments()
         shrunk = self._index.without(replaced_ids) if fragments else {}
         rest = [part for part in shrunk.values() if part is not None]
         files = data_files(written) | deletion_files(rest)
-        with commit_to(self._index.uri, table_uri(self._index.uri), files):
+        with commit_to(self._index.uri, files):
             self._index.dataset = lance.LanceDataset.commit(
                 latest,
                 self._operation(fragments, written, shrunk),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
@@ -36,19 +36,18 @@ class SearchRetriever(BaseRetriever):
     """Search in this collection only."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return _documents(
-            self.client.search(query, k=self.k, mode=self.mode, budget=self.budget, collection=self.collection)
-        )
+        return _documents(self.client.search(query, **self._options))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Document]:
         if self.async_client is None:
             return await super()._aget_relevant_documents(query, run_manager=run_manager)
-        answer = await self.async_client.search(
-            query, k=self.k, mode=self.mode, budget=self.budget, collection=self.collection
-        )
-        return _documents(answer)
+        return _documents(await self.async_client.search(query, **self._options))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"k": self.k, "mode": self.mode, "budget": self.budget, "collection": self.collection}
 
 
 def _documents(answer: SearchResponse) -> list[Document]:

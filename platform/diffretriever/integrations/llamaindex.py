@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
@@ -27,34 +29,18 @@ class SearchRetriever(BaseRetriever):
         budget: AskedBudget = None,
         collection: str | None = None,
     ) -> None:
-        """Make a retriever; nothing is sent yet.
-
-        Args:
-            client: that asks.
-            async_client: for `aretrieve`; None: that asks by `client`, and other work waits for it.
-            k: passages wanted for each query.
-            mode: score to rank by; None: the index's default.
-            budget: K_q, `adaptive`, or None for the retriever's own.
-            collection: search in this collection only; None: in all of them.
-        """
+        """Set the options of `SearchClient.search`; without an async client, `aretrieve` blocks on `client`."""
         super().__init__()
         self._client, self._async_client = client, async_client
-        self._k, self._mode, self._budget, self._collection = k, mode, budget, collection
+        self._options: dict[str, Any] = {"k": k, "mode": mode, "budget": budget, "collection": collection}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(
-            self._client.search(
-                query_bundle.query_str, k=self._k, mode=self._mode, budget=self._budget, collection=self._collection
-            )
-        )
+        return _nodes(self._client.search(query_bundle.query_str, **self._options))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._async_client is None:
             return self._retrieve(query_bundle)
-        answer = await self._async_client.search(
-            query_bundle.query_str, k=self._k, mode=self._mode, budget=self._budget, collection=self._collection
-        )
-        return _nodes(answer)
+        return _nodes(await self._async_client.search(query_bundle.query_str, **self._options))
 
 
 def _nodes(answer: SearchResponse) -> list[NodeWithScore]:

@@ -40,13 +40,13 @@ class MtebRetriever:
     def __init__(
         self, retriever: str | Retriever, *, mode: Mode | None = None, folder: str | Path | None = None
     ) -> None:
-        """Read the config; the weights are loaded when MTEB first asks for something.
+        """Read the config; the weights are loaded with the first index.
 
         Args:
-            retriever: as `Index.create` takes it.
+            retriever: as for `Index.create`.
             mode: score to rank by, such as `dense` or `dense+bm25`; None: the retriever's default.
-            folder: where indexes are kept, one for each task, split and subset, and taken up again by the same
-                retriever; None: in a temporary folder, each until the next one is made.
+            folder: where to keep an index of each task, split and subset, which later evaluations reuse; None: in a
+                temporary folder, until the next index.
 
         Raises:
             ValueError: no such retriever or score.
@@ -62,21 +62,17 @@ class MtebRetriever:
         self._ids: list[str] = []
 
     def index(self, corpus: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, **_: Any) -> None:
-        """Index a corpus.
+        """Index a corpus, a `datasets.Dataset` with `id`, `text` and perhaps `title`.
 
-        Args:
-            corpus: `datasets.Dataset` with `id`, `text` and perhaps `title`.
-            task_metadata: its `name` is the collection's, which some retrievers have instructions for.
-            hf_split: of the task.
-            hf_subset: of the task.
+        The name of the task is that of the collection, for which some retrievers have instructions.
 
         Raises:
-            ValueError: all texts are blank, or the folder holds another retriever's index of this task.
+            ValueError: all texts are blank, or the folder has another retriever's index of this task.
         """
         self._ids = [str(name) for name in corpus["id"]]
         titles = corpus["title"] if "title" in corpus.column_names else [""] * len(self._ids)
         texts = zip(titles, corpus["text"], strict=True)
-        # Ids of any form may come: an index has the rows' numbers in their place.
+        # MTEB's ids have any form: the index has row numbers instead.
         documents = [
             {"id": str(row), "title": title or "", "text": text or ""}
             for row, (title, text) in enumerate(texts)
@@ -96,16 +92,12 @@ class MtebRetriever:
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **_: Any,
     ) -> dict[str, dict[str, float]]:
-        """Search the corpus that was indexed last.
+        """Search the corpus that was indexed last; return query id → passage id → score.
 
         Args:
-            queries: `datasets.Dataset` with `id`, `text` and perhaps `instruction`, which stands behind the text, as
-                MTEB has it.
-            top_k: passages a query.
+            queries: `datasets.Dataset` with `id`, `text` and perhaps `instruction`, which is appended to the text.
+            top_k: passages per query.
             top_ranked: query id → ids of the passages to rank, in reranking tasks; None: all.
-
-        Returns:
-            Query id → passage id → score.
 
         Raises:
             ValueError: nothing has been indexed, or queries are conversations.
@@ -170,23 +162,17 @@ class MtebRetriever:
         kinds = {"dense": "late-interaction" if many else "dense", "sparse": "sparse", "bm25": "sparse"}
         unit = ScoringFunction.COSINE if self._manifest.retriever.has_unit_vectors else ScoringFunction.DOT_PRODUCT
         score = ScoringFunction.MAX_SIM if many else unit
+        # MTEB requires a value of every field.
+        unknown = (
+            *("loader", "release_date", "languages", "n_parameters", "memory_usage_mb", "max_tokens", "license"),
+            *("open_weights", "public_training_code", "public_training_data", "use_instructions", "training_datasets"),
+        )
         return ModelMeta(
-            loader=None,
+            **dict.fromkeys(unknown),
             name=f"diffretriever/{system_name(self._manifest)}.{self.mode}",
             revision=self._manifest.fingerprint,
-            release_date=None,
-            languages=None,
-            n_parameters=None,
-            memory_usage_mb=None,
-            max_tokens=None,
             embed_dim=self._manifest.hidden_size,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=score if lists == ("dense",) else ScoringFunction.CUSTOM,
-            use_instructions=None,
-            training_datasets=None,
             model_type=[*dict.fromkeys(kinds[name] for name in lists)] if len(lists) == 1 else ["hybrid"],
         )

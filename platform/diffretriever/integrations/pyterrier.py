@@ -27,10 +27,10 @@ class PyTerrierRetriever(pt.Transformer):
     """Searches an index.
 
     Attributes:
-        index: that is searched.
-        mode: score to rank by; None: the index's default.
-        k: passages a query.
-        budget: K_q; None is the retriever's own.
+        index: an open index, or its path or URI.
+        mode: score to rank by, such as `dense` or `dense+bm25`; None: the index's default.
+        k: number of passages per query.
+        budget: number of query slots, K_q; None: the retriever's.
     """
 
     def __init__(
@@ -41,17 +41,7 @@ class PyTerrierRetriever(pt.Transformer):
         k: int = 1000,
         budget: int | None = None,
     ) -> None:
-        """Open the index, if it is not open; the weights are loaded with the first search.
-
-        Args:
-            index: or where it lies.
-            mode: score to rank by, such as `dense` or `dense+bm25`.
-            k: passages a query, 1 or more.
-            budget: K_q of all queries.
-
-        Raises:
-            ValueError: there is no index, or k is less than 1.
-        """
+        """Open the index; the weights are loaded with the first search; raises ValueError if there is no index."""
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
         super().__init__()
@@ -61,17 +51,14 @@ class PyTerrierRetriever(pt.Transformer):
         self.budget = budget
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Search for queries.
-
-        Args:
-            inp: a row a query: `qid`, `query` and any other columns about it, no `docno`.
+        """Search for queries: rows with `qid`, `query` and any other columns, without `docno`.
 
         Returns:
-            The columns of `inp` with `docno`, `score` and `rank`: a row a passage, best first, ranks from 0.
+            The columns of `inp` with `docno`, `score` and `rank`: a row per passage, best first, ranks from 0.
 
         Raises:
             pyterrier.validate.InputValidationError: columns are missing, or there is a `docno`.
-            ValueError: the index has no such score, or the retriever no slots.
+            ValueError: the index has no such score, or the retriever has no slots.
         """
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
         columns = [*dict.fromkeys(["qid", "query", *pt.model.query_columns(inp)])]

@@ -11,8 +11,9 @@ from datetime import timedelta
 from itertools import islice
 
 from diffretriever.core.progress import Progress
+from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import execute, plan
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.settings import RayAddress
 
 # What a killed driver loses beside the tasks that run.

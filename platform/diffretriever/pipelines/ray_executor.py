@@ -17,8 +17,9 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Collection
 from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.core.files import is_local
+from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import PassageBlocks, Stage, pack, unpack
 from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,

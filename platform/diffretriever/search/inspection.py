@@ -7,7 +7,7 @@ from functools import partial
 from diffretriever.index.damage import readable
 from diffretriever.index.derived import unless_damaged
 from diffretriever.index.history import column_bytes, history
-from diffretriever.index.table import PassageIndex, table_uri
+from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import IndexContents
 from diffretriever.schemas.inspect import FilesContents, IndexReport
@@ -22,7 +22,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
     Raises:
         ValueError: Lance cannot read the table; the message names damaged files.
     """
-    with readable(index.uri, table_uri(index.uri), index.fragments):
+    with readable(index.uri, index.fragments):
         return _report(index, index.contents(), check=check)
 
 

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 
 from diffretriever.collections import Passage
 from diffretriever.core.progress import track
+from diffretriever.index.commits import table_uri
 from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
 from diffretriever.index.derived import DamagedError
 from diffretriever.index.fragment_files import FileKind, Files
 from diffretriever.index.manifest import table_schema
-from diffretriever.index.table import PassageIndex, rows_written, table_uri
+from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import Problem, Verification
