@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from diffretriever.collections import Passage
@@ -15,7 +17,7 @@ from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
-from tests.index.index_cases import digests
+from tests.index.index_cases import ids_of
 
 Where = Literal["vector", "weight"]
 PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
@@ -58,4 +60,4 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
     for index, written in zip(indexes, receipt["receipts"], strict=True):
         Committer(index).commit({"key": written}, [])
         index.refresh()
-        assert sorted(digests(index)) == sorted([*left, *(f"p{i}" for i in range(5))])
+        assert sorted(ids_of(index)) == sorted([*left, *(f"p{i}" for i in range(5))])
