@@ -116,7 +116,6 @@ def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, 
     assert reports[0].postings == reports[1].postings
     assert reports[0].verification == reports[1].verification
     assert reports[0].verification is not None
-    assert reports[0].verification.coded_vectors == reports[0].verification.vectors > 0
     assert not reports[0].verification.problems
     (file, *_) = cache.glob("*-*/codes.bin")
     file.write_bytes(b"\x01" * file.stat().st_size)

@@ -1,9 +1,9 @@
 """The check of a whole index: texts, vectors, impacts, and the derived files that searches read.
 
-One pass compares every passage with itself, its manifest, its codes and its postings. Memory is bounded by a batch of
-passages, 8 bytes for each id, and 8 for each passage of a fragment.
+One pass compares every passage with itself and its manifest, and derived files with their checksums. Memory is bounded
+by a batch of passages, and 8 bytes for each id.
 
-Legend: P passages of a batch, N their vectors, T their impacts, H hidden size, C passages to compare.
+Legend: P passages of a batch, N their vectors, T their impacts, H hidden size.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,23 +21,19 @@ from diffretriever.collections import Passage
 from diffretriever.core.progress import track
 from diffretriever.index.damage import lost_version, row_checksums, wrong_data_files
 from diffretriever.index.derived import DamagedError
-from diffretriever.index.fragment_files import FileKind, Files
 from diffretriever.index.manifest import table_schema
-from diffretriever.index.table import PassageIndex, rows_written, table_uri
+from diffretriever.index.table import PassageIndex, table_uri
 from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import Problem, Verification
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.retriever import is_neural
-from diffretriever.search.accelerate import kinds_of
+from diffretriever.search.accelerate import FILE_KINDS, kinds_of
 from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
-from diffretriever.search.dense.codes import CODES, FragmentCodes, encode_batch
-from diffretriever.search.dense.compressed import PACKED, FragmentPacked
+from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.search.sparse.kernels import digest_impacts
-from diffretriever.search.sparse.postings import POSTINGS, FragmentPostings
-from diffretriever.vectors.representations import any_of_each, offsets_of, read_impacts, read_vectors, rows_of
+from diffretriever.vectors.representations import any_of_each, offsets_of, read_vectors
 
 if TYPE_CHECKING:
     from diffretriever.vectors.product import Codec
@@ -54,16 +50,6 @@ _NAMED = 10
 """Places of each problem that are named."""
 
 
-class _Derived(NamedTuple):
-    """The derived files of a fragment; None for those that are missing or damaged."""
-
-    codes: FragmentCodes | None
-    packed: FragmentPacked | None
-    postings: FragmentPostings | None
-    digests: np.ndarray | None
-    """uint64, of the postings of each passage."""
-
-
 def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     """Check an index version against itself, its manifest, its derived files and the counts in `contents`."""
     problems = _Problems()
@@ -74,27 +60,22 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     problems.add("files of deleted rows are damaged", wrong_deletions)
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
-    vectors = coded = compared = 0
+    vectors = 0
     for fragment in track(index.fragments(), "verifying", "passages", len(index), lambda each: int(each.count_rows())):
-        derived = _derived_files(index, fragment, problems)
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
-            for kind, wrong_P in _row_problems(batch, index, codec, derived):
+            for kind, wrong_P in _row_problems(batch, index, codec):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
-            n_vectors = _n_vectors(batch, index)
-            vectors += n_vectors
-            coded += n_vectors if derived.codes or derived.packed else 0
-            compared += len(batch.column("impact_ids").flatten()) if derived.postings else 0
+            if index.manifest.hidden_size is not None:
+                vectors += len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
-    _check_derived_of_version(index, problems)
+    _check_derived_files(index, problems)
     return Verification(
         rows=rows,
         vectors=vectors,
-        coded_vectors=coded,
-        postings=compared,
         without_checksums=unchecked_deletions,
         problems=problems.found(),
     )
@@ -127,20 +108,7 @@ class _Problems:
         return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
 
 
-def _derived_files(index: PassageIndex, fragment: Any, problems: _Problems) -> _Derived:
-    def opened(what: str, kind: FileKind[Files]) -> Files | None:
-        try:
-            return kind.checked(index, fragment)
-        except DamagedError as error:
-            problems.add(f"the {what} of a fragment are damaged", [str(error)])
-            return None
-
-    postings = opened("postings", POSTINGS)
-    digests = None if postings is None else postings.segment.passage_digests()
-    return _Derived(opened("codes", CODES), opened("packed vectors", PACKED), postings, digests)
-
-
-def _check_derived_of_version(index: PassageIndex, problems: _Problems) -> None:
+def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
     bm25 = "the BM25 index that is kept is damaged"
     checks: list[tuple[str, Callable[[], object]]] = [
         (bm25, bm25_folder(index).check),
@@ -148,18 +116,19 @@ def _check_derived_of_version(index: PassageIndex, problems: _Problems) -> None:
     ]
     if "codes" in kinds_of(index):
         checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
-        checks += [
-            ("the sketches of a fragment are damaged", partial(CandidateIndex.check, CODES.folder_of(index, fragment)))
-            for fragment in index.fragments()
-        ]
-    for kind, check in checks:
+        sketches = "the sketches of a fragment are damaged"
+        checks += [(sketches, partial(CandidateIndex.check, CODES.folder_of(index, f))) for f in index.fragments()]
+    for kind in kinds_of(index):
+        damaged = f"the {kind} of a fragment are damaged"
+        checks += [(damaged, partial(FILE_KINDS[kind].check, index, fragment)) for fragment in index.fragments()]
+    for problem, check in checks:
         try:
             check()
         except DamagedError as error:
-            problems.add(kind, [str(error)])
+            problems.add(problem, [str(error)])
 
 
-def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None, derived: _Derived) -> Wrong:
+def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None) -> Wrong:
     yield "the digest is not that of title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
     if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
         made_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
@@ -167,33 +136,16 @@ def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | Non
     if index.manifest.hidden_size is None:
         return
     yield from _impact_problems(batch, index.manifest.vocab_size or 0)
-    if derived.postings is not None and derived.digests is not None:
-        yield from _posting_problems(batch, derived.postings, derived.digests)
     if codec is not None:
-        packed_NW, offsets = read_packed(batch)
-        wrong_P = np.diff(offsets) != _lengths(batch, "slot_tokens")
+        wrong_P = np.diff(read_packed(batch)[1]) != _lengths(batch, "slot_tokens")
         yield "codes are missing", wrong_P
         if wrong_P.any():
             return
-        if derived.packed is not None:
-            places_P, there_P = _places(batch, derived.packed.rows_P)
-            yield "the fragment's packed vectors leave the passage out", ~there_P
-            kept = derived.packed.packed_NW, derived.packed.offsets
-            differs_P = _differs((packed_NW, offsets), kept, places_P, there_P)
-            yield "packed vectors beside the table differ from those in it", differs_P
     elif index.manifest.decodes:
         return
     if index.manifest.decodes:
         batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
     yield from _vector_problems(batch, index.manifest)
-    if derived.codes is not None:
-        yield from _code_problems(batch, derived.codes)
-
-
-def _n_vectors(batch: pa.RecordBatch, index: PassageIndex) -> int:
-    if index.manifest.hidden_size is None:
-        return 0
-    return len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
 
 
 def _batch_rows(index: PassageIndex) -> int:
@@ -259,70 +211,6 @@ def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
         "an impact's weight is not positive and finite",
         any_of_each(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
     )
-
-
-def _code_problems(batch: pa.RecordBatch, codes: FragmentCodes) -> Wrong:
-    """Compare codes with those that are made of the stored vectors again."""
-    places_P, there_P = _places(batch, codes.rows_P)
-    yield "the fragment's codes leave the passage out", ~there_P
-    offsets, one_each, kept_one_each = read_vectors(batch)[1], np.arange(len(batch) + 1), np.arange(len(codes) + 1)
-    means, slots = codes.means, codes.slots
-    kept = {"mean_codes": (means.codes_NH, kept_one_each), "mean_scales": (means.scales_N, kept_one_each)}
-    if slots is not None:
-        kept |= {"errors": (slots.errors_P, kept_one_each), "norms": (slots.norms_P, kept_one_each)}
-        of_slots = {"codes": slots.vectors.codes_NH, "scales": slots.vectors.scales_N, "vectors": slots.copy_NH}
-        kept |= {name: (array, slots.vectors.offsets) for name, array in of_slots.items() if array is not None}
-    made = encode_batch(batch, kept)
-    differs_P = np.zeros(len(batch), bool)
-    for name, pair in kept.items():
-        own_offsets = one_each if pair[1] is kept_one_each else offsets
-        differs_P |= _differs((made[name], own_offsets), pair, places_P, there_P)
-    yield "codes are not those of the stored vectors", differs_P
-
-
-def _posting_problems(batch: pa.RecordBatch, postings: FragmentPostings, digests: np.ndarray) -> Wrong:
-    """Compare passages with the postings of their fragment: uint64 digests, one for each passage in those."""
-    places_P, there_P = _places(batch, postings.rows_P)
-    yield "the fragment's postings leave the passage out", ~there_P
-    term_ids, weights, offsets = read_impacts(batch)
-    if len(term_ids) != len(weights):
-        yield "postings and impacts differ", there_P
-        return
-    expected_P = np.zeros(len(there_P), np.uint64)
-    digest_impacts(term_ids, weights.view(np.uint32), offsets, expected_P)
-    differs_P = there_P.copy()
-    differs_P[there_P] = digests[places_P[there_P]] != expected_P[there_P]
-    yield "postings and impacts differ", differs_P
-
-
-def _places(batch: pa.RecordBatch, known_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place of each passage of a batch in the files of its fragment, and bool [P]: whether it is there."""
-    rows_P = rows_written(batch.column("_rowaddr").to_numpy())
-    places_P = np.minimum(np.searchsorted(known_rows, rows_P), max(0, len(known_rows) - 1))
-    there_P = known_rows[places_P] == rows_P if len(known_rows) else np.zeros(len(rows_P), bool)
-    return places_P, there_P
-
-
-def _differs(
-    made: tuple[np.ndarray, np.ndarray], kept: tuple[np.ndarray, np.ndarray], places_P: np.ndarray, there_P: np.ndarray
-) -> np.ndarray:
-    """Return bool [P]: passages whose rows in a derived file (`kept`) are not those made of the table (`made`).
-
-    Both are rows and offsets; places_P are the places of the passages in the file, there_P whether they are in it.
-    """
-    chosen_C = np.flatnonzero(there_P)
-    chosen_C = chosen_C[np.diff(kept[1])[places_P[chosen_C]] == np.diff(made[1])[chosen_C]]
-    made_N, offsets = rows_of(made[1], chosen_C)
-    kept_N, _ = rows_of(kept[1], places_P[chosen_C])
-    made_rows, kept_rows = made[0][made_N], kept[0][kept_N]
-    if made_rows.dtype == np.float32:
-        # Sums can differ by rounding from one processor to another.
-        differs_N = ~np.isclose(made_rows, kept_rows, rtol=1e-5, atol=0, equal_nan=True)
-    else:
-        differs_N = made_rows != kept_rows
-    differs_P = there_P.copy()
-    differs_P[chosen_C] = any_of_each(differs_N.reshape(len(made_N), -1).any(axis=1), offsets)
-    return differs_P
 
 
 def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:

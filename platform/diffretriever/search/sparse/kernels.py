@@ -1,4 +1,4 @@
-"""The inner loops of an inverted index: exact search, building, checking.
+"""The inner loops of an inverted index: exact search and building.
 
 A term's postings are in ascending order of passages. 65,536 passages are a block: a passage's row within it fits 16
 bits, and the scores of a block stay in the processor's second-level cache while terms are added to them.
@@ -186,46 +186,3 @@ def place(
             cursors_V[ids_I[i]] = p + 1
             rows_P[p] = np.uint16(row)
             weights_P[p] = weights_I[i]
-
-
-@kernel()
-def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
-    """Add up, for each passage, a number that its impacts determine, whatever their order.
-
-    Args:
-        ids_I: int32.
-        bits_I: uint32, the bits of the float32 weights.
-        offsets: int64 [N + 1].
-        digests_N: uint64, zeros; written.
-    """
-    for passage in range(len(offsets) - 1):
-        for i in range(offsets[passage], offsets[passage + 1]):
-            digests_N[passage] += _mixed(ids_I[i], bits_I[i])
-
-
-@kernel()
-def digest_postings(
-    terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
-) -> None:
-    """Do the same from postings; `digests_N` has room for whole blocks.
-
-    Args:
-        terms_D: the terms.
-        starts_DB: uint32 [D, B + 1], where the postings of a term begin in each block.
-        rows_P: uint16.
-        bits_P: uint32, the bits of the float32 weights.
-        digests_N: uint64, zeros; written. It has room for whole blocks.
-    """
-    for d in range(len(terms_D)):
-        for block in range(starts_DB.shape[1] - 1):
-            for p in range(starts_DB[d, block], starts_DB[d, block + 1]):
-                digests_N[block * BLOCK_ROWS + rows_P[p]] += _mixed(terms_D[d], bits_P[p])
-
-
-@kernel()
-def _mixed(term: int, bits: int) -> np.uint64:
-    # Odd multipliers and shifts that spread every bit; sums wrap around.
-    mixed = (np.uint64(term) << np.uint64(32)) | np.uint64(bits)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
-    return mixed ^ (mixed >> np.uint64(32))

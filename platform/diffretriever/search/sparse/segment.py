@@ -142,12 +142,6 @@ class PostingsSegment:
             raise ValueError(f"the arrays in {folder} do not fit together: build the segment again")
         return cls(passages, vocab_size, terms_D, starts_DB, rows_P, weights_P)
 
-    def passage_digests(self) -> np.ndarray:
-        """Return uint64 [N]: for each passage what `kernels.digest_impacts` makes of its impacts."""
-        digests = np.zeros((self.starts_DB.shape[1] - 1) * BLOCK_ROWS, np.uint64)
-        kernels.digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
-        return digests[: self.passages]
-
 
 class Found(NamedTuple):
     """The passages found for one query, by score descending, then by number ascending."""
