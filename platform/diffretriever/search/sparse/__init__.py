@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from diffretriever.search.sparse.postings import PostingsSearch, open_inverted
-from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.search.sparse.postings import PostingsSearch, StreamingImpacts, open_inverted
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
