@@ -91,20 +91,6 @@ class Hits(Sequence[list[Hit]]):
         return cls(passages, offsets_of([len(hits) for hits in kept]), numbers_F, scores_F)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the hits of all parts' queries, one part after the other; there is one, and all number alike."""
-        first, *others = parts
-        assert all(part.passages is first.passages for part in others), "numbers mean the same in all parts"
-        if not others:
-            return first
-        return cls(
-            first.passages,
-            offsets_of(np.concatenate([part.counts_Q for part in parts])),
-            np.concatenate([part.numbers_F for part in parts]),
-            np.concatenate([part.scores_F for part in parts]),
-        )
-
-    @classmethod
     def numbered_alike(cls, parts: Sequence[Self]) -> list[Self]:
         """Return the same hits, at least one part's, with passages that have the same numbers in all parts."""
         ids = pa.chunked_array([part.passages.ids for part in parts], pa.large_string())
@@ -302,7 +288,7 @@ class TopK:
 
     def results(self) -> Hits:
         """Return each query's passages, best first."""
-        orders = [_ranking(*pair) for pair in zip(self._scores, self._numbers, strict=True)]
+        orders = [np.lexsort((own_C, -scores_C)) for scores_C, own_C in zip(self._scores, self._numbers, strict=True)]
         numbers = [own_C[order_C] for own_C, order_C in zip(self._numbers, orders, strict=True)]
         scores = [own_C[order_C] for own_C, order_C in zip(self._scores, orders, strict=True)]
         return Hits(
@@ -337,15 +323,6 @@ def _best(scores_C: np.ndarray, numbers_C: np.ndarray, k: int) -> np.ndarray:
     if room < len(tied):
         tied = tied[np.argpartition(numbers_C[tied], room)[:room]]
     return np.concatenate([above, tied])
-
-
-def _ranking(scores_C: np.ndarray, numbers_C: np.ndarray) -> np.ndarray:
-    """Return the positions of candidates, best first."""
-    order = np.argsort(-scores_C)
-    ranked_C = scores_C[order]
-    if (ranked_C[1:] == ranked_C[:-1]).any():
-        return np.lexsort((numbers_C, -scores_C))
-    return order
 
 
 def _refuse_nan(passages: Passages, scores_C: np.ndarray, numbers_C: np.ndarray, queries_C: np.ndarray) -> None:

@@ -41,11 +41,6 @@ def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return any_T
 
 
-def within(numbers: np.ndarray, end: int) -> bool:
-    """Return whether all whole numbers are from 0 to below `end`."""
-    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < end)
-
-
 def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
     """Cut texts into runs with at most `most` values together, or of one text that has more."""
     first, count = 0, len(offsets) - 1
