@@ -17,9 +17,7 @@ from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
     counts_to_try,
-    recall_at,
     sample_queries,
-    wanted_numbers,
 )
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import build_codes, open_segments
@@ -49,14 +47,10 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
     budget, measured = choose_count(candidate_index, queries, exact, list(range(1, 61)), 0.9)
     assert measured >= 0.9
     assert budget < 60
-    wanted = wanted_numbers(candidate_index, exact)
-    assert recall_at(candidate_index, queries, wanted, budget).mean() == measured
-    below = recall_at(candidate_index, queries, wanted, budget - 1)
-    assert below.mean() - 1.645 * below.std() / len(below) ** 0.5 < 0.9
     search = CandidateSearch(candidate_index, [], stream_of(own_index), max(10, budget))
     found = search.search(queries, 10)
-    overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
-    assert np.mean(overlap) >= 0.9
+    recall = np.mean([len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall >= measured - 1e-9
 
 
 @pytest.mark.parametrize("fastest", ["candidates", "codes"])

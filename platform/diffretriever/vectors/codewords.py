@@ -108,11 +108,7 @@ def nearest_codewords(
 ) -> None:
     """Write, for each vector and byte, the number of the nearest codeword; of equally near ones the last.
 
-    Args:
-        points_MD: float32 [M, D], finite.
-        codewords_GWV: float32 [G, W, 256].
-        halves_GV: float32 [G, 256], half the squared length of each codeword.
-        codes_MG: uint8 [M, G], overwritten.
+    `codewords_GWV` are float32, and `halves_GV` half the squared length of each.
     """
     width = codewords_GWV.shape[1]
     nearness_V = np.empty(_VALUES, np.float32)
@@ -135,14 +131,7 @@ def nearest_codewords(
 
 @kernel()
 def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.ndarray, counts_GV: np.ndarray) -> None:
-    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given.
-
-    Args:
-        points_MD: float32, the vectors.
-        codes_MG: uint8, the codeword that each part of a vector was given.
-        sums_GVW: float64, added to.
-        counts_GV: int64, added to.
-    """
+    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given."""
     width = sums_GVW.shape[2]
     for m in range(points_MD.shape[0]):
         for g in range(codes_MG.shape[1]):
@@ -154,14 +143,7 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
 
 @kernel()
 def best_of_passages(products_NL: np.ndarray, scales_N: np.ndarray, offsets: np.ndarray, best_PL: np.ndarray) -> None:
-    """Write each query vector's largest scaled product with a vector of each passage; -inf where it has none.
-
-    Args:
-        products_NL: float32 [N, L].
-        scales_N: float32 [N], each vector's factor, positive.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        best_PL: float32 [P, L], overwritten.
-    """
+    """Write each query vector's largest product with a passage's vectors, scaled by each; -inf where it has none."""
     for p in range(best_PL.shape[0]):
         for q in range(best_PL.shape[1]):
             best_PL[p, q] = _MOST_NEGATIVE

@@ -215,11 +215,8 @@ def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[Hit]:
 def ranked_hits(passages: Passages, n_queries: int, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Hits:
     """Rank all passages of each query; a score of -inf is left out.
 
-    Args:
-        passages: what the passages' numbers stand for.
-        n_queries: Q.
-        columns: in any order, the number of the query of each hit (integers [F]), its passage's number (int32 [F]),
-            and its score (float64 [F]).
+    `columns` are, in any order, the query number of each hit (integers [F]), its passage's number (int32 [F]) and its
+    score (float64 [F]).
 
     Raises:
         ValueError: a score is NaN.

@@ -58,17 +58,11 @@ def collect(
     pool: tuple[np.ndarray, np.ndarray],
     k: int,
 ) -> None:
-    """Add the keys of a segment's passages to those of the segments before it; the k highest of all are among them.
+    """Add the keys of a segment's passages to `pool` (`new_pool`); the k highest keys of all segments are among them.
 
-    Args:
-        arrays: uint32 [D, B + 1], first posting of each term in each block, the last column its end; uint16 [P], rows;
-            float32 [P], weights.
-        query: int64 [T], places of the query's terms in D, negative for those that are not there, and float32 [T],
-            their weights. Products are added in this order.
-        numbers_N: int32, the passages' numbers in the order of the index, negative for those not to be found.
-        scores: float32 [BLOCK_ROWS], for use in here, and the same memory as int32.
-        pool: see `new_pool`; changed.
-        k: passages wanted, at least 1.
+    `arrays` are starts_DB, rows_P and weights_P of the segment. `query` is, of each term, its place in D (int64 [T],
+    negative if absent) and its weight (float32 [T]); products are added in this order. `numbers_N` (int32) are the
+    passages' numbers, negative for those not to be found. `scores` is memory for a block: float32, and as int32.
     """
     totals_R, bits_R = scores
     for block in range(arrays[0].shape[1] - 1):
@@ -99,14 +93,7 @@ def _add_weights(
 
 @kernel()
 def select(bits_R: np.ndarray, numbers_R: np.ndarray, pool: tuple[np.ndarray, np.ndarray], k: int) -> None:
-    """Add the keys of a block's passages that may be among the k best.
-
-    Args:
-        bits_R: int32 [BLOCK_ROWS], the bits of their float32 scores.
-        numbers_R: int32, their numbers in the order of the index, negative for those not to be found.
-        pool: see `new_pool`; changed.
-        k: passages wanted, at least 1.
-    """
+    """Add the keys of a block's passages that may be among the k best, by the bits of their scores (int32)."""
     keys_C, state = pool
     count, lowest = state[0], np.int32(state[1])
     for row in range(0, len(numbers_R), _LOOK):
@@ -173,11 +160,8 @@ def place(
 ) -> None:
     """Write one block's impacts to where their terms' postings are; blocks come in order.
 
-    Args:
-        impacts: ids int32 [I], weights float32 [I], offsets int64 [R + 1] of the block's passages.
-        cursors_V: int64, each term's next posting; moved on.
-        rows_P: uint16, written.
-        weights_P: float32, written.
+    `impacts` are ids (int32 [I]), weights (float32 [I]) and offsets (int64 [R + 1]); `cursors_V` (int64) are the next
+    posting of each term.
     """
     ids_I, weights_I, offsets = impacts
     for row in range(len(offsets) - 1):
