@@ -16,16 +16,15 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
-    counts_to_try,
     sample_queries,
 )
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.vectors.representations import Representations
 from tests.search.conftest import fill
-from tests.search.dense_cases import opened, prepare, stream_of, streamed
+from tests.search.dense_cases import build_codes, opened, prepare, stream_of, streamed
 
 
 @pytest.fixture
@@ -76,13 +75,6 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
         return
     assert done.candidates.search_budget < 60
     assert isinstance(search, CandidateSearch)
-
-
-def test_budgets_end_with_all_passages() -> None:
-    assert counts_to_try(100, 60)[-1] == 60
-    tried = counts_to_try(100, 100_000)
-    assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
-    assert tried == sorted(set(tried))
 
 
 def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:

@@ -254,7 +254,8 @@ class TopK:
         self._floor = 0.0 if only_positive else -np.inf
         self._scores = [np.empty(0) for _ in range(n_queries)]
         self._numbers = [np.empty(0, np.int32) for _ in range(n_queries)]
-        self._thresholds_Q = np.full(n_queries, -np.inf)
+        self.thresholds_Q = np.full(n_queries, -np.inf)
+        """float64 [Q], the score that a passage must reach to be kept now; -inf while there is room."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
         """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
@@ -266,7 +267,7 @@ class TopK:
         for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
             _refuse_nan(self._passages, scores_QP[query], numbers_P, np.full(len(numbers_P), query))
         # Scores equal to the k-th best survive: their ids decide.
-        survives_QP = (scores_QP >= self._thresholds_Q[:, None]) & (scores_QP > self._floor)
+        survives_QP = (scores_QP >= self.thresholds_Q[:, None]) & (scores_QP > self._floor)
         for query in np.flatnonzero(survives_QP.any(axis=1)):
             survivors_C = np.flatnonzero(survives_QP[query])
             self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
@@ -275,13 +276,9 @@ class TopK:
         """Take in passages of one query alone: floating [C] and their numbers, int32 [C]."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
-        survivors_C = np.flatnonzero((scores_C >= self._thresholds_Q[query]) & (scores_C > self._floor))
+        survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))
         if len(survivors_C):
             self._merge(query, scores_C[survivors_C], numbers_C[survivors_C])
-
-    def threshold(self, query: int) -> float:
-        """Return the score that a passage must reach to be kept now; -inf while there is room."""
-        return float(self._thresholds_Q[query])
 
     def results(self) -> Hits:
         """Return each query's passages, best first."""
@@ -302,7 +299,7 @@ class TopK:
             kept = _best(scores_C, numbers_C, self.k)
             scores_C, numbers_C = scores_C[kept], numbers_C[kept]
         if len(scores_C) == self.k:
-            self._thresholds_Q[query] = scores_C.min()
+            self.thresholds_Q[query] = scores_C.min()
         self._scores[query], self._numbers[query] = scores_C, numbers_C
 
 

@@ -158,8 +158,8 @@ def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, b
     error of a score, relative to the query's longest vector. `best` is of the batches before.
     """
     return [
-        can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, best.threshold(query))
-        for query, scores_P in enumerate(scores_QP)
+        can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, threshold)
+        for query, (scores_P, threshold) in enumerate(zip(scores_QP, best.thresholds_Q, strict=True))
     ]
 
 

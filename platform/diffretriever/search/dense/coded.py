@@ -156,7 +156,7 @@ class CodedPassages:
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
-            rest_C = ~first_C & (most_C >= best.threshold(query))
+            rest_C = ~first_C & (most_C >= best.thresholds_Q[query])
             self._score(query, own_MH, chosen_C[rest_C], best)
 
         count = len(shortlists)

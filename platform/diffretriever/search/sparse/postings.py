@@ -9,20 +9,22 @@ Legend: P passages of a fragment, C chosen passages, F passages found for one qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import read_arrays, write_arrays, write_header
-from diffretriever.index.fragment_files import FileKind, lacking, with_files
+from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.schemas.mode import Way
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, check_weights, search
 from diffretriever.vectors.hits import Hits, TopK
@@ -80,20 +82,16 @@ class PostingsSearch(EncodedSearch):
 
     def __init__(
         self,
-        inverted: list[tuple[FragmentPostings, np.ndarray]],
+        index: PassageIndex,
+        inverted: Sequence[tuple[Any, FragmentPostings]],
         without: list[Any],
         stream: StreamingImpacts,
-        threads: int,
     ) -> None:
-        """Search the fragments of `open_inverted`; `stream` scans those without postings.
-
-        `threads` is the number of queries searched at a time.
-        """
-        self._segments = [postings.segment for postings, _ in inverted]
-        self._numbers = [numbers_P for _, numbers_P in inverted]
+        """Search the postings of fragments; `stream` scans the fragments without postings."""
+        self._segments = [postings.segment for _, postings in inverted]
+        self._numbers = [index.order.numbers_in(fragment, postings.rows_P) for fragment, postings in inverted]
         self._without = without
         self._stream = stream
-        self._threads = threads
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
@@ -102,11 +100,11 @@ class PostingsSearch(EncodedSearch):
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
-        starts = range(0, len(queries), _QUERIES_AT_ONCE)
+        threads, starts = torch.get_num_threads(), range(0, len(queries), _QUERIES_AT_ONCE)
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
             some = queries.impact_ids, queries.impact_weights, offsets
-            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=self._threads)):
+            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=threads)):
                 best.add_for(first + number, each.scores, each.numbers)
         return best.results()
 
@@ -117,29 +115,13 @@ def may_have_postings(index: PassageIndex) -> bool:
     return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
 
 
-def open_inverted(index: PassageIndex) -> tuple[list[tuple[FragmentPostings, np.ndarray]], list[Any]]:
-    """Return the postings of an index version, and the fragments that have none.
-
-    With each fragment's postings come the numbers of its passages, int32 [P]; `NO_NUMBER` for deleted ones.
-    """
+def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
+    """Return the fastest search that the index is ready for: an inverted index, or a stream of the stored impacts."""
+    stream = StreamingImpacts(index, options.memory_mb)
     if not may_have_postings(index):
-        return [], index.fragments()
+        return stream
     found, without = with_files(index, POSTINGS)
-    return [(postings, index.order.numbers_in(fragment, postings.rows_P)) for fragment, postings in found], without
-
-
-def build_postings(index: PassageIndex) -> int:
-    """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
-
-    Raises:
-        ValueError: the index has no impacts, or some that are not sound.
-    """
-    if not may_have_postings(index):
-        raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
-    without = lacking(index, POSTINGS)
-    for fragment in without:
-        build_fragment_postings(index, fragment)
-    return len(without)
+    return PostingsSearch(index, found, without, stream) if found else stream
 
 
 def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
