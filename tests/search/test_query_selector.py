@@ -92,12 +92,6 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     assert f"| selector | learned λ=0: mean K_q {sum(budgets) / len(budgets):.2f} (1 for " in page
 
 
-def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:
-    fixed = evaluate_job(job.model_copy(update={"selector": "fixed:2"}), "c")
-    plain = evaluate_job(job.model_copy(update={"selector": None, "query_budget": 2}), "c")
-    assert {mode: result.per_query for mode, result in fixed.items()} == {m: r.per_query for m, r in plain.items()}
-
-
 def test_a_search_says_what_was_chosen_and_why(
     index: PassageIndex, artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

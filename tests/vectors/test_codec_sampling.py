@@ -21,11 +21,6 @@ def test_as_many_as_asked_for_in_their_order(size: int) -> None:
     assert (np.diff(sample[:, 0]) > 0).all(), "in order, none twice"
 
 
-def test_all_where_there_are_fewer() -> None:
-    assert np.array_equal(sample_vectors(blocks(), 20_000), STREAM)
-    assert sample_vectors([STREAM[:0]], 5).shape == (0, 1)
-
-
 def test_how_the_stream_is_cut_does_not_matter() -> None:
     whole = sample_vectors(blocks(), 300)
     for sizes in ([1] * 50, [299, 301, 4000], [9999]):
