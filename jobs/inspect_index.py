@@ -41,10 +41,7 @@ def describe(report: IndexReport) -> str:
 
 def outcome(verification: Verification) -> dict[str, object]:
     """Return what was checked, then each kind of problem with how often and where first."""
-    checked = (
-        f"{verification.rows:,} passages, {verification.vectors:,} vectors, {verification.coded_vectors:,} codes, "
-        f"{verification.postings:,} postings"
-    )
+    checked = f"{verification.rows:,} passages, {verification.vectors:,} vectors, derived files"
     if verification.without_checksums:
         checked += f"; {verification.without_checksums:,} files have no checksum"
     problems = {f"{p.kind} ({p.total:,})": p.first for p in verification.problems}

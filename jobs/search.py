@@ -37,7 +37,7 @@ def main(config: SearchJob) -> None:
     mode: Mode = config.mode or searcher.default_mode
     budgets = [config.query_budget] if config.query_budget else None
     if config.selector:
-        chooser = BudgetChooser.for_searcher(searcher, config.selector)
+        chooser = BudgetChooser(config.selector, searcher.index, searcher.preparer)
         (choice,) = chooser.choose([config.query])
         budgets = [choice.budget]
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)

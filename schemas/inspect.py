@@ -88,16 +88,12 @@ class Problem(Model):
 
 
 class Verification(Model):
-    """The outcome of checking every passage, code and posting of an index version."""
+    """The outcome of checking an index version: every passage, and derived files by their checksums."""
 
     rows: int
     """Passages that were read."""
     vectors: int
     """Their vectors."""
-    coded_vectors: int
-    """Of these, compared with their codes."""
-    postings: int = 0
-    """Impacts that were compared with their postings."""
     without_checksums: int = 0
     """Files of deleted rows that have no checksum, such as one of a job that was killed."""
     problems: list[Problem]

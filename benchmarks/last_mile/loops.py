@@ -94,9 +94,8 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     from diffretriever.schemas.index import IndexManifest
     from diffretriever.schemas.retriever import MaskedRetriever
     from diffretriever.schemas.search import SearchOptions
-    from diffretriever.search.dense.codes import build_codes
+    from diffretriever.search.accelerate import complete
     from diffretriever.search.searcher import Searcher
-    from diffretriever.search.sparse.postings import build_postings
 
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q4p4"})
     manifest = IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=VOCAB, created="now")
@@ -106,8 +105,7 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     table = beside(text_table(passages, "c"), _encoded(len(passages), PASSAGE_TERMS, seed=0).to_arrow())
     Committer(index).commit({"all": write_block(index.uri, table)}, [])
     if accelerated:
-        build_codes(index)
-        build_postings(index)
+        complete(index)
     encoder: Any = Encoded(manifest, _encoded(made["queries"], QUERY_TERMS, seed=1))
     return Searcher(index, SearchOptions(index=index.uri), encoder)
 

@@ -26,7 +26,7 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.bm25 import Bm25Search, keep_bm25
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import build_fragment_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
@@ -55,7 +55,8 @@ def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) 
     made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
-    build_codes(index, beside)
+    for fragment in index.fragments():
+        build_fragment_codes(index, fragment, beside)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
     search, (asked, sample) = exact_of(index), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):

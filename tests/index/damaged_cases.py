@@ -9,7 +9,6 @@ from unittest.mock import patch
 import numpy as np
 
 from diffretriever.collections import Passage
-from diffretriever.index.derived import LISTING, Listing, read_header, write_header
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.vectors.representations import Representations
@@ -39,11 +38,3 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
         receipt = write_block(index.uri, beside(text_table(passages, "c"), encoded.to_arrow()))
     Committer(index).commit({"all": receipt}, [])
     return index
-
-
-def resealed(folder: Path) -> None:
-    """List the files of an folder's folder again, so that all that was done to them counts as written."""
-    header = read_header(folder)
-    (folder / LISTING).unlink()
-    write_header(folder, **header)
-    Listing.seal(folder)

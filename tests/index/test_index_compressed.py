@@ -18,7 +18,6 @@ from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
@@ -38,6 +37,7 @@ from tests.index.compressed_cases import (
     streamed,
 )
 from tests.index.index_cases import compact, ids_of
+from tests.search.dense_cases import build_codes
 
 CODECS = ["product1", "product2", "product4"]
 
@@ -87,7 +87,7 @@ def test_search_by_codes_gives_the_same_bits_as_the_stream(
     assert found(made, k) == streamed(made, k)
     narrow = StreamingScan(made, SearchOptions(index=made.uri), CPU)
     monkeypatch.setattr("diffretriever.search.dense.stream._MAX_BATCH_ROWS", 1)
-    search = CompressedScan(made, narrow)
+    search = CompressedScan(made, narrow, *open_packed(made))
     assert search.search(QUERIES, k) == streamed(made, k)
     build_fragment_packed(made, made.fragments()[0])
     assert found(made, k) == streamed(made, k)

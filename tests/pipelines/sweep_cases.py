@@ -13,7 +13,7 @@ import numpy as np
 from diffretriever.schemas.sweep import SweepJob, SweepMode
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.searcher import Searcher
-from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.search.sparse.postings import StreamingImpacts
 from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
 from tests.pipelines.corpora import WORDS, line, write_corpus

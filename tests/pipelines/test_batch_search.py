@@ -18,9 +18,9 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
-from diffretriever.search.dense.codes import build_codes
 from tests.pipelines.corpora import WORDS, line, write_corpus
 from tests.places import local
+from tests.search.dense_cases import build_codes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 TEXTS = {f"q{n}": f"{WORDS[n]} {WORDS[n + 3]}" for n in range(7)} | {"p3": "title 3 slot index"}

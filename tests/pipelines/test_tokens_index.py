@@ -22,7 +22,6 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.inspection import inspect
@@ -34,7 +33,7 @@ from diffretriever.vectors.maxsim import maxsim
 from diffretriever.vectors.representations import read_vectors
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
-from tests.search.dense_cases import CPU, prepare
+from tests.search.dense_cases import CPU, build_codes, prepare
 from tests.serving.serving_cases import local_service
 
 QUERIES = ["masked slot", "a", "the index of a corpus in shards"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from diffretriever.index.fragment_files import lacking
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import Beside, CandidateSettings
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import write_settings
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import CODES, build_fragment_codes, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.encoded import EncodedSearch
+from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
@@ -30,6 +32,19 @@ def stream_of(index: PassageIndex) -> StreamingScan:
 
 def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
     return stream_of(index).search(queries, k)
+
+
+def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
+    """Make the codes that fragments lack; return their number."""
+    without = lacking(index, CODES)
+    for fragment in without:
+        build_fragment_codes(index, fragment, beside)
+    return len(without)
+
+
+def build_postings(index: PassageIndex) -> None:
+    for fragment in lacking(index, POSTINGS):
+        build_fragment_postings(index, fragment)
 
 
 def prepare(index: PassageIndex, beside: Beside = "vectors") -> PassageIndex:

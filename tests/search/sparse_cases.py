@@ -1,4 +1,4 @@
-"""Impacts of a few terms, and brute force over them."""
+"""Impacts of a few terms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
-from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
 
 Bag: TypeAlias = dict[int, float]
@@ -47,24 +46,3 @@ def bags(count: int, seed: int) -> list[Bag]:
         coarse = rng.random() < 0.5
         drawn.append({t: float(rng.integers(1, 4) / 2 if coarse else rng.gamma(2)) for t in terms})
     return drawn
-
-
-QUERIES: list[Bag] = [*bags(12, seed=1), {}, {VOCAB - 1: 1.0}, {VOCAB - 2: 2.0, 3: 0.5}]
-"""The last three: nothing, a term of no passage, and one of none beside one of some."""
-ENCODED_QUERIES = representations(QUERIES)
-
-
-def brute_force(model: Model, k: int) -> list[list[Hit]]:
-    """Add float32 products in the order of terms, one by one."""
-    hits: list[list[Hit]] = []
-    for query in QUERIES:
-        scores: dict[str, np.float32] = {}
-        for passage_id, bag in model.items():
-            score = np.float32(0)
-            for term in sorted(query.keys() & bag.keys()):
-                score += np.float32(query[term]) * np.float32(bag[term])
-            if score > 0:
-                scores[passage_id] = score
-        ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-        hits.append([(passage_id, float(score)) for passage_id, score in ranked[:k]])
-    return hits

@@ -84,14 +84,6 @@ def test_analysis_is_the_librarys_of_all_texts_at_once(texts: list[str]) -> None
     assert analyse(texts) == bm25s.tokenize(plain, token_pattern=r"\w+", **options)
 
 
-def test_the_model_is_kept_and_follows_the_table(bm25_index: PassageIndex) -> None:
-    first = open_searcher(bm25_index.uri).search(QUERIES)
-    assert open_searcher(bm25_index.uri).search(QUERIES) == first
-    best = first["sparse"][0][0][0]
-    bm25_index.delete([best])
-    assert best not in dict(open_searcher(bm25_index.uri).search(QUERIES)["sparse"][0])
-
-
 @pytest.mark.parametrize("damaged", ["vocabulary.json", "000000-starts.bin"])
 def test_damaged_files_are_made_again(damaged: str, bm25_index: PassageIndex) -> None:
     first = open_searcher(bm25_index.uri).search(QUERIES)
@@ -100,13 +92,6 @@ def test_damaged_files_are_made_again(damaged: str, bm25_index: PassageIndex) ->
     file.write_bytes(b"x" * len(written))
     assert open_searcher(bm25_index.uri).search(QUERIES) == first
     assert file.read_bytes() == written
-
-
-def test_there_is_no_query_budget(bm25_index: PassageIndex) -> None:
-    with pytest.raises(ValueError, match="no query budget"):
-        open_searcher(bm25_index.uri).search(["x"], budgets=[2])
-    with pytest.raises(ValueError, match="no dense scores"):
-        open_searcher(bm25_index.uri).search(["x"], modes=["dense"])
 
 
 def test_where_nothing_may_be_written_it_is_made_for_this_search(bm25_index: PassageIndex) -> None:

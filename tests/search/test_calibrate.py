@@ -16,18 +16,15 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
     choose_count,
-    counts_to_try,
-    recall_at,
     sample_queries,
-    wanted_numbers,
 )
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.vectors.representations import Representations
 from tests.search.conftest import fill
-from tests.search.dense_cases import opened, prepare, stream_of, streamed
+from tests.search.dense_cases import build_codes, opened, prepare, stream_of, streamed
 
 
 @pytest.fixture
@@ -49,14 +46,10 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
     budget, measured = choose_count(candidate_index, queries, exact, list(range(1, 61)), 0.9)
     assert measured >= 0.9
     assert budget < 60
-    wanted = wanted_numbers(candidate_index, exact)
-    assert recall_at(candidate_index, queries, wanted, budget).mean() == measured
-    below = recall_at(candidate_index, queries, wanted, budget - 1)
-    assert below.mean() - 1.645 * below.std() / len(below) ** 0.5 < 0.9
     search = CandidateSearch(candidate_index, [], stream_of(own_index), max(10, budget))
     found = search.search(queries, 10)
-    overlap = [len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)]
-    assert np.mean(overlap) >= 0.9
+    recall = np.mean([len({i for i, _ in a} & {i for i, _ in b}) / 10 for a, b in zip(found, exact, strict=True)])
+    assert recall >= measured - 1e-9
 
 
 @pytest.mark.parametrize("fastest", ["candidates", "codes"])
@@ -82,13 +75,6 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
         return
     assert done.candidates.search_budget < 60
     assert isinstance(search, CandidateSearch)
-
-
-def test_budgets_end_with_all_passages() -> None:
-    assert counts_to_try(100, 60)[-1] == 60
-    tried = counts_to_try(100, 100_000)
-    assert (tried[0], tried[-2], tried[-1]) == (100, 25_000, 100_000)
-    assert tried == sorted(set(tried))
 
 
 def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:

@@ -12,13 +12,11 @@ from diffretriever.index.table import PassageIndex, ids_filter
 from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import CandidateSearch
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from tests.index.index_cases import compact
 from tests.search.conftest import QUERIES, fill
-from tests.search.dense_cases import opened, prepare, streamed
+from tests.search.dense_cases import build_codes, opened, prepare, streamed
 
 
 @pytest.fixture(params=["vectors", "means"])
@@ -67,13 +65,6 @@ def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encode
     few = IndexPart.filtered(index, ids_filter(sorted(admitted)[:12]))
     kept = set(sorted(admitted)[:12])
     assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
-
-
-def test_a_budget_of_all_passages_is_the_exact_search(index: PassageIndex, beside: Beside, encoder: Encoder) -> None:
-    queries = encoder.encode_queries(QUERIES)
-    search = opened(index, search_budget=60)
-    assert isinstance(search, StreamingScan if beside == "means" else CodedScan)
-    assert search.search(queries, 10) == streamed(index, queries, 10)
 
 
 def test_passages_that_the_candidate_index_does_not_know_are_scanned(

@@ -16,7 +16,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import AccelerateJob, Beside
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, build_codes, quantise
+from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, quantise
 from diffretriever.search.dense.resident import DeviceCodes, DeviceQueries
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
@@ -24,7 +24,7 @@ from diffretriever.vectors.maxsim import CodedQueries, Codes, maxsim
 from tests.index.compressed_cases import compressed
 from tests.index.index_cases import compact
 from tests.search.conftest import QUERIES, fill
-from tests.search.dense_cases import CPU, assert_same_hits, opened, streamed
+from tests.search.dense_cases import CPU, assert_same_hits, build_codes, opened, streamed
 
 
 @pytest.fixture

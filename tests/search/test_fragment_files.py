@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from diffretriever.collections import Passage
-from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
-from diffretriever.search.accelerate import accelerate, missing_files, remove_old
+from diffretriever.search.accelerate import accelerate, remove_old
 from diffretriever.search.dense.codes import open_segments
 from tests.index.index_cases import compact
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
@@ -39,27 +38,6 @@ def index(tmp_path: Path) -> PassageIndex:
 
 def kept(index: PassageIndex, kind: str) -> set[str]:
     return {folder.name for folder in (Path(index.uri) / kind).iterdir()}
-
-
-def test_both_kinds_are_made_once(index: PassageIndex) -> None:
-    assert [(each.kinds, each.passages) for each in missing_files(index)] == [(("codes", "postings"), 2)] * 2
-    done = accelerate(AccelerateJob(index=index.uri)).files
-    assert {kind: files.made for kind, files in done.items()} == {"codes": 2, "postings": 2}
-    assert {kind: files.bytes for kind, files in done.items()} == {
-        kind: bytes_in(Path(index.uri) / kind) for kind in done
-    }
-    assert missing_files(index) == []
-    again = accelerate(AccelerateJob(index=index.uri)).files
-    assert {kind: (files.made, files.bytes) for kind, files in again.items()} == {
-        kind: (0, files.bytes) for kind, files in done.items()
-    }
-
-
-def test_an_index_without_sparse_scores_gets_codes_only(tmp_path: Path) -> None:
-    index = fill(tmp_path, PooledRetriever.model_validate({"backbone": BACKBONE}), None)
-    done = accelerate(AccelerateJob(index=index.uri)).files
-    assert {kind: files.made for kind, files in done.items()} == {"codes": 2}
-    assert not (Path(index.uri) / "postings").exists()
 
 
 def test_an_index_without_either_is_refused(bm25_index: PassageIndex) -> None:

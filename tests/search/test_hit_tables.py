@@ -45,12 +45,6 @@ def test_parts_merged_are_the_whole(k: int) -> None:
     assert to_hits({"dense": merge(parts, k)}, 5) == {"dense": expected}
 
 
-def test_a_query_without_hits_in_any_part_has_none() -> None:
-    parts = [Hits.of([[], [("a", 1.0)]]), Hits.of([[], [("b", 2.0)]])]
-    found = to_hits({"dense": merge([to_table(part) for part in parts], 5)}, 2)
-    assert found == {"dense": [[], [("b", 2.0), ("a", 1.0)]]}
-
-
 def test_a_querys_own_document_makes_room_for_another() -> None:
     hits = Hits.of([[("q1", 3.0), ("a", 2.0), ("b", 1.0)]] * 2)
     assert searched_depth(2, exclude_self=True) == 3

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.presets import load_retriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
@@ -27,21 +25,9 @@ def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encode
     assert len({s for _, s in rough}) < len({s for _, s in default})
 
 
-def test_opening_finds_the_encoder_of_the_manifest(index: PassageIndex, encoder: Encoder) -> None:
-    opened = open_searcher(index.uri)
-    assert opened.search(QUERIES, k=3) == searcher(index, encoder).search(QUERIES, k=3)
-
-
 def test_other_weights_are_refused(index: PassageIndex) -> None:
     with pytest.raises(ValueError, match=r"made by another retriever(.|\n)*weights: "):
         open_searcher(index.uri, SearchOptions(index=index.uri, backbone="minilm"))
-
-
-def test_of_a_retriever_that_differs_in_all_few_differences_are_named(index: PassageIndex) -> None:
-    other = index.manifest.model_copy(update={"retriever": load_retriever("minilm-pooled")})
-    with pytest.raises(ValueError, match=r"take that one, or another index(.|\n)*and \d+ more") as caught:
-        check_same(index.manifest, other, index.uri)
-    assert len(str(caught.value).splitlines()) == 7
 
 
 def test_any_index_is_ranked_by_bm25_of_its_texts(

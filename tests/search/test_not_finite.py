@@ -12,17 +12,16 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.postings import build_postings
 from diffretriever.vectors.product import codec_from_bytes
 from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
-from tests.search.dense_cases import opened
+from tests.search.dense_cases import build_codes, build_postings, opened
 
 NAMED = rf"index holds NaN or infinity for passage '{BAD}'.*--verify"
 
@@ -45,11 +44,6 @@ def test_no_codes_are_made(number: float, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=NAMED):
         build_codes(index)
     assert not open_segments(index)[0]
-
-
-def test_no_compressed_index_is_made(number: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=NAMED):
-        compressed(damaged_index(tmp_path, number), "product2")
 
 
 @pytest.mark.parametrize("name", ["centre", "codewords"])

@@ -18,11 +18,16 @@ from diffretriever.schemas.search import SearchJob, SearchOptions
 from diffretriever.schemas.selector import FittedFeature, LearnedSelectorArtefact
 from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
+from diffretriever.search.searcher import Searcher
 from diffretriever.search.selecting import BudgetChooser
 from tests.places import local
 from tests.search.conftest import PASSAGES, QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def chooser(searcher: Searcher, source: str) -> BudgetChooser:
+    return BudgetChooser(source, searcher.index, searcher.preparer)
 
 
 @pytest.fixture
@@ -87,12 +92,6 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     assert f"| selector | learned λ=0: mean K_q {sum(budgets) / len(budgets):.2f} (1 for " in page
 
 
-def test_a_fixed_selector_is_that_budget(job: EvaluateJob) -> None:
-    fixed = evaluate_job(job.model_copy(update={"selector": "fixed:2"}), "c")
-    plain = evaluate_job(job.model_copy(update={"selector": None, "query_budget": 2}), "c")
-    assert {mode: result.per_query for mode, result in fixed.items()} == {m: r.per_query for m, r in plain.items()}
-
-
 def test_a_search_says_what_was_chosen_and_why(
     index: PassageIndex, artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,7 +114,7 @@ def _tokens(index: PassageIndex, text: str) -> list[int]:
 
 def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"max_idf"'), "utf-8")
-    (choice,) = BudgetChooser.for_searcher(open_searcher(index.uri), str(artefact)).choose([QUERIES[0]])
+    (choice,) = chooser(open_searcher(index.uri), str(artefact)).choose([QUERIES[0]])
     texts = [f"{passage.title} {passage.text}".lower() for passage in PASSAGES]
     words = set(re.findall(r"[a-z0-9]+", QUERIES[0].lower()))
     holding = min(sum(word in re.findall(r"[a-z0-9]+", text) for text in texts) for word in words)
@@ -125,19 +124,19 @@ def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact
 def test_a_selector_may_not_look_at_a_pass_of_the_encoder(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"confidence"'), "utf-8")
     with pytest.raises(ValueError, match="only a pass of the encoder"):
-        BudgetChooser.for_searcher(open_searcher(index.uri), str(artefact))
+        chooser(open_searcher(index.uri), str(artefact))
 
 
 def test_mistakes_say_what_to_do(index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the bm25 method has no query budget: leave --selector out"):
-        BudgetChooser.for_searcher(open_searcher(bm25_index.uri), "rule")
+        chooser(open_searcher(bm25_index.uri), "rule")
     searcher = open_searcher(index.uri, SearchOptions(index=index.uri))
     other = artefact.read_text("utf-8").replace(encoder_fingerprint(index.manifest), "0123456789abcdef")
     artefact.write_text(other, "utf-8")
     with pytest.raises(
         ValueError, match=r"fitted for encoder 0123456789abcdef.*but " + encoder_fingerprint(index.manifest)
     ):
-        BudgetChooser.for_searcher(searcher, str(artefact))
+        chooser(searcher, str(artefact))
     with pytest.raises(ValueError, match="--query-budget or --selector, not both"):
         SearchJob(index="i", query="q", query_budget=2, selector="rule")
     with pytest.raises(ValueError, match="--selector goes with --index"):

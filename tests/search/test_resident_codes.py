@@ -14,11 +14,11 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import resident
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.resident import DeviceCodes, ResidentCodes
 from diffretriever.studies.planning import Shape, search_memory
 from tests.search.conftest import QUERIES, fill
-from tests.search.dense_cases import CPU, assert_same_hits, stream_of, streamed
+from tests.search.dense_cases import CPU, assert_same_hits, build_codes, stream_of, streamed
 
 SHARES = {"all": 1.0, "some": 0.6, "nothing": 0.0}
 """Of the codes, for which there is room."""

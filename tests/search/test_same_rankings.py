@@ -33,9 +33,7 @@ from diffretriever.schemas.serve import SearchRequest
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
-from diffretriever.search.dense.codes import build_codes
 from diffretriever.search.searcher import Searcher
-from diffretriever.search.sparse.postings import build_postings
 from diffretriever.serving.backend import Found, find_together
 from diffretriever.serving.load import ALL
 from diffretriever.serving.searches import Search, with_bm25
@@ -43,6 +41,7 @@ from diffretriever.serving.snapshots import Snapshots, View
 from diffretriever.vectors.fusion import ranked
 from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
+from tests.search.dense_cases import build_codes, build_postings
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")

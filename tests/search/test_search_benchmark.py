@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.search import loops
-from benchmarks.search.__main__ import SearchBenchmark, main
-from benchmarks.search.figures import Candidates, Hybrid
+from benchmarks.search.figures import Hybrid
 
 VECTORS: dict[str, Any] = {"passages": 400, "slots": 2, "dims": 32, "spread": "clustered", "query_slots": 2}
 QUERIES = 10
@@ -19,18 +18,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = str(tmp_path_factory.mktemp("made-up") / "index")
     assert loops.prepare(place, VECTORS, QUERIES, "vectors").mb > 0
     return place
-
-
-def recalls(found: Candidates) -> list[float]:
-    assert all(len(run.ms) == QUERIES for run in found.runs)
-    return [run.recall_10 for run in found.runs]
-
-
-def test_our_candidates(folder: str) -> None:
-    assert loops.build(folder).seconds >= 0
-    found = loops.candidates(folder, VECTORS, [400], QUERIES)
-    assert min(recalls(found)) > 0.9
-    assert recalls(found)[-1] == 1, "all passages"
 
 
 def test_hybrid(folder: str) -> None:
@@ -50,14 +37,3 @@ def test_exact_searches(folder: str) -> None:
     exact = [row for row in rows if "bf16" not in row["name"]]
     assert len(exact) == len(rows) - 1 == 6
     assert all(row["recall_10"] == row["recall_100"] == 1 for row in exact)
-
-
-def test_a_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.search.__main__.find_spec", lambda _: None)
-    with pytest.raises(SystemExit, match="faiss is not installed"):
-        main(SearchBenchmark())
-
-
-def test_real_vectors_need_a_folder() -> None:
-    with pytest.raises(SystemExit, match="--real"):
-        main(SearchBenchmark(spread=("real",)))

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import DTYPES, Found, Impacts, PostingsSegment, search
-from diffretriever.vectors.hits import Passages, TopK
 from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
 Text: TypeAlias = dict[int, float]
@@ -180,18 +178,6 @@ def test_many_blocks_and_segments(segments: list[PostingsSegment], large: Impact
         assert lists(result) == expected(all_scores(query, large, 400), k)
 
 
-def test_ties_are_ranked_as_everywhere(tmp_path: Path) -> None:
-    texts: list[Text] = [{3: 1.0 + i % 4} for i in range(100)]
-    names = [f"p{(i * 37) % 100}" for i in range(100)]
-    passages, numbers_P = Passages.numbered(pa.array(names, pa.large_string()))
-    built = build(tmp_path, impacts(texts), [30, 70])
-    (result,) = search(built, np.split(numbers_P, [30]), one([3], [2.0]), 40)
-    ranking = TopK(1, 40, passages, only_positive=True)
-    ranking.add(all_scores(impacts([{3: 2.0}]), impacts(texts))[None, :], numbers_P)
-    ids = passages.ids.take(pa.array(result.numbers)).to_pylist()
-    assert list(zip(ids, result.scores.tolist(), strict=True)) == ranking.results()[0]
-
-
 def test_the_first_of_equal_passages_are_found(tmp_path: Path) -> None:
     # More ties than a block has rows, and than a pool of keys has room for.
     n = BLOCK_ROWS + 5000
@@ -199,16 +185,6 @@ def test_the_first_of_equal_passages_are_found(tmp_path: Path) -> None:
     for numbers in (np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int32)[::-1].copy()):
         (result,) = search(built, [numbers], one([2, 7], [0.5, 9.0]), 3)
         assert lists(result) == ([0, 1, 2], [0.5] * 3)
-
-
-def test_terms_count_in_the_order_and_as_often_as_they_are_given(tmp_path: Path) -> None:
-    texts: list[Text] = [{1: 0.1, 2: 0.7, 3: 1e8}, {1: 0.3}]
-    built = build(tmp_path, impacts(texts), [2])
-    for ids in ([3, 2, 1], [1, 2, 3], [2, 2, 1, 3, 1]):
-        scores = [np.float32(0), np.float32(0)]
-        for term in ids:
-            scores = [score + np.float32(text.get(term, 0)) for score, text in zip(scores, texts, strict=True)]
-        assert search(built, numbered([2]), one(ids), 2)[0].scores.tolist() == sorted(map(float, scores), reverse=True)
 
 
 @pytest.mark.parametrize(

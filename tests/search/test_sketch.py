@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.search.vectors import MadeUpVectors
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.codes import build_codes, open_segments
+from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
+from tests.search.dense_cases import build_codes
 
 PASSAGES = 1200
 MADE = MadeUpVectors(passages=PASSAGES, slots=2, dims=32, spread="clustered")

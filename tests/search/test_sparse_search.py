@@ -1,4 +1,4 @@
-"""Postings find what brute force finds; `tests/index/test_index_life.py` changes the table."""
+"""Postings find what a stream finds; `tests/index/test_index_life.py` changes the table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from diffretriever.index.writer import Committer, beside, text_table, write_bloc
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.sparse import open_sparse
-from diffretriever.search.sparse.postings import PostingsSearch, build_postings, open_inverted
-from diffretriever.search.sparse.stream import StreamingImpacts
+from diffretriever.search.sparse.postings import PostingsSearch, StreamingImpacts
+from tests.search.dense_cases import build_postings
 from tests.search.sparse_cases import (
     BACKBONE,
-    ENCODED_QUERIES,
     VOCAB,
     Bag,
     Model,
     bags,
-    brute_force,
     manifest,
     representations,
 )
@@ -59,11 +57,14 @@ def test_queries_that_are_refused(bag: Bag, message: str, index: PassageIndex) -
 
 def test_threads_and_portions_make_no_difference(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     build_postings(index)
-    segments, without = open_inverted(index)
-    assert (len(segments), without) == (3, [])
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("diffretriever.search.sparse.postings._QUERIES_AT_ONCE", 4)
-    search = PostingsSearch(segments, [], StreamingImpacts(index, 1), 3)
-    assert search.search(ENCODED_QUERIES, 7) == brute_force(MODEL, 7)
+    # Of the last: nothing, a term of no passage, and one of no passage next to one of some.
+    queries = representations([*bags(12, seed=1), {}, {VOCAB - 1: 1.0}, {VOCAB - 2: 2.0, 3: 0.5}])
+    stream = StreamingImpacts(index, 1)
+    search = open_sparse(index, SearchOptions(index=index.uri))
+    assert isinstance(search, PostingsSearch)
+    assert search.search(queries, 7) == stream.search(queries, 7)
 
 
 def test_impacts_that_are_not_sound_are_refused(index: PassageIndex) -> None:

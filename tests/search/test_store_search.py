@@ -26,11 +26,8 @@ from diffretriever.serving.snapshots import Snapshots, Version
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 from tests.cluster.s3 import BUCKET, S3
-from tests.index.compressed_cases import QUERIES as MADE_UP_QUERIES
-from tests.index.compressed_cases import assert_sound, compressed
-from tests.index.compressed_cases import fill as fill_made_up
 from tests.search.conftest import PASSAGES, QUERIES, fill
-from tests.search.dense_cases import BUDGET, CPU, prepare
+from tests.search.dense_cases import CPU
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,15 +93,6 @@ def test_the_same_hits_by_files_fetched_once(
     assert found(stored, queries) == hits, "the cache may go at any time"
 
 
-def test_candidates(stored: PassageIndex, local: PassageIndex, queries: Representations) -> None:
-    hits = [found(prepare(index), queries) for index in (stored, local)]
-    assert "dense candidates" in hits[0]
-    assert hits[0] == hits[1]
-    report = inspect(stored, check=False)
-    assert report.candidates is not None
-    assert report.candidates.search_budget == BUDGET
-
-
 def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:
     for index in (stored, local):
         fill_report = inspect(index, check=True)
@@ -116,7 +104,6 @@ def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, 
     assert reports[0].postings == reports[1].postings
     assert reports[0].verification == reports[1].verification
     assert reports[0].verification is not None
-    assert reports[0].verification.coded_vectors == reports[0].verification.vectors > 0
     assert not reports[0].verification.problems
     (file, *_) = cache.glob("*-*/codes.bin")
     file.write_bytes(b"\x01" * file.stat().st_size)
@@ -136,23 +123,6 @@ def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: Passage
     stored.delete(["d7"])
     assert open_searcher(stored.uri).search(QUERIES) != hits
     assert folders_in(stored.uri, "bm25") == [f"version-{stored.version}"], "older ones are gone"
-
-
-def test_a_compressed_index_stays_compressed(tmp_path: Path, cache: Path) -> None:
-    stored, local = (
-        compressed(fill_made_up(uri, 20, 20), "product2")
-        for uri in (f"s3://{BUCKET}/{uuid.uuid4().hex}", str(tmp_path / "index"))
-    )
-    hits = found(stored, MADE_UP_QUERIES)
-    assert list(hits) == ["dense compressed", "sparse stream"]
-    done = accelerate(AccelerateJob(index=stored.uri)).files
-    assert list(done) == ["packed", "postings"]
-    with patch.object(PassageIndex, "batches", fail):
-        mapped = found(stored, MADE_UP_QUERIES)
-    assert list(mapped.values()) == list(hits.values())
-    assert mapped["dense compressed"] == found(local, MADE_UP_QUERIES)["dense compressed"]
-    assert not list(cache.glob("*-*/vectors.bin"))
-    assert_sound(stored)
 
 
 def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(

@@ -1,35 +1,16 @@
-"""The ways to search an index: each has a name of its own, and averaged slots keep the promise of equal scores."""
+"""Averaged slots have equal scores in any company, and an index of words has no vectors."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.mode import Way
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.search.dense.averaged import AveragedSlots
-from diffretriever.search.dense.candidates import CandidateSearch
-from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.compressed import CompressedScan
-from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.sparse.postings import PostingsSearch
-from diffretriever.search.sparse.stream import StreamingImpacts
 from tests.search.conftest import QUERIES
 from tests.search.dense_cases import opened
-
-ways: TypeAdapter[str] = TypeAdapter(Way)
-
-
-def test_every_search_names_its_own_way() -> None:
-    dense = (CandidateSearch, CodedScan, CompressedScan, StreamingScan, AveragedSlots)
-    for searches in (dense, (PostingsSearch, StreamingImpacts)):
-        names = [ways.validate_python(search.way) for search in searches]
-        assert len(set(names)) == len(names)
-    with pytest.raises(ValidationError):
-        ways.validate_python("By Magic")
 
 
 def test_averaged_slots_score_a_pair_the_same_in_any_company(index: PassageIndex, encoder: Encoder) -> None:

@@ -41,7 +41,7 @@ def test_answers_are_those_of_the_search_job(
     searcher = open_searcher(index.uri)
     budgets = [budget if isinstance(budget, int) else 4] * len(QUERIES)
     if budget == "adaptive":
-        budgets = [choice.budget for choice in BudgetChooser.for_searcher(searcher, "rule").choose(QUERIES)]
+        budgets = [choice.budget for choice in BudgetChooser("rule", searcher.index, searcher.preparer).choose(QUERIES)]
         assert len(set(budgets)) > 1, "slots of several numbers share a batch"
     for mode in MODES:
         expected = searcher.search(QUERIES, k=7, modes=[mode], budgets=budgets)[mode]

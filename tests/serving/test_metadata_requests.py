@@ -16,8 +16,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.metadata import Columns
 from diffretriever.search import open_searcher
-from diffretriever.search.dense.codes import build_codes
-from diffretriever.search.sparse.postings import build_postings
+from tests.search.dense_cases import build_codes, build_postings
 from tests.serving.serving_cases import PASSAGES, QUERIES, served
 
 COLUMNS: Columns = {"year": "int64", "lang": "string", "day": "date", "at": "timestamp", "price": "float64"}

@@ -10,9 +10,7 @@ from fastapi.testclient import TestClient
 
 from diffretriever.index.derived import bytes_in
 from diffretriever.index.table import PassageIndex
-from diffretriever.search.dense.codes import build_codes
-from diffretriever.search.sparse.postings import build_postings
-from tests.search.dense_cases import prepare
+from tests.search.dense_cases import build_codes, build_postings, prepare
 from tests.serving.serving_cases import QUERIES, served
 
 MODES = ("dense", "sparse", "hybrid")

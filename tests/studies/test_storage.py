@@ -12,13 +12,14 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
-from diffretriever.search.dense.codes import CODES, build_codes, open_segments
+from diffretriever.search.dense.codes import CODES, open_segments
 from diffretriever.search.dense.sketch import CandidateIndex
 from diffretriever.studies import planning as storage
 from diffretriever.studies.planning import make_plan
 from diffretriever.studies.planning_config import PlanJob
 from diffretriever.vectors.representations import Representations
 from diffretriever.vectors.sketches import DIRECTIONS, SKETCH_BYTES
+from tests.search.dense_cases import build_codes
 
 MS_MARCO = 8_841_823
 GIB = 2**30

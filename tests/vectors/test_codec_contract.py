@@ -39,14 +39,6 @@ def codec(request: pytest.FixtureRequest) -> Codec:
     return trained(request.param)
 
 
-def test_the_width_is_what_storage_says(codec: Codec) -> None:
-    codes = codec.encode(OTHERS)
-    assert codes.dtype == np.uint8
-    assert codes.shape == (500, codec.bytes_per_vector)
-    assert codes.nbytes == 500 * HIDDEN * codec.config.bits // 8
-    assert codec.hidden_size == HIDDEN
-
-
 def test_decoded_vectors_are_unit_vectors_near_their_originals(codec: Codec) -> None:
     decoded = codec.decode(codec.encode(OTHERS))
     assert decoded.dtype == np.float32

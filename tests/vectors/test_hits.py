@@ -28,8 +28,6 @@ def test_cutting_leaving_out_and_taking_apart(ranked: list[list[Hit]], k: int, d
     assert hits.without(own) == [
         [hit for hit in found if hit[0] != name] for found, name in zip(ranked, own, strict=True)
     ]
-    middle = data.draw(st.integers(0, len(ranked)))
-    assert Hits.joined([hits[:middle], hits[middle:]]) == ranked
     assert hits.names() == hits.ids().to_pylist() == [passage for found in ranked for passage, _ in found]
 
 

@@ -52,8 +52,3 @@ def test_nan_is_refused_with_its_place() -> None:
     passages, numbers_P = Passages.numbered(pa.array(["a", "b"], pa.large_string()))
     with pytest.raises(ValueError, match="passage 'b' for query number 1 is NaN"):
         TopK(2, 1, passages).add(np.array([[0.0, 0.0], [0.0, math.nan]]), numbers_P)
-
-
-def test_k_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="k is 0"):
-        top_k(np.ones(1), ["a"], 0)

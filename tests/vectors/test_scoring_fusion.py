@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffretriever.collections import Run
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import ListName
-from diffretriever.vectors.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, fused, lists_for, ranked
+from diffretriever.vectors.fusion import FUSION_DEPTH, fused, ranked
 from diffretriever.vectors.hits import Hit, Hits, Passages, ranked_hits
 
 lists = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(-8, 8).map(lambda n: n / 4), max_size=10)
@@ -97,23 +97,6 @@ def test_the_order_of_sums_does_not_depend_on_other_passages() -> None:
     more = [own | {f"{place}{i}": 0.5 for i in range(300)} for place, own in enumerate(scores)]
     many = fused(Hits.numbered_alike([Run.of({"q": own}).hits for own in more]))
     assert dict(many[0])["m"] == dict(few[0])["m"]
-
-
-def test_nan_is_refused() -> None:
-    with pytest.raises(ValueError, match="NaN"):
-        fused_pair({"a": math.nan}, {})
-
-
-def test_lists_and_depth_that_modes_take() -> None:
-    assert lists_for(["sparse"]) == ("sparse",)
-    assert lists_for(["hybrid", "dense"]) == ("dense", "sparse")
-    assert lists_for([]) == ()
-    assert lists_for(["bm25", "dense+sparse+bm25"]) == ("bm25", "dense", "sparse")
-    assert encoded_lists_for(["bm25", "dense+bm25"]) == ("dense",)
-    assert depth_for(["dense", "sparse", "bm25"], 10) == 10
-    assert depth_for(["dense+bm25"], 10) == FUSION_DEPTH
-    assert depth_for(["hybrid"], 10) == FUSION_DEPTH
-    assert depth_for(["hybrid"], FUSION_DEPTH + 1) == FUSION_DEPTH + 1
 
 
 def test_a_mode_is_ranked_from_its_lists() -> None:

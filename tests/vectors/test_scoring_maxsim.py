@@ -6,9 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
-from diffretriever.vectors import kernels
 from diffretriever.vectors import maxsim as module
 from diffretriever.vectors.maxsim import FP32_ROUNDING, Reduction, exact_scores, maxsim
 
@@ -82,14 +80,6 @@ def test_hand_computed() -> None:
     torch.testing.assert_close(floored, torch.tensor([[1.8, 0.0]]))
 
 
-def test_texts_without_vectors() -> None:
-    none, one = texts([0, 0], seed=0), texts([1, 0], seed=1)
-    assert maxsim(*none, *one).tolist() == [[0.0, -torch.inf]] * 2
-    assert maxsim(*one, *none).tolist() == [[-torch.inf] * 2] * 2
-    assert maxsim(*one, *texts([], seed=0)).shape == (2, 0)
-    assert maxsim(*texts([], seed=0), *one).shape == (0, 2)
-
-
 def test_a_half_precision_product_is_not_used_under_autocast() -> None:
     sides = (*texts([4, 2], seed=0), *texts([3, 5], seed=1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -145,17 +135,3 @@ def test_a_pair_has_one_score_in_any_company_and_nearly_that_of_widened_vectors(
     np.testing.assert_array_equal(scores_C, np.array(alone)[chosen_C])
     widened_C = exact_scores(query_MH, stored_NH.astype(np.float32), offsets, chosen_C)
     np.testing.assert_allclose(scores_C, widened_C, rtol=0, atol=FP32_ROUNDING * hidden_size)
-
-
-def test_all_halves_are_widened() -> None:
-    widened = kernels._widened
-
-    @njit
-    def widen(halves: np.ndarray, singles: np.ndarray) -> None:
-        for i in range(len(halves)):
-            singles[i] = widened(halves[i])
-
-    halves = np.arange(1 << 16).astype(np.uint16)
-    singles = np.empty(len(halves), np.float32)
-    widen(halves, singles)
-    np.testing.assert_array_equal(singles, halves.view(np.float16).astype(np.float32))

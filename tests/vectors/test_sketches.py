@@ -37,15 +37,6 @@ def test_counts_of_bits_are_sums_of_products_of_digits(count: int) -> None:
     np.testing.assert_allclose(found_by(vectors, query).by_signs_C, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_estimates_rank_as_products_do() -> None:
-    vectors = RNG.standard_normal((2000, DIRECTIONS)).astype(np.float32)
-    query = RNG.standard_normal(DIRECTIONS).astype(np.float32)
-    found = products(vectors, query)
-    assert np.corrcoef(found, vectors @ query)[0, 1] > 0.9
-    own = np.array([products(vectors[i : i + 1], vectors[i])[0] for i in range(20)])
-    np.testing.assert_allclose(own, (vectors[:20] ** 2).sum(axis=1), rtol=0.05)
-
-
 def test_what_is_below_the_least_or_not_live_is_not_found() -> None:
     vectors = RNG.standard_normal((100, DIRECTIONS)).astype(np.float32)
     query, live = RNG.standard_normal(DIRECTIONS).astype(np.float32), RNG.random(100) < 0.5
@@ -69,10 +60,3 @@ def test_directions_keep_the_products_of_what_they_are_of(sampled: int, hidden_s
     scale = np.abs(sample @ sample.T).max()
     np.testing.assert_allclose(turned @ turned.T / scale, sample @ sample.T / scale, atol=1e-4)
     np.testing.assert_array_equal(directions, main_directions(sample))
-
-
-def test_the_longest_directions_are_kept() -> None:
-    spectrum = np.geomspace(1, 1e-3, 400)
-    sample = (RNG.standard_normal((1000, 400)) * spectrum).astype(np.float32)
-    kept = np.linalg.norm(sample @ main_directions(sample)) ** 2
-    assert kept > 0.98 * (np.linalg.norm(sample) ** 2)

@@ -57,7 +57,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     job = with_measures(job, collection.name)
     searcher = open_searcher(job.index, job.search_options)
     queries = collection.queries(job.split)
-    chooser = BudgetChooser.for_searcher(searcher, job.selector) if job.selector else None
+    chooser = BudgetChooser(job.selector, searcher.index, searcher.preparer) if job.selector else None
     choices = chooser.choose([query.text for query in queries]) if chooser else []
     searched = search_collection(searcher, collection, job, [choice.budget for choice in choices] or None)
     job = searched.job

@@ -60,11 +60,10 @@ class FileKind(Generic[Files]):
         folder.keep_for(files)
         return files
 
-    def checked(self, index: PassageIndex, fragment: Any) -> Files | None:
-        """Do as `open_of`, after reading all files; None also for files without some of the fragment's passages."""
+    def check(self, index: PassageIndex, fragment: Any) -> None:
+        """Compare a fragment's files, if there are some, with what was written; raises DamagedError."""
         self.folder_of(index, fragment).check()
-        files = self.open_of(index, fragment)
-        return files if files is not None and _has_all(files, fragment) else None
+        self.open_of(index, fragment)
 
     def remove_damaged(self, index: PassageIndex) -> None:
         """Read the files of all fragments, and remove damaged ones; a line in the log names them."""

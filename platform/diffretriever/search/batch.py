@@ -31,14 +31,7 @@ SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", 
 def search_lists(
     part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part.
-
-    Args:
-        part: of the index.
-        queries: encoded.
-        job: whose modes, filter, depth and options count.
-        device: where vectors are scored.
-    """
+    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part."""
     if job.filter is not None:
         part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
@@ -58,14 +51,7 @@ def searched_depth(k: int, *, exclude_self: bool) -> int:
 
 
 def kept_hits(query_ids: Sequence[str], hits: Hits, k: int, *, exclude_self: bool) -> Hits:
-    """Return each query's best `k` hits, its own document (same id) left out if asked for.
-
-    Args:
-        query_ids: of Q queries.
-        hits: of the same queries, best first.
-        k: how many are kept of each.
-        exclude_self: whether the queries' own documents are left out.
-    """
+    """Return each query's best `k` hits; with `exclude_self`, without its own document (same id)."""
     return (hits.without(query_ids) if exclude_self else hits).first(k)
 
 
@@ -84,9 +70,15 @@ def to_hits(tables: Mapping[ListName, pa.Table], n_queries: int) -> dict[ListNam
         rows_P = np.empty(len(passages), np.int64)
         rows_P[numbers] = together.column("row").to_numpy()
         passages = Passages(passages.ids, rows_P)
+    queries = np.arange(n_queries + 1)
     own = np.split(numbers, np.cumsum([len(table) for table in tables.values()])[:-1])
     return {
-        name: Hits(passages, _offsets(table, n_queries), numbers_F, table.column("score").to_numpy())
+        name: Hits(
+            passages,
+            np.searchsorted(table.column("query").to_numpy(), queries),
+            numbers_F,
+            table.column("score").to_numpy(),
+        )
         for (name, table), numbers_F in zip(tables.items(), own, strict=True)
     }
 
@@ -100,7 +92,3 @@ def merge(tables: Sequence[pa.Table], k: int) -> pa.Table:
     query = query[order]
     ranks = np.arange(len(query)) - np.searchsorted(query, query)
     return together.take(pa.array(order[ranks < k])).combine_chunks()
-
-
-def _offsets(table: pa.Table, n_queries: int) -> np.ndarray:
-    return np.searchsorted(table.column("query").to_numpy(), np.arange(n_queries + 1))

@@ -140,7 +140,7 @@ class Bm25Search:
         numbers = self._weights.terms
         terms = [[numbers[word] for word in words if word in numbers] for words in analyse(queries)]
         ids_T = np.array(list(chain.from_iterable(terms)), np.int64)
-        weighted = ids_T, np.ones(len(ids_T), np.float32), offsets_of([len(each) for each in terms])
+        weighted = ids_T, np.ones(len(ids_T), np.float32), np.cumsum([0, *map(len, terms)])
         found = search(self._weights.segments, self._numbers, weighted, k)
         return Hits(
             self._passages,

@@ -26,10 +26,7 @@ _NO_TOKEN = -1
 
 
 def slot_words(text: Representations, name: NameWord) -> list[list[Word]]:
-    """Return the words that each slot of one text (N = 1) predicts.
-
-    They are the strongest of the text's own content words, with its impact in the text: no other is kept.
-    """
+    """Return the word that each slot of one text predicts most strongly, with its impact in the text."""
     weights = dict(zip(text.impact_ids.tolist(), text.impact_weights.tolist(), strict=True))
     return [
         [] if token == _NO_TOKEN else [Word(word=name(token), weight=weights.get(token))]
@@ -50,14 +47,9 @@ def parts_of_each(
     query_text: str,
     passage_texts: Iterable[Mapping[str, Any]],
 ) -> list[Parts]:
-    """Return for each of several passages which parts of the texts its slots and the query's read.
+    """Return for each passage which parts of the texts its slots and the query's slots pool from.
 
-    Args:
-        preparer: of the retriever that encoded them.
-        query: one query.
-        passages: any number.
-        query_text: what was encoded.
-        passage_texts: `title` and `text` of each passage.
+    `passage_texts` are the `title` and `text` of each passage.
     """
     asked, encoded_slots = preparer.parts(query_text, "query", len(query.vectors_MH)), preparer.default_slots("passage")
     each: list[Parts] = []
@@ -77,14 +69,8 @@ def explain_each(
 ) -> list[Explanation]:
     """Take the scores of passages for one query apart (paper Eqs. 2 and 3).
 
-    Products are in double precision, so that their mean is the dense score up to the rounding of fp32.
-
-    Args:
-        query: one query.
-        passages: any number.
-        name: returns the text of a vocabulary entry.
-        read: returns the words that vectors predict; the query's and the passages' are read in one call.
-        parts: of each passage, as `parts_of_each` returns them.
+    Products are in double precision, so that their mean is the dense score up to the rounding of fp32. `name` returns
+    the text of a vocabulary entry. `read` returns the words that vectors predict, in one call for all.
     """
     readings = [] if read is None else read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
     asked, held = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]

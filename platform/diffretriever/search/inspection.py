@@ -1,19 +1,56 @@
-"""The report of an index: its table, its history, its derived files, and the outcome of its check."""
+"""The report of an index, and its check: texts, vectors, impacts, and the derived files that searches read.
+
+One pass compares every passage with itself and its manifest, and derived files with their checksums. Memory is bounded
+by a batch of passages, and 8 bytes for each id.
+
+Legend: P passages of a batch, N their vectors, T their impacts, H hidden size.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from diffretriever.index.damage import readable
-from diffretriever.index.derived import unless_damaged
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from diffretriever.collections import Passage
+from diffretriever.core.progress import track
+from diffretriever.index.commits import table_uri
+from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files
+from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
+from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex
+from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
 from diffretriever.schemas.accelerate import Kind
-from diffretriever.schemas.index import IndexContents
-from diffretriever.schemas.inspect import FilesContents, IndexReport
-from diffretriever.search.accelerate import kinds_of, sizes_of
+from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
+from diffretriever.schemas.inspect import FilesContents, IndexReport, Problem, Verification
+from diffretriever.schemas.metadata import Columns
+from diffretriever.schemas.retriever import is_neural
+from diffretriever.search.accelerate import FILE_KINDS, kinds_of, sizes_of
+from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
-from diffretriever.search.verify import verify
+from diffretriever.search.dense.codes import CODES
+from diffretriever.search.dense.sketch import CandidateIndex
+from diffretriever.vectors.representations import any_of_each, offsets_of, read_vectors
+
+if TYPE_CHECKING:
+    from diffretriever.vectors.product import Codec
+
+Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
+"""Kinds of problems, each with a bool [P]: the passages that have it."""
+
+_UNIT_TOLERANCE = 2.0**-10
+"""Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
+that allows for the encoder's own last bits."""
+_BATCH_BYTES = 64 << 20
+_MOST_ROWS = 8192
+_NAMED = 10
+"""Places of each problem that are named."""
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
@@ -51,3 +88,205 @@ def _files(index: PassageIndex, kind: Kind) -> FilesContents:
         missing_rows=sum(fragment.count_rows() for fragment in missing),
         bytes=sum(size or 0 for _, size in sizes),
     )
+
+
+def verify(index: PassageIndex, contents: IndexContents) -> Verification:
+    """Check an index version against itself, its manifest, its derived files and the counts in `contents`."""
+    problems = _Problems()
+    _check_schema(index, problems)
+    _check_newest(index, problems)
+    problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
+    wrong_deletions, unchecked_deletions = index.wrong_deletions()
+    problems.add("files of deleted rows are damaged", wrong_deletions)
+    codec = _open_codec(index, problems)
+    hashes: list[np.ndarray] = []
+    vectors = 0
+    for fragment in track(index.fragments(), "verifying", "passages", len(index), lambda each: int(each.count_rows())):
+        for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
+            ids = batch.column("id").to_pylist()
+            hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
+            for kind, wrong_P in _row_problems(batch, index, codec):
+                problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
+            if index.manifest.hidden_size is not None:
+                vectors += len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
+    rows = sum(map(len, hashes))
+    problems.add("an id is there more than once", _repeated(index, hashes))
+    _check_counts(index, contents, rows, problems)
+    _check_derived_files(index, problems)
+    return Verification(
+        rows=rows,
+        vectors=vectors,
+        without_checksums=unchecked_deletions,
+        problems=problems.found(),
+    )
+
+
+def _check_newest(index: PassageIndex, problems: _Problems) -> None:
+    table, newest = table_uri(index.uri), PassageIndex.open(index.uri).version
+    if (lost := lost_version(table, newest)) is not None:
+        place = (
+            f"version {lost} was committed, the newest manifest is of {newest}: restore {table}/_versions from a copy"
+        )
+        problems.add("the newest versions are gone", [place])
+
+
+class _Problems:
+    """Counts problems by kind, and keeps the first places of each."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._first: dict[str, list[str]] = {}
+
+    def add(self, kind: str, places: list[str]) -> None:
+        """Count problems of a kind, each by the id or key of where it is."""
+        if places:
+            self._totals[kind] += len(places)
+            first = self._first.setdefault(kind, [])
+            first += places[: _NAMED - len(first)]
+
+    def found(self) -> list[Problem]:
+        return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
+
+
+def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
+    bm25 = "the BM25 index that is kept is damaged"
+    checks: list[tuple[str, Callable[[], object]]] = [
+        (bm25, bm25_folder(index).check),
+        (bm25, partial(open_bm25, index)),
+    ]
+    if "codes" in kinds_of(index):
+        checks.append(("the settings of the candidate index are damaged", partial(read_settings, index)))
+        sketches = "the sketches of a fragment are damaged"
+        checks += [(sketches, partial(CandidateIndex.check, CODES.folder_of(index, f))) for f in index.fragments()]
+    for kind in kinds_of(index):
+        damaged = f"the {kind} of a fragment are damaged"
+        checks += [(damaged, partial(FILE_KINDS[kind].check, index, fragment)) for fragment in index.fragments()]
+    for problem, check in checks:
+        try:
+            check()
+        except DamagedError as error:
+            problems.add(problem, [str(error)])
+
+
+def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None) -> Wrong:
+    yield "the digest is not that of title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
+    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
+        made_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
+        yield "a row is not what was written", made_P != batch.column(ROW_CHECKSUM).to_numpy()
+    if index.manifest.hidden_size is None:
+        return
+    yield from _impact_problems(batch, index.manifest.vocab_size or 0)
+    if codec is not None:
+        wrong_P = np.diff(read_packed(batch)[1]) != _lengths(batch, "slot_tokens")
+        yield "codes are missing", wrong_P
+        if wrong_P.any():
+            return
+    elif index.manifest.decodes:
+        return
+    if index.manifest.decodes:
+        batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
+    yield from _vector_problems(batch, index.manifest)
+
+
+def _batch_rows(index: PassageIndex) -> int:
+    retriever = index.manifest.retriever
+    if not is_neural(retriever):
+        return _MOST_ROWS
+    # A vector as it is stored, and in fp32.
+    row_bytes = retriever.max_vectors("passage") * (index.manifest.hidden_size or 0) * 6
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // row_bytes))
+
+
+def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
+    if index.manifest.codec is None:
+        return None
+    try:
+        # Not the one that this process may have read before.
+        return read_codec(codec_place(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
+    except ValueError as error:
+        problems.add("the file of the codec cannot be read", [str(error)])
+        return None
+
+
+def _has_other_digest(batch: pa.RecordBatch, metadata: Columns | None) -> np.ndarray:
+    rows = batch.select(["id", "title", "text", *(metadata or {})]).to_pylist()
+    texts = [(row.pop("id"), row.pop("title"), row.pop("text")) for row in rows]
+    known = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    made = [Passage(*text, metadata=own).digest for text, own in zip(texts, known, strict=True)]
+    return np.array([a != b for a, b in zip(made, batch.column("digest").to_pylist(), strict=True)], bool)
+
+
+def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
+    """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
+    retriever = manifest.retriever
+    assert is_neural(retriever), "BM25 indexes hold no vectors"
+    stored_NH, offsets = read_vectors(batch)
+    counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
+    vectors_NH = stored_NH.astype(np.float32)
+    norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
+    finite_N = np.isfinite(norms_N)
+    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
+    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
+    yield "a vector is not finite", any_of_each(~finite_N, offsets)
+    if retriever.has_unit_vectors:
+        yield "a vector is not of length 1", any_of_each(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
+
+
+def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
+    """Check that impacts are sorted by entry of the vocabulary, and positive."""
+    ids_T = batch.column("impact_ids").flatten().to_numpy()
+    weights_T = batch.column("impact_weights").flatten().to_numpy()
+    id_offsets = offsets_of(_lengths(batch, "impact_ids"))
+    weight_offsets = offsets_of(_lengths(batch, "impact_weights"))
+    starts_T = np.zeros(len(ids_T) + 1, bool)
+    starts_T[id_offsets] = True
+    falls_T = np.diff(ids_T, prepend=-1) <= 0
+    yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
+    yield "impact ids do not ascend", any_of_each(falls_T & ~starts_T[:-1], id_offsets)
+    yield (
+        f"an impact id is not in the vocabulary of {vocab_size}",
+        any_of_each((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
+    )
+    yield (
+        "an impact's weight is not positive and finite",
+        any_of_each(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
+    )
+
+
+def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return pc.list_value_length(batch.column(name)).to_numpy().astype(np.int64)
+
+
+def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
+    """Return the ids that occur more than once; memory holds the texts of those alone whose hashes do."""
+    values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
+    suspected = set(values[counts > 1].tolist())
+    if not suspected:
+        return []
+    batches = index.batches(["id"], 65536)
+    seen = Counter(i for batch in batches for i in batch.column("id").to_pylist() if hash(i) in suspected)
+    return [passage_id for passage_id, count in seen.items() if count > 1]
+
+
+def _check_schema(index: PassageIndex, problems: _Problems) -> None:
+    stored = {field.name: _type_name(field) for field in index.dataset.schema}
+    wanted = table_schema(index.manifest)
+    wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
+    problems.add("a column is not as the manifest wants it", wrong)
+
+
+def _type_name(field: pa.Field) -> str:
+    # Lance does not keep whether the numbers within a vector may be null.
+    return str(field.type).replace(" not null", "")
+
+
+def _check_counts(index: PassageIndex, contents: IndexContents, rows: int, problems: _Problems) -> None:
+    recorded = next(v["metadata"] for v in index.dataset.versions() if v["version"] == index.version)
+    counts = {
+        "read": rows,
+        "counted": contents.rows,
+        "by collection": sum(contents.collections.values()),
+        "recorded by Lance": int(recorded["total_rows"]),
+    }
+    if len(set(counts.values())) > 1:
+        problems.add("counts differ", [", ".join(f"{count} {how}" for how, count in counts.items())])

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 
 from diffretriever.encoders.base import Encoder
+from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
@@ -51,6 +52,11 @@ class Searcher:
     def default_mode(self) -> Mode:
         """The score to rank by where you name none."""
         return self.index.manifest.retriever.ranked_by
+
+    @property
+    def preparer(self) -> Preparer | None:
+        """The preparer of the encoder; None for an index of the bm25 method."""
+        return None if self.encoder is None else self.encoder.preparer
 
     @cached_property
     def bm25(self) -> Bm25Search:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from diffretriever.budgets.features import FEATURES, DocumentFrequencies, QueryText, count_documents
 from diffretriever.budgets.selectors import open_selector
@@ -12,7 +11,6 @@ from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.sweep import encoder_fingerprint
-from diffretriever.search.searcher import Searcher
 
 _BATCH_ROWS = 4096
 
@@ -33,8 +31,8 @@ class BudgetChooser:
         own_budget: the retriever's own K_q.
     """
 
-    def __init__(self, source: str, index: PassageIndex, preparer: Preparer) -> None:
-        """`source` names the selector as `open_selector` takes it.
+    def __init__(self, source: str, index: PassageIndex, preparer: Preparer | None) -> None:
+        """`source` names the selector as `open_selector` takes it; `preparer` is that of the index's encoder.
 
         A selector that looks at how rare words are has the words of all passages counted now, in one pass.
 
@@ -43,48 +41,34 @@ class BudgetChooser:
                 at what is not known before a query is encoded.
         """
         manifest = index.manifest
-        if not has_slots(manifest.retriever):
-            raise ValueError(f"the {manifest.retriever.method} method has no slots to choose the number of")
+        if preparer is None or not has_slots(manifest.retriever):
+            raise ValueError(f"the {manifest.retriever.method} method has no query budget: leave --selector out")
         self.selector = open_selector(source, encoder_fingerprint(manifest))
         self.own_budget = manifest.retriever.budget.query
         self._preparer = preparer
-        wanted = [FEATURES[name] for name in self.selector.features]
-        if any(feature.needs_slots for feature in wanted):
+        features = [FEATURES[name] for name in self.selector.features]
+        if any(feature.needs_slots for feature in features):
             raise ValueError(
                 f"{source} looks at what only a pass of the encoder says of a query, among {self.selector.features}: "
                 "fit a selector on features of the text"
             )
-        needs_frequencies = any(feature.needs_frequencies for feature in wanted)
+        needs_frequencies = any(feature.needs_frequencies for feature in features)
         self._frequencies = document_frequencies(index) if needs_frequencies else None
-
-    @classmethod
-    def for_searcher(cls, searcher: Searcher, source: str) -> Self:
-        """Return the chooser for a searcher's queries; see the constructor.
-
-        Raises:
-            ValueError: as there.
-        """
-        method = searcher.index.manifest.retriever.method
-        if searcher.encoder is None:
-            raise ValueError(f"the {method} method has no query budget: leave --selector out")
-        return cls(source, searcher.index, searcher.encoder.preparer)
 
     def choose(self, texts: Sequence[str]) -> list[Choice]:
         """Return the K_q of each query and why."""
-        rows = self._preparer.query_tokens(texts)
-        return [self._choose(QueryText(text, row, self._frequencies)) for text, row in zip(texts, rows, strict=True)]
-
-    def _choose(self, query: QueryText) -> Choice:
-        features = {name: FEATURES[name].compute(query) for name in self.selector.features}
-        return Choice(self.selector.choose(features), features)
+        choices = []
+        for text, row in zip(texts, self._preparer.query_tokens(texts), strict=True):
+            query = QueryText(text, row, self._frequencies)
+            features = {name: FEATURES[name].compute(query) for name in self.selector.features}
+            choices.append(Choice(self.selector.choose(features), features))
+        return choices
 
 
 def document_frequencies(index: PassageIndex) -> DocumentFrequencies:
     """Count the words of all passages, in one pass over their titles and texts."""
-    return count_documents(_texts(index))
-
-
-def _texts(index: PassageIndex) -> Iterator[str]:
-    for batch in index.batches(["title", "text"], _BATCH_ROWS):
-        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
-            yield f"{title} {text}"
+    return count_documents(
+        f"{title} {text}"
+        for batch in index.batches(["title", "text"], _BATCH_ROWS)
+        for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True)
+    )

@@ -59,11 +59,7 @@ def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSI
     which must not decide how much they count beside a cosine. A passage that a list of `depth` passages lacks then has
     its last score. A shorter list has all passages with a word of the query, and others have 0 there.
 
-    Args:
-        mode: the score.
-        lists: at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
-        k: passages kept.
-        depth: passages of each list that take part in a sum.
+    `lists` are at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
     """
     names, weights = lists_of(mode), weights_of(mode)
     if len(names) == 1:

@@ -91,20 +91,6 @@ class Hits(Sequence[list[Hit]]):
         return cls(passages, offsets_of([len(hits) for hits in kept]), numbers_F, scores_F)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the hits of all parts' queries, one part after the other; there is one, and all number alike."""
-        first, *others = parts
-        assert all(part.passages is first.passages for part in others), "numbers mean the same in all parts"
-        if not others:
-            return first
-        return cls(
-            first.passages,
-            offsets_of(np.concatenate([part.counts_Q for part in parts])),
-            np.concatenate([part.numbers_F for part in parts]),
-            np.concatenate([part.scores_F for part in parts]),
-        )
-
-    @classmethod
     def numbered_alike(cls, parts: Sequence[Self]) -> list[Self]:
         """Return the same hits, at least one part's, with passages that have the same numbers in all parts."""
         ids = pa.chunked_array([part.passages.ids for part in parts], pa.large_string())
@@ -229,11 +215,8 @@ def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[Hit]:
 def ranked_hits(passages: Passages, n_queries: int, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Hits:
     """Rank all passages of each query; a score of -inf is left out.
 
-    Args:
-        passages: what the passages' numbers stand for.
-        n_queries: Q.
-        columns: in any order, the number of the query of each hit (integers [F]), its passage's number (int32 [F]),
-            and its score (float64 [F]).
+    `columns` are, in any order, the query number of each hit (integers [F]), its passage's number (int32 [F]) and its
+    score (float64 [F]).
 
     Raises:
         ValueError: a score is NaN.
@@ -271,7 +254,8 @@ class TopK:
         self._floor = 0.0 if only_positive else -np.inf
         self._scores = [np.empty(0) for _ in range(n_queries)]
         self._numbers = [np.empty(0, np.int32) for _ in range(n_queries)]
-        self._thresholds_Q = np.full(n_queries, -np.inf)
+        self.thresholds_Q = np.full(n_queries, -np.inf)
+        """float64 [Q], the score that a passage must reach to be kept now; -inf while there is room."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
         """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
@@ -283,7 +267,7 @@ class TopK:
         for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
             _refuse_nan(self._passages, scores_QP[query], numbers_P, np.full(len(numbers_P), query))
         # Scores equal to the k-th best survive: their ids decide.
-        survives_QP = (scores_QP >= self._thresholds_Q[:, None]) & (scores_QP > self._floor)
+        survives_QP = (scores_QP >= self.thresholds_Q[:, None]) & (scores_QP > self._floor)
         for query in np.flatnonzero(survives_QP.any(axis=1)):
             survivors_C = np.flatnonzero(survives_QP[query])
             self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
@@ -292,17 +276,13 @@ class TopK:
         """Take in passages of one query alone: floating [C] and their numbers, int32 [C]."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
-        survivors_C = np.flatnonzero((scores_C >= self._thresholds_Q[query]) & (scores_C > self._floor))
+        survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))
         if len(survivors_C):
             self._merge(query, scores_C[survivors_C], numbers_C[survivors_C])
 
-    def threshold(self, query: int) -> float:
-        """Return the score that a passage must reach to be kept now; -inf while there is room."""
-        return float(self._thresholds_Q[query])
-
     def results(self) -> Hits:
         """Return each query's passages, best first."""
-        orders = [_ranking(*pair) for pair in zip(self._scores, self._numbers, strict=True)]
+        orders = [np.lexsort((own_C, -scores_C)) for scores_C, own_C in zip(self._scores, self._numbers, strict=True)]
         numbers = [own_C[order_C] for own_C, order_C in zip(self._numbers, orders, strict=True)]
         scores = [own_C[order_C] for own_C, order_C in zip(self._scores, orders, strict=True)]
         return Hits(
@@ -319,7 +299,7 @@ class TopK:
             kept = _best(scores_C, numbers_C, self.k)
             scores_C, numbers_C = scores_C[kept], numbers_C[kept]
         if len(scores_C) == self.k:
-            self._thresholds_Q[query] = scores_C.min()
+            self.thresholds_Q[query] = scores_C.min()
         self._scores[query], self._numbers[query] = scores_C, numbers_C
 
 
@@ -337,15 +317,6 @@ def _best(scores_C: np.ndarray, numbers_C: np.ndarray, k: int) -> np.ndarray:
     if room < len(tied):
         tied = tied[np.argpartition(numbers_C[tied], room)[:room]]
     return np.concatenate([above, tied])
-
-
-def _ranking(scores_C: np.ndarray, numbers_C: np.ndarray) -> np.ndarray:
-    """Return the positions of candidates, best first."""
-    order = np.argsort(-scores_C)
-    ranked_C = scores_C[order]
-    if (ranked_C[1:] == ranked_C[:-1]).any():
-        return np.lexsort((numbers_C, -scores_C))
-    return order
 
 
 def _refuse_nan(passages: Passages, scores_C: np.ndarray, numbers_C: np.ndarray, queries_C: np.ndarray) -> None:

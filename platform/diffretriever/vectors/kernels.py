@@ -111,15 +111,10 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write the mean over each query's vectors of the best product with a passage's vectors.
+    """Write the mean over each query's vectors of the best product with a passage's vectors; -inf without vectors.
 
-    Args:
-        products_NM: int32 [N, M], of the codes of passages and queries.
-        scales_N: float32 [N], value of one step of each passage vector's codes.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; -inf is written where it has none.
-        query_offsets: int64 [Q + 1], likewise, at least one vector each.
-        query_scales_M: float32 [M].
-        out_QP: float32 [Q, P], overwritten.
+    `products_NM` (int32) are of the codes of passages and queries, `scales_N` and `query_scales_M` (float32) the value
+    of a step of each vector's codes, `offsets` and `query_offsets` (int64) those of passages and queries.
     """
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
@@ -138,16 +133,10 @@ def reduce_products(
 def exact(
     vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
 ) -> None:
-    """Write the mean MaxSim of one query with chosen passages, in fp32.
+    """Write the mean MaxSim of one query with chosen passages, in fp32; -inf for a passage without vectors.
 
     Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
-
-    Args:
-        vectors_NH: [N, H], float32, or uint16 that are the bits of float16. The last bits of a score may depend on it.
-        offsets: int64 [P + 1].
-        chosen_C: int64 [C], passages to score.
-        query_MH: float32 [M, H], at least one row.
-        out_C: float32 [C], overwritten; -inf for a passage without vectors.
+    `vectors_NH` are float32, or uint16 that are the bits of float16; the last bits of a score may depend on that.
     """
     for c in range(chosen_C.shape[0]):
         begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
@@ -167,11 +156,7 @@ def exact(
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
     """Round each vector to 127 steps on either side of zero.
 
-    Args:
-        vectors_NH: float32 [N, H].
-        codes_NH: int8 [N, H], overwritten.
-        scales_N: float32 [N], overwritten: the value of a step.
-        errors_N: float32 [N], overwritten: the length of what rounding took away, rounded up.
+    Written are int8 codes, the value of a step, and the length of what rounding took away, rounded up.
     """
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)

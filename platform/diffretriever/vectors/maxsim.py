@@ -157,15 +157,12 @@ def longest(vectors_NH: np.ndarray) -> float:
 def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, best: TopK) -> list[np.ndarray]:
     """Return, for each query, the passages of a batch that can be among its best, int64 [C] ascending.
 
-    Args:
-        queries: Q of them.
-        scores_QP: floating, approximate mean MaxSim; -inf for a passage that is not to be found.
-        relative_error: the largest error of a score, relative to the query's longest vector.
-        best: of the batches before.
+    `scores_QP` are approximate mean MaxSim, -inf for a passage that is not to be found. `relative_error` is the largest
+    error of a score, relative to the query's longest vector. `best` is of the batches before.
     """
     return [
-        can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, best.threshold(query))
-        for query, scores_P in enumerate(scores_QP)
+        can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, threshold)
+        for query, (scores_P, threshold) in enumerate(zip(scores_QP, best.thresholds_Q, strict=True))
     ]
 
 
@@ -174,12 +171,8 @@ def add_exact(
 ) -> None:
     """Score each query's contenders exactly into `best`.
 
-    Args:
-        queries: Q of them, float32.
-        passages: P of them, as they are stored: of others the last bits may differ.
-        numbers_P: int32 [P], their numbers.
-        chosen: for each query int64 [C], as `contenders` returns them.
-        best: takes the scores.
+    `passages` are as they are stored: of others the last bits may differ. `numbers_P` (int32) are their numbers, and
+    `chosen` what `contenders` returns.
     """
     for query, chosen_C in enumerate(chosen):
         if len(chosen_C):
@@ -190,11 +183,8 @@ def add_exact(
 def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
     """Return which passages can be among the best k, int64 [C] ascending: those not surely below k others.
 
-    Args:
-        scores_P: floating [P], approximate; -inf is never chosen.
-        slack_P: the most by which a score can be wrong.
-        k: at least 1.
-        floor: exact score below which a passage is out whatever the others have.
+    `scores_P` (floating) are approximate, -inf is never chosen; `slack_P` is the most by which one can be wrong. A
+    passage that cannot reach `floor` is out whatever the others have.
     """
     upper_P = scores_P + slack_P
     threshold = floor

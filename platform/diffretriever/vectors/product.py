@@ -28,8 +28,15 @@ import safetensors.numpy
 from diffretriever.core.files import read_bytes, write_bytes
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.places import plain_place
-from diffretriever.vectors.codec_kernels import best_of_passages, rotate
-from diffretriever.vectors.codewords import byte_codewords, look_up, nearest_bytes, product_tables, table_sums
+from diffretriever.vectors.codewords import (
+    best_of_passages,
+    byte_codewords,
+    look_up,
+    nearest_bytes,
+    product_tables,
+    rotate,
+    table_sums,
+)
 from diffretriever.vectors.representations import runs
 
 _BLOCK = 8192

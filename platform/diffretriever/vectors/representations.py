@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.schemas.base import counted, shortened
+from diffretriever.schemas.base import shortened
 from diffretriever.schemas.index import representation_fields
 
 
@@ -39,11 +39,6 @@ def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     before = offsets_of(flags_N)
     any_T: np.ndarray = before[offsets[1:]] > before[offsets[:-1]]
     return any_T
-
-
-def within(numbers: np.ndarray, end: int) -> bool:
-    """Return whether all whole numbers are from 0 to below `end`."""
-    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < end)
 
 
 def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
@@ -80,10 +75,6 @@ class Representations:
 
     def __len__(self) -> int:
         return len(self.n_tokens)
-
-    def __repr__(self) -> str:
-        counts = f"{counted(len(self), 'texts')}, {counted(len(self.vectors_MH), 'vectors')} of {self.hidden_size}"
-        return f"Representations({counts}, {counted(len(self.impact_ids), 'impacts')})"
 
     @property
     def hidden_size(self) -> int:
@@ -230,14 +221,12 @@ def _offsets(column: pa.ListArray) -> np.ndarray:
 
 def _with_not_finite(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Return the texts that own NaN or infinity in any of the parts: values [M, ...], and the texts' offsets."""
-    wrong = [_owners(values_M, offsets) for values_M, offsets in parts if not _all_finite(values_M)]
-    return np.unique(np.concatenate(wrong)) if wrong else np.empty(0, np.int64)
-
-
-def _owners(values_M: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    wrong_M = ~np.isfinite(values_M.reshape(len(values_M), -1)).all(axis=1)
-    owners: np.ndarray = np.searchsorted(offsets, np.flatnonzero(wrong_M), side="right") - 1
-    return owners
+    wrong = [np.empty(0, np.int64)]
+    for values_M, offsets in parts:
+        if not _all_finite(values_M):
+            wrong_M = ~np.isfinite(values_M.reshape(len(values_M), -1)).all(axis=1)
+            wrong.append(np.searchsorted(offsets, np.flatnonzero(wrong_M), side="right") - 1)
+    return np.unique(np.concatenate(wrong))
 
 
 def _all_finite(values_N: np.ndarray) -> bool:

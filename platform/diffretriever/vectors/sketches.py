@@ -191,16 +191,9 @@ def find(
     factors_P: np.ndarray,
     room: Found,
 ) -> int:
-    """Write which vectors may have a high product with a query, and estimates of it; return how many these are.
+    """Write which live vectors reach `least` by the higher digits, and estimates of products; return their number.
 
-    Args:
-        query: by the same directions.
-        least: what the estimate by the higher digits must reach.
-        live_P: bool, False for vectors that are not to be found.
-        higher: uint64 [B, W, 32], as `Sketches` has them.
-        lower_PW: uint64.
-        factors_P: float32.
-        room: for as many as there are vectors, overwritten from its beginning.
+    `room` has a place for every vector and is overwritten from its beginning.
     """
     numbers_C, by_signs_C, products_C = room
     found, vectors = 0, factors_P.shape[0]

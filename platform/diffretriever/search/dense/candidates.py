@@ -186,50 +186,25 @@ def choose_count(
     Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
     the search looks further for more: every number is tried by itself.
 
-    Args:
-        candidate_index: over segments of the index.
-        queries: S queries.
-        exact: their exact passages.
-        counts: numbers of candidates to try, ascending, the last of them all passages.
-        target: mean recall.
+    `counts` ascend and end with all passages. Passages that the candidate index does not know count as proposed, since
+    they are scanned whole.
     """
-    wanted = wanted_numbers(candidate_index, exact)
+    passages = candidate_index.passages
+    live = np.flatnonzero(passages.live_P)
+    places = np.full(len(exact.passages), -1)
+    places[passages.numbers_P[live]] = live
+    wanted = np.split(places[exact.numbers_F], exact.offsets[1:-1])
     low, high, measured = 0, len(counts) - 1, 1.0
     while low < high:
         middle = (low + high) // 2
-        shares_S = recall_at(candidate_index, queries, wanted, counts[middle])
+        proposals = candidate_index.propose(queries, counts[middle])
+        held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
+        shares_S = np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
         if shares_S.mean() - _ONE_SIDED_95 * shares_S.std() / np.sqrt(len(shares_S)) >= target:
             high, measured = middle, float(shares_S.mean())
         else:
             low = middle + 1
     return counts[low], measured
-
-
-def wanted_numbers(candidate_index: CandidateIndex, exact: Hits) -> list[np.ndarray]:
-    """Return each query's passages as numbers into the candidate index's, negative for those that it does not know."""
-    passages = candidate_index.passages
-    live = np.flatnonzero(passages.live_P)
-    places = np.full(len(exact.passages), -1)
-    places[passages.numbers_P[live]] = live
-    return np.split(places[exact.numbers_F], exact.offsets[1:-1])
-
-
-def recall_at(
-    candidate_index: CandidateIndex, queries: Representations, wanted: Sequence[np.ndarray], n_candidates: int
-) -> np.ndarray:
-    """Return float [S]: the share of each query's wanted passages that so many candidates hold.
-
-    Passages that it does not know count as held, since they are scanned whole.
-
-    Args:
-        candidate_index: over segments of the index.
-        queries: S queries.
-        wanted: for each, int64 [W] numbers, as `wanted_numbers` returns them.
-        n_candidates: for each query.
-    """
-    proposals = candidate_index.propose(queries, n_candidates)
-    held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
-    return np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
 
 
 def milliseconds(search: EncodedSearch, queries: Representations, k: int) -> float:

@@ -120,27 +120,13 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among the best k, by scores of all passages.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            scores_P: float32 [P], its scores by codes.
-            k: how many are wanted.
-        """
+        """Return the passages that can be among one query's best k; scores_P (float32) are its scores by codes."""
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return those of the passages `chosen_C` (int64 [C], ascending) that can be among the best k of them.
-
-        Args:
-            coded: the queries.
-            query: number of the one that is looked at.
-            chosen_C: int64 [C], ascending.
-            k: how many are wanted.
-        """
+        """Return the passages of `chosen_C` (int64, ascending) that can be among one query's best k of these."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)
@@ -159,10 +145,9 @@ class CodedPassages:
         return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> None:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim.
+        """Score each query's shortlist into `best` by exact fp32 MaxSim, on as many threads as torch has.
 
-        The most promising come first: their scores rule out most of the others. torch's number of threads share the
-        queries: if a GPU names the candidates, this takes nearly all of the time.
+        The most promising come first: their scores rule out most of the others.
         """
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
@@ -171,7 +156,7 @@ class CodedPassages:
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, own_MH, chosen_C[first_C], best)
-            rest_C = ~first_C & (most_C >= best.threshold(query))
+            rest_C = ~first_C & (most_C >= best.thresholds_Q[query])
             self._score(query, own_MH, chosen_C[rest_C], best)
 
         count = len(shortlists)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
-from diffretriever.index.fragment_files import FileKind, lacking, with_files
+from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.vectors.kernels import encode
@@ -68,20 +68,6 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
         for fragment, codes in found
     ]
     return segments, without
-
-
-def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
-    """Make the codes that fragments lack; return their number. Run it again if it is killed.
-
-    Raises:
-        ValueError: the index contains no vectors, or some that are not finite.
-    """
-    if index.manifest.hidden_size is None:
-        raise ValueError(f"{index.uri} holds no vectors: there is nothing to make codes of")
-    without = lacking(index, CODES)
-    for fragment in without:
-        build_fragment_codes(index, fragment, beside)
-    return len(without)
 
 
 def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:

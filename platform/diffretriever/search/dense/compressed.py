@@ -13,7 +13,7 @@ packed vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -108,8 +108,8 @@ class CompressedScan(EncodedSearch):
         self,
         index: PassageIndex,
         stream: StreamingScan,
-        mapped: Sequence[tuple[FragmentPacked, np.ndarray]] = (),
-        without: Sequence[Any] = (),
+        mapped: Sequence[tuple[FragmentPacked, np.ndarray]],
+        without: Sequence[Any],
     ) -> None:
         """Search a compressed index; `mapped` and `without` are those of `open_packed`, `stream` scans it."""
         self._index = index
@@ -127,16 +127,10 @@ class CompressedScan(EncodedSearch):
                 offsets = packed.offsets[start : start + rows + 1]
                 packed_NW = packed.packed_NW[offsets[0] : offsets[-1]]
                 self._add(packed_NW, offsets - offsets[0], numbers_P[start : start + rows], queries, best)
-        for batch in self._batches(rows):
-            self._add(*read_packed(batch), order.numbers(batch.column("_rowaddr").to_numpy()), queries, best)
-        return best.results()
-
-    def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        if not self._mapped:
-            yield from self._index.addressed_batches(_COLUMNS, rows)
-            return
         for fragment in self._without:
-            yield from self._index.fragment_batches(fragment, _COLUMNS, rows)
+            for batch in self._index.fragment_batches(fragment, _COLUMNS, rows):
+                self._add(*read_packed(batch), order.numbers(batch.column("_rowaddr").to_numpy()), queries, best)
+        return best.results()
 
     def _add(
         self,

@@ -87,9 +87,9 @@ class StreamingScan(EncodedSearch):
 
     def batch_rows(self, queries: Representations) -> int:
         """Passages scored at once, from the memory that their vectors and products take."""
-        per_vector = queries.hidden_size * 6 + len(queries.vectors_MH) * 4
-        per_row = self._max_vectors * per_vector + len(queries) * 16
-        by_vectors = _BLOCK_BYTES // (self._max_vectors * queries.hidden_size * 4)
+        n_vectors, hidden_size = queries.vectors_MH.shape
+        per_row = self._max_vectors * (hidden_size * 6 + n_vectors * 4) + len(queries) * 16
+        by_vectors = _BLOCK_BYTES // (self._max_vectors * hidden_size * 4)
         return max(1, min(_MAX_BATCH_ROWS, by_vectors, (self._options.memory_mb << 20) // per_row))
 
 

@@ -1,4 +1,4 @@
-"""The inner loops of an inverted index: exact search, building, checking.
+"""The inner loops of an inverted index: exact search and building.
 
 A term's postings are in ascending order of passages. 65,536 passages are a block: a passage's row within it fits 16
 bits, and the scores of a block stay in the processor's second-level cache while terms are added to them.
@@ -58,17 +58,11 @@ def collect(
     pool: tuple[np.ndarray, np.ndarray],
     k: int,
 ) -> None:
-    """Add the keys of a segment's passages to those of the segments before it; the k highest of all are among them.
+    """Add the keys of a segment's passages to `pool` (`new_pool`); the k highest keys of all segments are among them.
 
-    Args:
-        arrays: uint32 [D, B + 1], first posting of each term in each block, the last column its end; uint16 [P], rows;
-            float32 [P], weights.
-        query: int64 [T], places of the query's terms in D, negative for those that are not there, and float32 [T],
-            their weights. Products are added in this order.
-        numbers_N: int32, the passages' numbers in the order of the index, negative for those not to be found.
-        scores: float32 [BLOCK_ROWS], for use in here, and the same memory as int32.
-        pool: see `new_pool`; changed.
-        k: passages wanted, at least 1.
+    `arrays` are starts_DB, rows_P and weights_P of the segment. `query` is, of each term, its place in D (int64 [T],
+    negative if absent) and its weight (float32 [T]); products are added in this order. `numbers_N` (int32) are the
+    passages' numbers, negative for those not to be found. `scores` is memory for a block: float32, and as int32.
     """
     totals_R, bits_R = scores
     for block in range(arrays[0].shape[1] - 1):
@@ -99,14 +93,7 @@ def _add_weights(
 
 @kernel()
 def select(bits_R: np.ndarray, numbers_R: np.ndarray, pool: tuple[np.ndarray, np.ndarray], k: int) -> None:
-    """Add the keys of a block's passages that may be among the k best.
-
-    Args:
-        bits_R: int32 [BLOCK_ROWS], the bits of their float32 scores.
-        numbers_R: int32, their numbers in the order of the index, negative for those not to be found.
-        pool: see `new_pool`; changed.
-        k: passages wanted, at least 1.
-    """
+    """Add the keys of a block's passages that may be among the k best, by the bits of their scores (int32)."""
     keys_C, state = pool
     count, lowest = state[0], np.int32(state[1])
     for row in range(0, len(numbers_R), _LOOK):
@@ -173,11 +160,8 @@ def place(
 ) -> None:
     """Write one block's impacts to where their terms' postings are; blocks come in order.
 
-    Args:
-        impacts: ids int32 [I], weights float32 [I], offsets int64 [R + 1] of the block's passages.
-        cursors_V: int64, each term's next posting; moved on.
-        rows_P: uint16, written.
-        weights_P: float32, written.
+    `impacts` are ids (int32 [I]), weights (float32 [I]) and offsets (int64 [R + 1]); `cursors_V` (int64) are the next
+    posting of each term.
     """
     ids_I, weights_I, offsets = impacts
     for row in range(len(offsets) - 1):
@@ -186,46 +170,3 @@ def place(
             cursors_V[ids_I[i]] = p + 1
             rows_P[p] = np.uint16(row)
             weights_P[p] = weights_I[i]
-
-
-@kernel()
-def digest_impacts(ids_I: np.ndarray, bits_I: np.ndarray, offsets: np.ndarray, digests_N: np.ndarray) -> None:
-    """Add up, for each passage, a number that its impacts determine, whatever their order.
-
-    Args:
-        ids_I: int32.
-        bits_I: uint32, the bits of the float32 weights.
-        offsets: int64 [N + 1].
-        digests_N: uint64, zeros; written.
-    """
-    for passage in range(len(offsets) - 1):
-        for i in range(offsets[passage], offsets[passage + 1]):
-            digests_N[passage] += _mixed(ids_I[i], bits_I[i])
-
-
-@kernel()
-def digest_postings(
-    terms_D: np.ndarray, starts_DB: np.ndarray, rows_P: np.ndarray, bits_P: np.ndarray, digests_N: np.ndarray
-) -> None:
-    """Do the same from postings; `digests_N` has room for whole blocks.
-
-    Args:
-        terms_D: the terms.
-        starts_DB: uint32 [D, B + 1], where the postings of a term begin in each block.
-        rows_P: uint16.
-        bits_P: uint32, the bits of the float32 weights.
-        digests_N: uint64, zeros; written. It has room for whole blocks.
-    """
-    for d in range(len(terms_D)):
-        for block in range(starts_DB.shape[1] - 1):
-            for p in range(starts_DB[d, block], starts_DB[d, block + 1]):
-                digests_N[block * BLOCK_ROWS + rows_P[p]] += _mixed(terms_D[d], bits_P[p])
-
-
-@kernel()
-def _mixed(term: int, bits: int) -> np.uint64:
-    # Odd multipliers and shifts that spread every bit; sums wrap around.
-    mixed = (np.uint64(term) << np.uint64(32)) | np.uint64(bits)
-    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
-    return mixed ^ (mixed >> np.uint64(32))

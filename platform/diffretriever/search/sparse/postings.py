@@ -1,4 +1,4 @@
-"""Exact search by an inverted index: postings of most fragments, and a stream of those that have none yet.
+"""Exact sparse search: postings of most fragments, and a stream of those that have none yet.
 
 The postings of a fragment lie in memory-mapped files beside the table. A fragment's data file never changes, so
 neither do these: deletions are looked up in the table at search time, compaction and replacement make new fragments,
@@ -9,30 +9,70 @@ Legend: P passages of a fragment, C chosen passages, F passages found for one qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import read_arrays, write_arrays, write_header
-from diffretriever.index.fragment_files import FileKind, lacking, with_files
+from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.schemas.mode import Way
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.encoded import EncodedSearch
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, check_weights, search
-from diffretriever.search.sparse.stream import StreamingImpacts
 from diffretriever.vectors.hits import Hits, TopK
 from diffretriever.vectors.representations import Representations, read_impacts
-from diffretriever.vectors.sparse import check_ids
+from diffretriever.vectors.sparse import check_ids, impact_matrix, sparse_scores
 
 _ROWS = {"fragment_rows": np.uint32}
+_COLUMNS = ("id", "impact_ids", "impact_weights")
+_MAX_BATCH_ROWS = 16384
 _BUILD_ROWS = 4096
 _QUERIES_AT_ONCE = 256
+
+
+class StreamingImpacts(EncodedSearch):
+    """Multiplies the queries with every passage; all queries share one pass over the table."""
+
+    way: ClassVar[Way] = "stream"
+
+    def __init__(self, index: PassageIndex, memory_mb: int) -> None:
+        """Any index can be searched so; one without impacts gives nothing."""
+        self._index = index
+        self.order = index.order
+        """What the numbers of passages mean."""
+        self._memory_mb = memory_mb
+        self._vocab_size = index.manifest.vocab_size or 0
+
+    def search(self, queries: Representations, k: int) -> Hits:
+        """Return each query's best k passages."""
+        best = TopK(len(queries), k, self.order.passages, only_positive=True)
+        batches = self._index.addressed_batches(_COLUMNS, self._batch_rows(queries))
+        self._add(track(batches, "sparse scan", "passages", len(self._index), len), queries, best)
+        return best.results()
+
+    def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
+        """Score one fragment's passages into `best`."""
+        self._add(self._index.fragment_batches(fragment, _COLUMNS, self._batch_rows(queries)), queries, best)
+
+    def _add(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
+        query_matrix = impact_matrix(
+            queries.impact_ids, queries.impact_weights, queries.impact_offsets, self._vocab_size
+        )
+        for batch in finite_rows(self._index.uri, batches):
+            passages = impact_matrix(*read_impacts(batch), self._vocab_size)
+            numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
+            best.add(sparse_scores(query_matrix, passages).toarray(), numbers_P)
+
+    def _batch_rows(self, queries: Representations) -> int:
+        return max(1, min(_MAX_BATCH_ROWS, (self._memory_mb << 20) // (16 * max(1, len(queries)))))
 
 
 class PostingsSearch(EncodedSearch):
@@ -42,20 +82,16 @@ class PostingsSearch(EncodedSearch):
 
     def __init__(
         self,
-        inverted: list[tuple[FragmentPostings, np.ndarray]],
+        index: PassageIndex,
+        inverted: Sequence[tuple[Any, FragmentPostings]],
         without: list[Any],
         stream: StreamingImpacts,
-        threads: int,
     ) -> None:
-        """Search the fragments of `open_inverted`; `stream` scans those without postings.
-
-        `threads` is the number of queries searched at a time.
-        """
-        self._segments = [postings.segment for postings, _ in inverted]
-        self._numbers = [numbers_P for _, numbers_P in inverted]
+        """Search the postings of fragments; `stream` scans the fragments without postings."""
+        self._segments = [postings.segment for _, postings in inverted]
+        self._numbers = [index.order.numbers_in(fragment, postings.rows_P) for fragment, postings in inverted]
         self._without = without
         self._stream = stream
-        self._threads = threads
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
@@ -64,11 +100,11 @@ class PostingsSearch(EncodedSearch):
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
         for fragment in self._without:
             self._stream.add_fragment(fragment, queries, best)
-        starts = range(0, len(queries), _QUERIES_AT_ONCE)
+        threads, starts = torch.get_num_threads(), range(0, len(queries), _QUERIES_AT_ONCE)
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
             some = queries.impact_ids, queries.impact_weights, offsets
-            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=self._threads)):
+            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=threads)):
                 best.add_for(first + number, each.scores, each.numbers)
         return best.results()
 
@@ -79,29 +115,13 @@ def may_have_postings(index: PassageIndex) -> bool:
     return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
 
 
-def open_inverted(index: PassageIndex) -> tuple[list[tuple[FragmentPostings, np.ndarray]], list[Any]]:
-    """Return the postings of an index version, and the fragments that have none.
-
-    With each fragment's postings come the numbers of its passages, int32 [P]; `NO_NUMBER` for deleted ones.
-    """
+def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
+    """Return the fastest search that the index is ready for: an inverted index, or a stream of the stored impacts."""
+    stream = StreamingImpacts(index, options.memory_mb)
     if not may_have_postings(index):
-        return [], index.fragments()
+        return stream
     found, without = with_files(index, POSTINGS)
-    return [(postings, index.order.numbers_in(fragment, postings.rows_P)) for fragment, postings in found], without
-
-
-def build_postings(index: PassageIndex) -> int:
-    """Make the postings that fragments lack; return how many fragments got some. Killed, it is simply run again.
-
-    Raises:
-        ValueError: the index has no impacts, or some that are not sound.
-    """
-    if not may_have_postings(index):
-        raise ValueError(f"{index.uri} holds no impacts: there is nothing to make postings of")
-    without = lacking(index, POSTINGS)
-    for fragment in without:
-        build_fragment_postings(index, fragment)
-    return len(without)
+    return PostingsSearch(index, found, without, stream) if found else stream
 
 
 def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
@@ -111,8 +131,7 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
         ValueError: its impacts are not sound.
     """
     assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
-    columns = ["id", "impact_ids", "impact_weights"]
-    batches = finite_rows(index.uri, index.fragment_batches(fragment, columns, _BUILD_ROWS))
+    batches = finite_rows(index.uri, index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS))
     try:
         with POSTINGS.folder_of(index, fragment).build() as folder:
             rows: list[np.ndarray] = []

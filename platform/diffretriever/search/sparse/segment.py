@@ -67,13 +67,9 @@ class PostingsSegment:
 
     @classmethod
     def build(cls, batches: Iterable[Impacts], vocab_size: int, folder: Path) -> Self:
-        """Make a segment in memory: 6 bytes a posting. For a while, 8 bytes a posting are on disk.
+        """Make a segment in memory: 6 bytes a posting. For a while, 8 bytes a posting are on disk, in `folder`.
 
-        Args:
-            batches: passages in order, some at a time: ids (integers, ascending and unique within a passage), weights
-                (float32, above 0) and offsets (int64, passage i of the batch owns offsets[i] to offsets[i + 1]).
-            vocab_size: V, above every id.
-            folder: for temporary files.
+        `batches` are passages in order; every id is below `vocab_size`.
 
         Raises:
             ValueError: an id is outside the vocabulary or not in order, a weight is not positive and finite, or there
@@ -141,12 +137,6 @@ class PostingsSegment:
         ):
             raise ValueError(f"the arrays in {folder} do not fit together: build the segment again")
         return cls(passages, vocab_size, terms_D, starts_DB, rows_P, weights_P)
-
-    def passage_digests(self) -> np.ndarray:
-        """Return uint64 [N]: for each passage what `kernels.digest_impacts` makes of its impacts."""
-        digests = np.zeros((self.starts_DB.shape[1] - 1) * BLOCK_ROWS, np.uint64)
-        kernels.digest_postings(self.terms_D, self.starts_DB, self.rows_P, self.weights_P.view(np.uint32), digests)
-        return digests[: self.passages]
 
 
 class Found(NamedTuple):

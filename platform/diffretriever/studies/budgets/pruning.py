@@ -318,7 +318,12 @@ def search_kept(
         scores_QP = maxsim(torch.from_numpy(asked.vectors_MH), asked.offsets, widened_NH, offsets).numpy()
         add_exact(asked, passages, numbers_P, contenders(asked, scores_QP, relative_error, best), best)
         parts.append(best.results())
-    return Hits.joined(parts)
+    return Hits(
+        known,
+        offsets_of(np.concatenate([hits.counts_Q for hits in parts])),
+        np.concatenate([hits.numbers_F for hits in parts]),
+        np.concatenate([hits.scores_F for hits in parts]),
+    )
 
 
 class PruneTest(Model):
