@@ -62,7 +62,7 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
     assert (result.n_records, result.n_good, result.n_bad, result.n_kept) == (5, 3, 2, 2)
     assert result.reasons == {"invalid UTF-8": 1, "duplicate id": 1}
     (part,) = result.parts
-    assert (part.good_bitmap, part.kept_bitmap) == (bytes([0b10101]), bytes([0b10001]))
+    assert part.kept_bitmap == bytes([0b10001])
     assert [passage.id for passage in result.kept(collection)] == ["a", "c"]
     bad = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
     assert [(entry["line"], entry["reason"]) for entry in bad] == [
@@ -96,8 +96,8 @@ def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tupl
 def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
     collection = corpus(line("a"))
 
-    def change(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-        yield scan_part(collection, WHOLE, most_bad)
+    def change(collection: Collection) -> Iterator[PartScan]:
+        yield scan_part(collection, WHOLE)
         corpus(line("a") + line("b"))
 
     with pytest.raises(ValueError, match="changed while it was read"):
@@ -120,14 +120,13 @@ def test_parts_are_the_whole(
     assert isinstance(collection, FileCollection)
     parts = collection.parts(part_bytes)
 
-    def each(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-        return (scan_part(collection, part, most_bad) for part in parts)
+    def each(collection: Collection) -> Iterator[PartScan]:
+        return (scan_part(collection, part) for part in parts)
 
     whole = scan(collection, "quarantine", root / "whole-bad.jsonl", choose=but("b"))
     joined = scan(collection, "quarantine", root / "parts-bad.jsonl", choose=but("b"), scan_parts=each)
     assert (root / "parts-bad.jsonl").read_bytes() == (root / "whole-bad.jsonl").read_bytes()
     assert list(joined.kept(collection)) == list(whole.kept(collection))
-    assert list(joined.good(collection)) == list(whole.good(collection))
     assert replace(joined, parts=()) == replace(whole, parts=())
     if whole.n_bad:
         messages = []

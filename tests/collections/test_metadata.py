@@ -132,8 +132,8 @@ def test_parts_agree_on_types(tmp_path: Path) -> None:
     source = open_collection(str(file))
     assert isinstance(source, FileCollection)
 
-    def each(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-        return (scan_part(collection, part, most_bad) for part in source.parts(40))
+    def each(collection: Collection) -> Iterator[PartScan]:
+        return (scan_part(collection, part) for part in source.parts(40))
 
     whole = scan(WithMetadata(source), "quarantine", tmp_path / "one.jsonl")
     joined = scan(WithMetadata(source), "quarantine", tmp_path / "two.jsonl", scan_parts=each)

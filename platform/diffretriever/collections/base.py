@@ -26,6 +26,7 @@ from diffretriever.collections.records import (
     passage_from_tsv,
     query_from_json,
     query_from_tsv,
+    read_lines,
 )
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import file_size, files_in
@@ -178,9 +179,7 @@ class FileCollection(Collection):
     def read(self, part: Part) -> Reading:
         """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
-        lines = Lines(self.corpus, part)
-        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
-        return Reading(self.corpus.shown, in_blocks(records), lambda: lines.count)
+        return read_lines(self.corpus, part, parse)
 
     def count(self) -> int | None:
         """Return the number of lines of a corpus file of several parts."""

@@ -71,6 +71,11 @@ class Passage:
         return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
 
 
+def digests_of(passages: Iterable[Passage]) -> list[bytes]:
+    """Return the digest of each passage."""
+    return [passage.digest for passage in passages]
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A text to search with."""
@@ -258,6 +263,13 @@ def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
         yield block
 
 
+def read_lines(file: TextFile, part: Part, parse: Callable[[str], Passage]) -> Reading:
+    """Return the passages and bad records of the lines that begin in a part."""
+    lines = Lines(file, part)
+    records = ((line.number, judge(line, file, parse)) for line in lines)
+    return Reading(file.shown, in_blocks(records), lambda: lines.count)
+
+
 def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
     """Parse a line, or say why it cannot be used."""
     try:
@@ -409,7 +421,7 @@ def string_of(name: str, value: Any) -> str:
     """Return a field's value; raises `RefusedError` if it is no string."""
     if not isinstance(value, str):
         raise RefusedError(f"wrong type: '{name}' is {_type_name(value)}")
-    return value
+    return str(value)
 
 
 def _type_name(value: Any) -> str:
