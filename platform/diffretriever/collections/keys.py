@@ -149,7 +149,8 @@ class PassageSelection:
         """Return bool [N], whether any index holds the passage with another text, and [I, N], with the same text."""
         compared = [held.compare(keys_N) for held in self.present]
         same_IN = np.array([same_N for _, same_N in compared])
-        return np.array([has_id_N & ~same_N for has_id_N, same_N in compared]).any(0), same_IN
+        changed_N: np.ndarray = np.array([has_id_N & ~same_N for has_id_N, same_N in compared]).any(0)
+        return changed_N, same_IN
 
     def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
         """Return the ids that an index holds of a collection and that were not asked about.

@@ -105,6 +105,14 @@ class BadRecord:
         return f"{self.file}:{self.line}: {self.reason}"
 
 
+def bad_record(file: str, line: int, reason: str, raw: str | bytes) -> BadRecord:
+    """Return a bad record with the beginning of the text or bytes that were read."""
+    if isinstance(raw, str):
+        raw = raw[:_RAW_CHARACTERS].encode(errors="replace")
+    head = raw[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
+    return BadRecord(file, line, reason, head.decode(errors="replace")[:_RAW_CHARACTERS])
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A stretch of a collection that can be read by itself: bytes of its file, up to the end where `end` is None."""
@@ -275,9 +283,7 @@ def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecor
     try:
         return parse(decode(line))
     except RefusedError as refused:
-        head = line.data[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
-        raw = head.decode(errors="replace")[:_RAW_CHARACTERS]
-        return BadRecord(file.shown, line.number, str(refused), raw)
+        return bad_record(file.shown, line.number, str(refused), line.data)
 
 
 def decode(line: Line) -> str:
@@ -297,13 +303,23 @@ def passage_from_json(line: str) -> Passage:
     The id is the first field present of `ID_FIELDS`, a string or an integer; the text that of `TEXT_FIELDS`.
     """
     fields = _json_object(line)
-    title = fields.get("title")
-    own_id = first_present(fields, ID_FIELDS, "id")
+    return passage_of(fields, {}, first_present(fields, ID_FIELDS, "id"))
+
+
+def passage_of(fields: Mapping[str, Any], called: Mapping[str, str], own_id: str | None) -> Passage:
+    """Return the passage of a record, with the id `-` if it has none; raises `RefusedError`.
+
+    `called` maps `title` and `text` to names of fields, and `own_id` is the field of the id.
+    """
+    passage_id = "-" if own_id is None else id_of(fields, (own_id,))
+    title = fields.get(called.get("title", "title"))
+    if "title" in called:
+        first_present(fields, (called["title"],), "title")
     return checked_passage(
-        id_of(fields, (own_id,)),
-        "" if title is None else string_of("title", title),
-        text_of(fields, TEXT_FIELDS),
-        further_of(fields, (own_id,)),
+        passage_id,
+        "" if title is None else string_of(called.get("title", "title"), title),
+        text_of(fields, (called["text"],) if "text" in called else TEXT_FIELDS),
+        further_of(fields, [*called.values(), own_id or ""]),
     )
 
 

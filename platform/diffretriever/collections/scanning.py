@@ -22,7 +22,7 @@ from diffretriever.collections.base import Collection
 from diffretriever.collections.keys import KEY, keys_of_passages, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
-from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage
+from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage, bad_record
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 
@@ -32,7 +32,6 @@ Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 _LISTED = 5
 """Bad records that a refusal shows."""
-_RAW_CHARACTERS = 200
 _CHECKED = 256
 """Passages that one check is of."""
 _CHECK_BYTES = 8
@@ -236,7 +235,7 @@ def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantin
             for line, record in chain.from_iterable(reading.blocks):
                 if isinstance(record, Passage) and record.id in wanted:
                     wanted.remove(record.id)
-                    put(BadRecord(reading.file, before + line, reason, _raw(record)))
+                    put(bad_record(reading.file, before + line, reason, _raw(record)))
             before += reading.count_lines()
 
 
@@ -314,7 +313,7 @@ class _Scans:
                     lines[number] = before + line
                 if number in firsts:
                     reason = f"duplicate id: '{record.id}' is first on line {lines[firsts[number]]}"
-                    yield BadRecord(reading.file, before + line, reason, _raw(record))
+                    yield bad_record(reading.file, before + line, reason, _raw(record))
                 number += 1
             before += each.n_lines
         _refuse_changed(self._collection, *(each.state for each in self._scans))
@@ -327,8 +326,7 @@ def _checks(keys_N: np.ndarray) -> bytes:
 
 
 def _raw(record: Passage) -> str:
-    fields = {"id": record.id, "title": record.title, "text": record.text[:_RAW_CHARACTERS]}
-    return json.dumps(fields, ensure_ascii=False)[:_RAW_CHARACTERS]
+    return json.dumps({"id": record.id, "title": record.title, "text": record.text}, ensure_ascii=False)
 
 
 def _refuse_changed(collection: Collection, *states: str) -> None:
