@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -116,21 +117,17 @@ def test_parts_are_the_whole(
     root = tmp_path_factory.getbasetemp()
     (root / "parts.jsonl").write_bytes(b"".join(lines) + end)
     collection = open_collection(str(root / "parts.jsonl"))
-    assert isinstance(collection, FileCollection)
-    parts = collection.parts(part_bytes)
-
-    def each(collection: Collection) -> Iterator[PartScan]:
-        return (scan_part(collection, part) for part in parts)
-
+    in_parts = patch("diffretriever.collections.base._PART_BYTES", part_bytes)
     whole = scan(collection, "quarantine", root / "whole-bad.jsonl", choose=but("b"))
-    joined = scan(collection, "quarantine", root / "parts-bad.jsonl", choose=but("b"), scan_parts=each)
+    with in_parts:
+        joined = scan(collection, "quarantine", root / "parts-bad.jsonl", choose=but("b"))
     assert (root / "parts-bad.jsonl").read_bytes() == (root / "whole-bad.jsonl").read_bytes()
     assert list(joined.kept(collection)) == list(whole.kept(collection))
     assert replace(joined, parts=()) == replace(whole, parts=())
     if whole.n_bad:
         messages = []
-        for way in (None, each):
-            with pytest.raises(BadInputError) as caught:
-                scan(collection, "error", None, scan_parts=way)
+        for way in (nullcontext(), in_parts):
+            with way, pytest.raises(BadInputError) as caught:
+                scan(collection, "error", None)
             messages.append(str(caught.value))
         assert messages[0] == messages[1]

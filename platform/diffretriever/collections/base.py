@@ -167,14 +167,13 @@ class FileCollection(Collection):
         """Stream the corpus file in its own order."""
         return (record for block in self.read(WHOLE).blocks for _, record in block)
 
-    def parts(self, part_bytes: int | None = None) -> list[Part]:
+    def parts(self) -> list[Part]:
         """Return parts of equal size; compressed data can only be read from the start."""
-        part_bytes = part_bytes or _PART_BYTES
         size = file_size(self.corpus.path)
-        if size <= part_bytes or self.corpus.name.endswith(".gz"):
+        if size <= _PART_BYTES or self.corpus.name.endswith(".gz"):
             return [WHOLE]
-        starts = range(0, size, part_bytes)
-        return [Part(start, min(start + part_bytes, size)) for start in starts]
+        starts = range(0, size, _PART_BYTES)
+        return [Part(start, min(start + _PART_BYTES, size)) for start in starts]
 
     def read(self, part: Part) -> Reading:
         """Stream the lines of the corpus file that begin in a part."""

@@ -147,9 +147,9 @@ class PassageSelection:
 
     def _compare(self, keys_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return bool [N], whether any index holds the passage with another text, and [I, N], with the same text."""
-        compared = [held.compare(keys_N) for held in self.present]
-        same_IN = np.array([same_N for _, same_N in compared])
-        changed_N: np.ndarray = np.array([has_id_N & ~same_N for has_id_N, same_N in compared]).any(0)
+        compared = (held.compare(keys_N) for held in self.present)
+        has_id_IN, same_IN = (np.array(each) for each in zip(*compared, strict=True))
+        changed_N: np.ndarray = np.asarray((has_id_IN & ~same_IN).any(0))
         return changed_N, same_IN
 
     def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
