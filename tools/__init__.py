@@ -1,4 +1,4 @@
-"""Programs beside the package. Run from the root of the repository: `python -m tools.against --help`."""
+"""Programs beside the package. Run from the root of the repository: `python -m tools.random_paper --help`."""
 
 import sys
 from pathlib import Path

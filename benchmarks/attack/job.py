@@ -1,6 +1,6 @@
-"""A job as its command line runs it, in a process whose number is known: `... benchmarks.attack.job FILE JOB FLAGS`.
+"""`jobs/encode_beir.py` in a process whose number is known: `python -m benchmarks.attack.job FILE FLAGS`.
 
-The number goes to FILE. Encoding commits after every block, so that it can die between many commits.
+The number goes to FILE. The job commits after every block, so that it can die between many commits.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from benchmarks import ROOT
 
 def main() -> None:
     """Run the job."""
-    file, name = sys.argv[1:3]
+    file = sys.argv[1]
     half = Path(f"{file}.half")
     half.write_text(str(os.getpid()))
     half.rename(file)
-    script = ROOT / "jobs" / f"{name}.py"
-    sys.argv = [str(script), *sys.argv[3:]]
+    script = ROOT / "jobs" / "encode_beir.py"
+    sys.argv = [str(script), *sys.argv[2:]]
     sys.path[:0] = [str(script.parent)]
-    if name != "encode_beir":
-        runpy.run_path(str(script), run_name="__main__")
-        return
     writer = "diffretriever.pipelines.index_writer"
     with mock.patch.multiple(writer, _COMMIT_EVERY_SECONDS=0.0, _COMMIT_SHARE=math.inf):
         runpy.run_path(str(script), run_name="__main__")

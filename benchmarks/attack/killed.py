@@ -1,4 +1,4 @@
-"""Jobs that are killed and given again until they end: what they leave is what an undisturbed one leaves."""
+"""Encoding, killed and started again until it ends: the same ids, texts, vectors and impacts, bit for bit."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import os
 import signal
 import subprocess
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
+import pyarrow as pa
+import yaml
 
 from benchmarks.attack.base import TRACEBACK, Attack, Round
 from benchmarks.attack.processes import everybody, kill_since, names, since, wait_for_none
+from diffretriever.index.table import PassageIndex
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.index import ROW_CHECKSUM
+from diffretriever.search.inspection import inspect
+from diffretriever.testing.checkpoints import write_random_checkpoint
+from tests.pipelines.corpora import line, write_corpus
 
 MOST_KILLS = 3
+PASSAGES = 400
+_ROWS_PER_BLOCK = 16
 _PYTHON = "python"
 _END_S = 300.0
 """For a job to notice that a part of Ray is dead."""
@@ -69,22 +77,10 @@ VICTIMS: dict[str, Callable[[int, list[psutil.Process]], list[psutil.Process]]] 
 """Who of a job's processes is killed, given the driver's number."""
 
 
-class KilledJobAttack(Attack):
-    """Kill a job again and again, and compare."""
+class EncodeAttack(Attack):
+    """Kill `jobs/encode_beir.py` again and again, and compare its index with that of an undisturbed job."""
 
-    script: ClassVar[str]
-
-    @abstractmethod
-    def prepare(self, folder: Path) -> None:
-        """Write what the job reads into a folder."""
-
-    @abstractmethod
-    def flags(self, inputs: Path, output: Path) -> list[str]:
-        """Return the job's command line."""
-
-    @abstractmethod
-    def difference(self, expected: Path, output: Path) -> str | None:
-        """Return in what two outputs differ; None if in nothing."""
+    name = "encode"
 
     def round(self, given: Round) -> None:
         """Kill it up to `MOST_KILLS` times, each time give the same command at once, and let it end."""
@@ -102,37 +98,79 @@ class KilledJobAttack(Attack):
             victim = given.rng.choice(list(VICTIMS))
             delay = given.rng.random() * seconds
             given.log(f"kill {number}: {victim} after {delay:.2f} s of {seconds:.2f}")
-            job = Job(given, self.script, self.flags(inputs, output), f"kill-{number}")
+            job = Job(given, _flags(inputs, output), f"kill-{number}")
             job.kill(victim, delay)
-        job = Job(given, self.script, self.flags(inputs, output), "last")
+        job = Job(given, _flags(inputs, output), "last")
         status = job.wait(_LIMIT_S)
         if status != 0:
             given.found(f"the same command again ended with status {status}:\n{job.last_lines()}")
             return
-        different = self.difference(inputs / "reference", output)
+        different = _difference(inputs / "reference", output)
         if different is not None:
             given.found(f"the result differs from that of an undisturbed job: {different}")
         given.did("resumed to its end")
 
     def _reference(self, given: Round, folder: Path) -> None:
-        self.prepare(folder)
+        _prepare(folder)
         start = time.monotonic()
-        job = Job(given, self.script, self.flags(folder, folder / "reference"), "reference")
+        job = Job(given, _flags(folder, folder / "reference"), "reference")
         if job.wait(_LIMIT_S) != 0:
             raise RuntimeError(f"the undisturbed job failed:\n{job.last_lines()}")
         (folder / "seconds").write_text(str(time.monotonic() - start))
 
 
+def _prepare(folder: Path) -> None:
+    """Write a corpus and a random model."""
+    write_corpus(folder / "corpus", [line(number) for number in range(PASSAGES)])
+    place = write_random_checkpoint("llada", folder / "llada", hidden_size=64)
+    retriever = load_retriever("diffretriever-llada", str(place)).model_dump(mode="json")
+    # On a busy machine, the probe of `auto` may choose another precision.
+    retriever["backbone"]["dtype"] = "float32"
+    (folder / "retriever.yaml").write_text(yaml.safe_dump(retriever), "utf-8")
+
+
+def _flags(inputs: Path, output: Path) -> list[str]:
+    """Encode the corpus with one encoder, on a Ray of the job's own."""
+    options = {
+        "--collection": inputs / "corpus",
+        "--index": output,
+        "--retriever": inputs / "retriever.yaml",
+        "--encoders": 1,
+        "--rows-per-block": _ROWS_PER_BLOCK,
+        "--ray-address": "local",
+    }
+    return [str(part) for pair in options.items() for part in pair]
+
+
+def _difference(expected: Path, output: Path) -> str | None:
+    """Compare all columns of both tables, passages by id, and verify what was resumed."""
+    ours, theirs = _rows(output), _rows(expected)
+    ids = [table.column("id").to_pylist() for table in (ours, theirs)]
+    if ids[0] != ids[1]:
+        return f"{len(ids[0])} passages, {len(set(ids[0]))} ids, in place of {len(ids[1])}"
+    wrong = [name for name in theirs.schema.names if not ours.column(name).equals(theirs.column(name))]
+    if wrong:
+        return f"columns {', '.join(wrong)}"
+    verification = inspect(PassageIndex.open(str(output)), check=True).verification
+    assert verification is not None
+    return "; ".join(f"--verify: {p.kind}: {p.first}" for p in verification.problems) or None
+
+
+def _rows(folder: Path) -> pa.Table:
+    table = PassageIndex.open(str(folder)).dataset.to_table().sort_by("id").combine_chunks()
+    return table.drop_columns([ROW_CHECKSUM])
+
+
 class Job:
     """A job in a process, and all that it starts."""
 
-    def __init__(self, given: Round, script: str, flags: list[str], name: str) -> None:
+    def __init__(self, given: Round, flags: list[str], name: str) -> None:
         self.given, self.name = given, name
         self.log = given.folder / f"{name}.log"
         self._number = given.folder / f"{name}.pid"
         self._before = everybody()
         with self.log.open("w") as stream:
-            command = [_PYTHON, "-m", "benchmarks.attack.job", str(self._number), script, *flags]
+            command = [_PYTHON, "-m", "benchmarks.attack.job", str(self._number), *flags]
             self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
 
     def kill(self, victim: str, delay: float) -> None:

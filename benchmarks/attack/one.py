@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.attack.base import Attack, Outcome, Round, rng_of
 
 RESULT = "round.json"
-ATTACKS = {"damage": "damage:DamageAttack", "life": "life:LifeAttack", "encode": "encode:EncodeAttack"}
+ATTACKS = {"damage": "damage:DamageAttack", "life": "life:LifeAttack", "encode": "killed:EncodeAttack"}
 """Name of an attack → "module:class" below `benchmarks.attack`."""
 
 

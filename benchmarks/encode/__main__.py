@@ -66,7 +66,6 @@ def main(config: EncodeBenchmark) -> None:
         compared = [_COMPARISONS[part](config, Path(temporary), dtype) for part in config.parts if part in _COMPARISONS]
         if "d" in config.parts:
             compared += [_over_library(config, Path(temporary), attention) for attention in ("auto", "sdpa")]
-            compared.append(_over_library(config, Path(temporary), "auto", "products"))
         checks = _checks(config, Path(temporary), dtype) if "c" in config.parts else {}
     about_parts = {
         "a": f"(a) {_PRESET} q4p4, {dtype}, {config.passages} passages: bare forward passes, encode job",
@@ -126,7 +125,7 @@ def _chosen_over_naive(config: EncodeBenchmark, folder: Path, _: str) -> Compari
     )
 
 
-def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: str = "pooled") -> Comparison:
+def _over_library(config: EncodeBenchmark, folder: Path, attention: str) -> Comparison:
     from diffretriever.presets import load_retriever
 
     retriever = load_retriever("minilm-pooled")
@@ -137,16 +136,12 @@ def _over_library(config: EncodeBenchmark, folder: Path, attention: str, ours: s
         "passages": config.pooled_passages,
         "words": _POOLED_WORDS,
     }
-    names = {
-        "pooled": f"mean pooling, attention {attention}",
-        "products": "its products alone",
-    }
     return compare(
-        f"(d) {names[ours]}",
-        None if ours == "products" else POOLED_GOAL,
+        f"(d) mean pooling, attention {attention}",
+        POOLED_GOAL,
         config.repeats,
         partial(_sample, "library", **arguments),
-        partial(_sample, ours, **arguments),
+        partial(_sample, "pooled", **arguments),
     )
 
 

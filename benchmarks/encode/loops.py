@@ -15,16 +15,13 @@ from unittest import mock
 
 import numpy as np
 import torch
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from benchmarks.measuring import Sample, peak_mb, serve_child, watched
 from diffretriever.backbones.base import BackboneOutput
 from diffretriever.backbones.inputs import pad_right
-from diffretriever.backbones.linear import BlockedLinear
 from diffretriever.backbones.source import resolve_source
 from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
-from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.encoders.readout import unit_float16
@@ -38,12 +35,6 @@ NAIVE_BATCH = 16
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # Ray's workers yield to other programs. So does the loop they are held against, or a busy machine would slow only one.
 _RAY_NICENESS = 15
-_TOKENS = 256
-"""Of a text, for mean pooling."""
-_PRODUCT_TOKENS = 1024
-"""At a time, of products alone: larger ones are no faster."""
-_ALIKE = 0.999
-"""Cosine."""
 
 
 def chosen_dtype() -> str:
@@ -150,33 +141,6 @@ def pooled(retriever: str, passages: int, words: int) -> Sample:
     encoder = load_encoder(_pooled(retriever), "cpu")
     texts = _long_texts(passages, words)
     return _by_cpu_time(lambda: encoder.encode_passages([""] * passages, texts), passages)
-
-
-def products(retriever: str, passages: int, words: int) -> Sample:
-    """The products with the layers' matrices alone, for as many tokens: no encoder in bfloat16 is as fast as this.
-
-    Attention, norms, activations and all that moves numbers are left out.
-    """
-    torch.set_num_threads(1)
-    encoder = load_encoder(_pooled(retriever), "cpu")
-    assert isinstance(encoder, BackboneEncoder)
-    texts = encoder.preparer.prepare_passages([""] * passages, _long_texts(passages, words))
-    tokens = sum(len(text.input_ids) for text in texts)
-    layers = [module for module in encoder.backbone.model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    matrices = [
-        each for layer in layers for each in layer.modules() if isinstance(each, torch.nn.Linear | BlockedLinear)
-    ]
-    states = {
-        each.in_features: torch.randn(_PRODUCT_TOKENS, each.in_features, dtype=torch.bfloat16) for each in matrices
-    }
-
-    @torch.inference_mode()
-    def multiply() -> None:
-        for _ in range(round(tokens / _PRODUCT_TOKENS)):
-            for each in matrices:
-                each(states[each.in_features])
-
-    return _by_cpu_time(multiply, passages)
 
 
 def _pooled(retriever: str) -> PooledRetriever:
@@ -286,5 +250,4 @@ def check_same(ours: Representations, theirs: Representations, vocab_size: int) 
 
 
 if __name__ == "__main__":
-    of_pooling = (library, pooled, products)
-    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive, *of_pooling)})
+    serve_child({f.__name__: f for f in (chosen_dtype, bare, job, checks, chosen, naive, library, pooled)})

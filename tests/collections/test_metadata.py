@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -17,10 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from diffretriever.collections import BadInputError, Collection, Passage, open_collection, scan
-from diffretriever.collections.base import FileCollection
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.metadata import WithMetadata
-from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.schemas.metadata import Columns
 from tests.collections.test_tables import TABLES, write_table
 
@@ -130,13 +128,9 @@ def test_parts_agree_on_types(tmp_path: Path) -> None:
     values: list[Any] = [1, 2, 3.5, "x", 4]
     file.write_text("".join(json.dumps({"id": str(n), "text": "x", "v": v}) + "\n" for n, v in enumerate(values)))
     source = open_collection(str(file))
-    assert isinstance(source, FileCollection)
-
-    def each(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-        return (scan_part(collection, part, most_bad) for part in source.parts(40))
-
     whole = scan(WithMetadata(source), "quarantine", tmp_path / "one.jsonl")
-    joined = scan(WithMetadata(source), "quarantine", tmp_path / "two.jsonl", scan_parts=each)
+    with patch("diffretriever.collections.base._PART_BYTES", 40):
+        joined = scan(WithMetadata(source), "quarantine", tmp_path / "two.jsonl")
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     assert joined.columns == whole.columns == {"v": "float64"}
     assert joined.reasons == {"wrong type": 1}

@@ -26,6 +26,7 @@ from diffretriever.collections.records import (
     passage_from_tsv,
     query_from_json,
     query_from_tsv,
+    read_lines,
 )
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import file_size, files_in
@@ -166,21 +167,18 @@ class FileCollection(Collection):
         """Stream the corpus file in its own order."""
         return (record for block in self.read(WHOLE).blocks for _, record in block)
 
-    def parts(self, part_bytes: int | None = None) -> list[Part]:
+    def parts(self) -> list[Part]:
         """Return parts of equal size; compressed data can only be read from the start."""
-        part_bytes = part_bytes or _PART_BYTES
         size = file_size(self.corpus.path)
-        if size <= part_bytes or self.corpus.name.endswith(".gz"):
+        if size <= _PART_BYTES or self.corpus.name.endswith(".gz"):
             return [WHOLE]
-        starts = range(0, size, part_bytes)
-        return [Part(start, min(start + part_bytes, size)) for start in starts]
+        starts = range(0, size, _PART_BYTES)
+        return [Part(start, min(start + _PART_BYTES, size)) for start in starts]
 
     def read(self, part: Part) -> Reading:
         """Stream the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
-        lines = Lines(self.corpus, part)
-        records = ((line.number, judge(line, self.corpus, parse)) for line in lines)
-        return Reading(self.corpus.shown, in_blocks(records), lambda: lines.count)
+        return read_lines(self.corpus, part, parse)
 
     def count(self) -> int | None:
         """Return the number of lines of a corpus file of several parts."""

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from diffretriever.collections.base import Collection
 from diffretriever.collections.records import (
     ID_FIELDS,
-    TEXT_FIELDS,
     BadRecord,
     Passage,
     RefusedError,
+    bad_record,
     checked_passage,
-    first_present,
-    further_of,
-    id_of,
-    string_of,
-    text_of,
+    passage_of,
 )
 from diffretriever.schemas.base import suggest
 
@@ -33,7 +29,6 @@ Arrow's stream interface."""
 _ROLES = ("id", "title", "text")
 _INDEX_OF_PANDAS = "__index_level_"
 _ID_BYTES = 8
-_RAW_CHARACTERS = 200
 
 
 class DocumentCollection(Collection):
@@ -88,7 +83,7 @@ def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str])
         try:
             passage, has_own_id = _passage(document, fields)
         except RefusedError as refused:
-            yield BadRecord(shown, number, str(refused), repr(document)[:_RAW_CHARACTERS])
+            yield bad_record(shown, number, str(refused), repr(document))
             continue
         if not has_own_id and passage.id in seen:
             continue
@@ -156,25 +151,13 @@ def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
     if isinstance(document, Passage):
         return checked_passage(document.id, document.title, document.text, document.further), True
     if isinstance(document, str):
-        return _without_id("", document, {}), False
+        return _with_text_id(checked_passage("-", "", document)), False
     if not isinstance(document, Mapping):
         raise RefusedError(f"wrong type: a {type(document).__name__} is neither a text nor a mapping")
-    text = text_of(document, (called["text"],) if "text" in called else TEXT_FIELDS)
-    title = _title_of(document, called.get("title"))
     own_id = called.get("id") or next((name for name in ID_FIELDS if name in document), None)
-    further = further_of(document, [*called.values(), own_id or ""])
-    if own_id is None:
-        return _without_id(title, text, further), False
-    return checked_passage(id_of(document, (own_id,)), title, text, further), True
+    passage = passage_of(document, called, own_id)
+    return (_with_text_id(passage), False) if own_id is None else (passage, True)
 
 
-def _title_of(fields: Mapping[str, Any], called: str | None) -> str:
-    if called is not None:
-        first_present(fields, (called,), "title")
-    value = fields.get(called or "title")
-    return "" if value is None else string_of(called or "title", value)
-
-
-def _without_id(title: str, text: str, further: Mapping[str, Any]) -> Passage:
-    passage = checked_passage("-", title, text, further)
-    return replace(passage, id=text_id(title, text))
+def _with_text_id(passage: Passage) -> Passage:
+    return replace(passage, id=text_id(passage.title, passage.text))

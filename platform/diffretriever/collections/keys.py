@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.collections.records import Passage
+from diffretriever.collections.records import Passage, digests_of, in_blocks
 from diffretriever.schemas.encode import EncodeJob
 
 KEY = np.dtype("S16")
@@ -30,15 +30,20 @@ _CONFLICTS_NAMED = 5
 
 
 def passage_key(passage_id: str, digest: bytes) -> bytes:
-    """Return the key of a passage with this id and `Passage.digest`; an empty one where the text does not matter."""
+    """Return the key of a passage with this id and `Passage.digest`; an empty digest if the text does not matter."""
     return hashlib.blake2b(passage_id.encode(), digest_size=_ID_BYTES).digest() + digest[:_TEXT_BYTES].ljust(
         _TEXT_BYTES, b"\0"
     )
 
 
 def keys_of(ids: Iterable[str], digests: Iterable[bytes]) -> np.ndarray:
-    """Return the keys [N] of passages."""
+    """Return the keys [N] of passages with these ids and digests."""
     return np.frombuffer(b"".join(map(passage_key, ids, digests)), KEY)
+
+
+def keys_of_passages(passages: Sequence[Passage]) -> np.ndarray:
+    """Return the keys [N] of passages."""
+    return keys_of([passage.id for passage in passages], digests_of(passages))
 
 
 class KeySet:
@@ -120,35 +125,32 @@ class PassageSelection:
     skipped: int = 0
     replaced: int = 0
     conflicts: int = 0
-    first_conflicts: list[int] = field(default_factory=list)
-    """Which of all passages that were asked about."""
-    asked: int = 0
     keys: list[np.ndarray] = field(default_factory=list)
-    """Those that were asked about, kept for a job that syncs."""
+    """Those of all passages, kept for a job that syncs."""
 
     def __call__(self, keys_N: np.ndarray) -> np.ndarray:
         """Return bool [N]: which passages to encode; and count them all."""
-        has_id_IN, same_IN = (
-            np.array(each) for each in zip(*(held.compare(keys_N) for held in self.present), strict=True)
-        )
-        changed_N = (has_id_IN & ~same_IN).any(0)
+        changed_N, same_IN = self._compare(keys_N)
         missing_N: np.ndarray = np.logical_not(same_IN.all(0))
         self.already_there += int((~missing_N).sum())
         n_changed = int(changed_N.sum())
         if self.job.on_existing == "replace":
             self.replaced += n_changed
-            wanted_N = missing_N
+        elif self.job.on_existing == "skip":
+            self.skipped += n_changed
+            missing_N &= ~changed_N
         else:
-            wanted_N = missing_N & ~changed_N
-            self.skipped += n_changed if self.job.on_existing == "skip" else 0
-        if self.job.on_existing == "error":
             self.conflicts += n_changed
-            room = _CONFLICTS_NAMED - len(self.first_conflicts)
-            self.first_conflicts += (np.flatnonzero(changed_N)[:room] + self.asked).tolist()
-        self.asked += len(keys_N)
         if self.job.sync:
             self.keys.append(keys_N)
-        return wanted_N
+        return missing_N
+
+    def _compare(self, keys_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return bool [N], whether any index holds the passage with another text, and [I, N], with the same text."""
+        compared = (held.compare(keys_N) for held in self.present)
+        has_id_IN, same_IN = (np.array(each) for each in zip(*compared, strict=True))
+        changed_N: np.ndarray = np.asarray((has_id_IN & ~same_IN).any(0))
+        return changed_N, same_IN
 
     def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
         """Return the ids that an index holds of a collection and that were not asked about.
@@ -170,12 +172,16 @@ class PassageSelection:
         """Return how many of some passages any index held, with whatever text."""
         return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
 
-    def refuse_conflicts(self, asked: Iterator[Passage]) -> None:
-        """Raise `ValueError` if passages that were asked about, in order, changed and the job does not allow it."""
+    def refuse_conflicts(self, chosen: Iterator[Passage]) -> None:
+        """Raise `ValueError` if passages have changed and the job does not allow it; `chosen` are those to encode."""
         if self.conflicts == 0:
             return
-        wanted = set(self.first_conflicts)
-        ids = [passage.id for number, passage in enumerate(islice(asked, max(wanted) + 1)) if number in wanted]
+        changed = (
+            passage.id
+            for block in in_blocks(chosen)
+            for passage in compress(block, self._compare(keys_of_passages(block))[0])
+        )
+        ids = list(islice(changed, _CONFLICTS_NAMED))
         names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
         raise ValueError(
             f"{self.conflicts} passages are in {self.job.index} with another text or other metadata ({names}): say "

@@ -18,7 +18,7 @@ from operator import ne
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from diffretriever.collections.base import Collection, CollectionOver
-from diffretriever.collections.records import BadRecord, Part, Passage, Reading, RefusedError, Untyped
+from diffretriever.collections.records import BadRecord, Part, Passage, Reading, RefusedError, Untyped, bad_record
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.metadata import Columns, ColumnType, Scalar, check_column_name
 
@@ -28,7 +28,6 @@ Kind: TypeAlias = ColumnType | Literal["written bool", "written int64", "written
 Kinds: TypeAlias = dict[str, dict[Kind, None]]
 """Name of a field → the kinds of its values, the first one first."""
 
-_RAW_CHARACTERS = 200
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
@@ -77,9 +76,8 @@ class WithMetadata(CollectionOver):
             return replace(record, metadata={name: value for name, value in values if value is not None})
         except RefusedError as refused:
             raw = json.dumps({"id": record.id, **record.further}, ensure_ascii=False, default=str)
-            shown = raw.encode(errors="replace").decode()[:_RAW_CHARACTERS]
             # In a folder of texts the id is what names the file.
-            return BadRecord(file, line, f"{refused}, in the record '{record.id}'", shown)
+            return bad_record(file, line, f"{refused}, in the record '{record.id}'", raw)
 
     def _keeps(self, name: str) -> bool:
         return self.wanted is None or name in self.wanted

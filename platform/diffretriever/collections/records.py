@@ -71,6 +71,11 @@ class Passage:
         return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
 
 
+def digests_of(passages: Iterable[Passage]) -> list[bytes]:
+    """Return the digest of each passage."""
+    return [passage.digest for passage in passages]
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A text to search with."""
@@ -98,6 +103,14 @@ class BadRecord:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason}"
+
+
+def bad_record(file: str, line: int, reason: str, raw: str | bytes) -> BadRecord:
+    """Return a bad record with the beginning of the text or bytes that were read."""
+    if isinstance(raw, str):
+        raw = raw[:_RAW_CHARACTERS].encode(errors="replace")
+    head = raw[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
+    return BadRecord(file, line, reason, head.decode(errors="replace")[:_RAW_CHARACTERS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +271,19 @@ def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
         yield block
 
 
+def read_lines(file: TextFile, part: Part, parse: Callable[[str], Passage]) -> Reading:
+    """Return the passages and bad records of the lines that begin in a part."""
+    lines = Lines(file, part)
+    records = ((line.number, judge(line, file, parse)) for line in lines)
+    return Reading(file.shown, in_blocks(records), lambda: lines.count)
+
+
 def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
     """Parse a line, or say why it cannot be used."""
     try:
         return parse(decode(line))
     except RefusedError as refused:
-        head = line.data[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
-        raw = head.decode(errors="replace")[:_RAW_CHARACTERS]
-        return BadRecord(file.shown, line.number, str(refused), raw)
+        return bad_record(file.shown, line.number, str(refused), line.data)
 
 
 def decode(line: Line) -> str:
@@ -285,13 +303,23 @@ def passage_from_json(line: str) -> Passage:
     The id is the first field present of `ID_FIELDS`, a string or an integer; the text that of `TEXT_FIELDS`.
     """
     fields = _json_object(line)
-    title = fields.get("title")
-    own_id = first_present(fields, ID_FIELDS, "id")
+    return passage_of(fields, {}, first_present(fields, ID_FIELDS, "id"))
+
+
+def passage_of(fields: Mapping[str, Any], called: Mapping[str, str], own_id: str | None) -> Passage:
+    """Return the passage of a record, with the id `-` if it has none; raises `RefusedError`.
+
+    `called` maps `title` and `text` to names of fields, and `own_id` is the field of the id.
+    """
+    passage_id = "-" if own_id is None else id_of(fields, (own_id,))
+    title = fields.get(called.get("title", "title"))
+    if "title" in called:
+        first_present(fields, (called["title"],), "title")
     return checked_passage(
-        id_of(fields, (own_id,)),
-        "" if title is None else string_of("title", title),
-        text_of(fields, TEXT_FIELDS),
-        further_of(fields, (own_id,)),
+        passage_id,
+        "" if title is None else string_of(called.get("title", "title"), title),
+        text_of(fields, (called["text"],) if "text" in called else TEXT_FIELDS),
+        further_of(fields, [*called.values(), own_id or ""]),
     )
 
 
@@ -409,7 +437,7 @@ def string_of(name: str, value: Any) -> str:
     """Return a field's value; raises `RefusedError` if it is no string."""
     if not isinstance(value, str):
         raise RefusedError(f"wrong type: '{name}' is {_type_name(value)}")
-    return value
+    return str(value)
 
 
 def _type_name(value: Any) -> str:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from diffretriever.collections.records import BOM, RefusedError, TextFile, check_id, check_ids
-from diffretriever.collections.trec import INTEGER, columns_of, put_once
+from diffretriever.collections.trec import INTEGER, columns_of, values_of
 from diffretriever.core.files import whole_file
 from diffretriever.schemas.places import StorePath
 from diffretriever.vectors.hits import Hit, Hits, Passages, ranked_hits
@@ -123,7 +123,7 @@ def read_run(path: Path | StorePath) -> Run:
     """
     file = TextFile.at(path)
     run = _read_in_bulk(file)
-    return Run.of(_read_line_by_line(file)) if run is None else run
+    return Run.of(values_of(file, columns_of(file), _run_line)) if run is None else run
 
 
 def _check_hits(run: Run) -> None:
@@ -222,17 +222,6 @@ def _parsed(data: bytes) -> dict[str, pa.Array]:
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     found = column.unify_dictionaries().combine_chunks()
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _read_line_by_line(file: TextFile) -> dict[str, dict[str, float]]:
-    run: dict[str, dict[str, float]] = {}
-    for number, columns in columns_of(file):
-        try:
-            query_id, passage_id, score = _run_line(columns)
-            put_once(run.setdefault(query_id, {}), passage_id, score)
-        except RefusedError as refused:
-            raise ValueError(f"{file.shown}:{number}: {refused}") from refused
-    return run
 
 
 def _run_line(columns: list[str]) -> tuple[str, str, float]:

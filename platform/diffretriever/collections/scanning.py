@@ -19,10 +19,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from diffretriever.collections.base import Collection
-from diffretriever.collections.keys import KEY, keys_of, repeated_ids
+from diffretriever.collections.keys import KEY, keys_of_passages, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
-from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage
+from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage, bad_record
 from diffretriever.schemas.metadata import Columns
 from diffretriever.schemas.places import StorePath
 
@@ -32,7 +32,6 @@ Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 _LISTED = 5
 """Bad records that a refusal shows."""
-_RAW_CHARACTERS = 200
 _CHECKED = 256
 """Passages that one check is of."""
 _CHECK_BYTES = 8
@@ -51,50 +50,45 @@ class PartScan:
     """`keys.KEY` of the good records."""
     bad_at: np.ndarray
     """int64 ascending, which records of the part are bad."""
-    bad: tuple[BadRecord, ...]
-    """They, or the first of them; lines count from the start of the part."""
     reasons: Counter[str]
     kinds: Kinds = field(default_factory=dict)
     """Of the metadata, while its columns are not known."""
 
 
-ScanParts: TypeAlias = Callable[[Collection, int | None], Iterable[PartScan]]
-"""Gives `scan_part(collection, part, most_bad)` for each of a collection's parts, in order."""
+ScanParts: TypeAlias = Callable[[Collection], Iterable[PartScan]]
+"""Gives `scan_part(collection, part)` for each of a collection's parts, in order."""
 
 
-def scan_part(collection: Collection, part: Part, most_bad: int | None) -> PartScan:
-    """Check every record of a part by itself; of bad ones at most `most_bad` are shown, None for all."""
+def scan_part(collection: Collection, part: Part) -> PartScan:
+    """Check every record of a part by itself."""
     state = collection.source_state()
     reading = collection.read(part)
-    keys, bad, bad_at = [np.zeros(0, KEY)], list[BadRecord](), list[int]()
+    keys, bad_at = [np.zeros(0, KEY)], list[int]()
     n_records, reasons, kinds = 0, Counter[str](), Kinds()
     for block in reading.blocks:
         passages = [record for _, record in block if isinstance(record, Passage)]
-        keys.append(_keys(passages))
+        keys.append(keys_of_passages(passages))
         if isinstance(collection, WithMetadata):
             collection.add_kinds(kinds, passages)
-        for at, (_, record) in enumerate(block, start=n_records):
-            if isinstance(record, BadRecord):
-                bad_at.append(at)
-                reasons[record.kind] += 1
-                if most_bad is None or len(bad) < most_bad:
-                    bad.append(record)
+        if len(passages) < len(block):
+            for at, (_, record) in enumerate(block, start=n_records):
+                if isinstance(record, BadRecord):
+                    bad_at.append(at)
+                    reasons[record.kind] += 1
         n_records += len(block)
-    n_lines, keys_N = reading.count_lines(), np.concatenate(keys)
-    return PartScan(part, state, n_records, n_lines, keys_N, np.array(bad_at, np.int64), tuple(bad), reasons, kinds)
+    keys_N = np.concatenate(keys)
+    return PartScan(part, state, n_records, reading.count_lines(), keys_N, np.array(bad_at, np.int64), reasons, kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedPart:
     """Which records of a part are kept; small enough to send to workers.
 
-    Record `i`, from 0, is good if bit `i % 8` (lowest first) of byte `i // 8` of `good_bitmap` is set, and kept if that
-    of `kept_bitmap` is.
+    Record `i`, from 0, is kept if bit `i % 8` (lowest first) of byte `i // 8` of `kept_bitmap` is set.
     """
 
     part: Part
     n_records: int
-    good_bitmap: bytes
     kept_bitmap: bytes
     kept_checks: bytes
     """Eight bytes of BLAKE2b for every 256 kept passages, of their keys."""
@@ -111,20 +105,21 @@ class ScannedPart:
         Raises:
             ValueError: The collection's file is not the one that was scanned.
         """
-        passages = self.read(collection, self.kept_bitmap)
+        passages = self._read(collection)
         # A file that is rewritten while it is read may have moved a passage to where another one was.
         for start in range(0, len(self.kept_checks), _CHECK_BYTES):
             group = list(islice(passages, _CHECKED))
-            if _checks(_keys(group)) != self.kept_checks[start : start + _CHECK_BYTES]:
+            if _checks(keys_of_passages(group)) != self.kept_checks[start : start + _CHECK_BYTES]:
                 raise _changed(collection)
             yield from group
         # To the end of the part, where its state is compared once more.
         assert not list(passages), "every kept passage has a check"
 
-    def read(self, collection: Collection, bitmap: bytes) -> Iterator[Passage]:
-        """Read the part again and yield the passages of a bitmap in order; raises as `kept` does."""
+    def _read(self, collection: Collection) -> Iterator[Passage]:
         _refuse_changed(collection, self.source_state)
-        flags = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=self.n_records, bitorder="little").tolist()
+        flags = np.unpackbits(
+            np.frombuffer(self.kept_bitmap, np.uint8), count=self.n_records, bitorder="little"
+        ).tolist()
         n_read = 0
         for block in collection.read(self.part).blocks:
             for (_, record), is_wanted in zip(block, flags[n_read : n_read + len(block)], strict=False):
@@ -164,10 +159,6 @@ class ScanResult:
             _refuse_changed(collection, part.source_state)
         return (passage for part in self.parts for passage in part.kept(collection))
 
-    def good(self, collection: Collection) -> Iterator[Passage]:
-        """Read the collection again and yield all good passages in order, those that are not kept, too."""
-        return (passage for part in self.parts for passage in part.read(collection, part.good_bitmap))
-
 
 def scan(
     collection: Collection,
@@ -198,33 +189,33 @@ def scan(
     """
     scan_parts = scan_parts or _read_here
     if policy == "error":
-        found = _scan_all(collection, scan_parts, _LISTED)
+        found = _scan_all(collection, scan_parts)
         if found.n_bad:
             raise BadInputError(found.complaint())
         return found.result(choose)
     if quarantine is None:
         raise ValueError("policy 'quarantine' needs a file to write the bad records to")
     with quarantined(quarantine, collection) as put:
-        found = _scan_all(collection, scan_parts, None)
+        found = _scan_all(collection, scan_parts)
         for bad in found.bad_records():
             put(bad)
         return found.result(choose)
 
 
-def _read_here(collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-    return (scan_part(collection, part, most_bad) for part in collection.parts())
+def _read_here(collection: Collection) -> Iterator[PartScan]:
+    return (scan_part(collection, part) for part in collection.parts())
 
 
-def _scan_all(collection: Collection, scan_parts: ScanParts, most_bad: int | None) -> _Scans:
+def _scan_all(collection: Collection, scan_parts: ScanParts) -> _Scans:
     """Scan all parts, and once more where their records determine other types of metadata than they were read in."""
-    scans = list(scan_parts(collection, most_bad))
+    scans = list(scan_parts(collection))
     if not isinstance(collection, WithMetadata):
         return _Scans(collection, scans, {}, [])
     if collection.columns is not None:
         return _Scans(collection, scans, collection.columns, [])
     known = collection.known(each.kinds for each in scans)
     typed = replace(collection, columns=known.columns)
-    return _Scans(typed, scans if known.as_read else list(scan_parts(typed, most_bad)), known.columns, known.left_out)
+    return _Scans(typed, scans if known.as_read else list(scan_parts(typed)), known.columns, known.left_out)
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
@@ -244,7 +235,7 @@ def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantin
             for line, record in chain.from_iterable(reading.blocks):
                 if isinstance(record, Passage) and record.id in wanted:
                     wanted.remove(record.id)
-                    put(BadRecord(reading.file, before + line, reason, _raw(record)))
+                    put(bad_record(reading.file, before + line, reason, _raw(record)))
             before += reading.count_lines()
 
 
@@ -276,11 +267,10 @@ class _Scans:
             chosen_N = unique_N.copy()
             if choose is not None:
                 chosen_N[unique_N] = choose(each.keys_N[unique_N])
-            good, kept = np.zeros((2, each.n_records), bool)
-            places_N = np.delete(np.arange(each.n_records), each.bad_at)
-            good[places_N], kept[places_N] = unique_N, chosen_N
-            checks = _checks(each.keys_N[chosen_N])
-            parts.append(ScannedPart(each.part, each.n_records, _bits(good), _bits(kept), checks, each.state))
+            kept = np.zeros(each.n_records, bool)
+            kept[np.delete(np.arange(each.n_records), each.bad_at)] = chosen_N
+            bitmap = np.packbits(kept, bitorder="little").tobytes()
+            parts.append(ScannedPart(each.part, each.n_records, bitmap, _checks(each.keys_N[chosen_N]), each.state))
         return ScanResult(
             self._n_records,
             self._n_records - self.n_bad,
@@ -306,13 +296,10 @@ class _Scans:
         return "\n".join(lines)
 
     def bad_records(self) -> Iterator[BadRecord]:
-        """Yield bad records in order; where ids occur more than once, the collection is read again for their lines."""
-        before = 0
-        if not len(self._again):
-            for each in self._scans:
-                yield from (replace(bad, line=before + bad.line) for bad in each.bad)
-                before += each.n_lines
+        """Read the collection again and yield its bad records in order, those with an id of before among them."""
+        if not self.n_bad:
             return
+        before = 0
         firsts = dict(zip(self._again.tolist(), self._first.tolist(), strict=True))
         lines = dict.fromkeys(firsts.values(), 0)
         number = 0
@@ -326,14 +313,10 @@ class _Scans:
                     lines[number] = before + line
                 if number in firsts:
                     reason = f"duplicate id: '{record.id}' is first on line {lines[firsts[number]]}"
-                    yield BadRecord(reading.file, before + line, reason, _raw(record))
+                    yield bad_record(reading.file, before + line, reason, _raw(record))
                 number += 1
             before += each.n_lines
         _refuse_changed(self._collection, *(each.state for each in self._scans))
-
-
-def _keys(passages: Sequence[Passage]) -> np.ndarray:
-    return keys_of([passage.id for passage in passages], [passage.digest for passage in passages])
 
 
 def _checks(keys_N: np.ndarray) -> bytes:
@@ -342,13 +325,8 @@ def _checks(keys_N: np.ndarray) -> bytes:
     return b"".join(hashlib.blake2b(group, digest_size=_CHECK_BYTES).digest() for group in groups)
 
 
-def _bits(flags: np.ndarray) -> bytes:
-    return np.packbits(flags, bitorder="little").tobytes()
-
-
 def _raw(record: Passage) -> str:
-    fields = {"id": record.id, "title": record.title, "text": record.text[:_RAW_CHARACTERS]}
-    return json.dumps(fields, ensure_ascii=False)[:_RAW_CHARACTERS]
+    return json.dumps({"id": record.id, "title": record.title, "text": record.text}, ensure_ascii=False)
 
 
 def _refuse_changed(collection: Collection, *states: str) -> None:

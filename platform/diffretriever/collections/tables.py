@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,9 +13,7 @@ from typing import Any, BinaryIO
 from diffretriever.collections.base import Collection
 from diffretriever.collections.documents import flat_columns, passages_of, rows_of_batch
 from diffretriever.collections.records import (
-    ID_FIELDS,
     MAX_PASSAGE_BYTES,
-    TEXT_FIELDS,
     BadRecord,
     Passage,
     RefusedError,
@@ -45,12 +43,6 @@ class TableCollection(Collection):
         with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
             yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
 
-    def own(self, columns: Sequence[str]) -> set[str]:
-        """Return which of the columns are a passage's id, title and text."""
-        known = {"id": ID_FIELDS, "title": ("title",), "text": TEXT_FIELDS}
-        known |= {role: (name,) for role, name in self.fields.items()}
-        return {name for names in known.values() for name in [n for n in names if n in columns][:1]}
-
     def source_state(self) -> str:
         """Return name, size and modification time of the file."""
         return self.file.state()
@@ -71,18 +63,17 @@ def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True)
         try:
-            own = table.own(rows.fieldnames or ())
             for row in rows:
                 # More values than the first row has names, or fewer.
                 whole = None not in row and None not in row.values()
-                yield (_untyped(row, own) if whole else RefusedError("wrong column count: quote values with commas"))
+                yield (_untyped(row) if whole else RefusedError("wrong column count: quote values with commas"))
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from error
 
 
-def _untyped(row: Mapping[str, str], own: Container[str]) -> Row:
+def _untyped(row: Mapping[str, str]) -> Row:
     # A column without a name numbers the rows, as pandas writes it.
-    return {name: value if name in own else Untyped(value) for name, value in row.items() if name}
+    return {name: Untyped(value) for name, value in row.items() if name}
 
 
 def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:

@@ -26,6 +26,7 @@ from diffretriever.collections.records import (
     Line,
     Passage,
     RefusedError,
+    bad_record,
     checked_passage,
     decode,
     further_of,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 16 << 20
 """Of a file that is read; the longest novels have four million."""
-_RAW_CHARACTERS = 200
 _UNFIT_FOR_ID = re.compile("[\\s%#\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE_END = re.compile(r"\r\n?")
@@ -123,7 +123,7 @@ class TextsCollection(Collection):
         except RefusedError as refused:
             # Of a file name that is no UTF-8, too, something can be shown.
             shown = os.fsencode(f"{self.shown}{path}").decode(errors="replace")
-            return BadRecord(shown, 1, str(refused), data[:_RAW_CHARACTERS].decode(errors="replace"))
+            return bad_record(shown, 1, str(refused), data)
 
 
 def _passage(path: str, data: bytes) -> Passage:

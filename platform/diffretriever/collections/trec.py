@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,19 +33,10 @@ def read_qrels(source: Path | StorePath | TextFile) -> Qrels:
         ValueError: A line is malformed or judges a pair twice; the message names file and line.
     """
     file = source if isinstance(source, TextFile) else TextFile.at(source)
-    qrels: Qrels = {}
-    width = 0
-    for number, columns in columns_of(file):
-        if width == 0:
-            width = len(columns)
-            if columns[-1].lower() in _QRELS_HEADER_ENDS:
-                continue
-        try:
-            query_id, passage_id, relevance = _qrels_line(columns, width)
-            put_once(qrels.setdefault(query_id, {}), passage_id, relevance)
-        except RefusedError as refused:
-            raise ValueError(f"{file.shown}:{number}: {refused}") from refused
-    return qrels
+    lines = columns_of(file)
+    _, first = head = next(lines, (0, []))
+    is_header = not first or first[-1].lower() in _QRELS_HEADER_ENDS
+    return values_of(file, lines if is_header else chain([head], lines), partial(_qrels_line, len(first)))
 
 
 def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
@@ -65,14 +58,24 @@ def columns_of(file: TextFile) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{file.shown}:{line.number}: {refused}") from refused
 
 
-def put_once(values: dict[str, T], passage_id: str, value: T) -> None:
-    """Put a query's value of a passage; raises `RefusedError` if it has one."""
-    if passage_id in values:
-        raise RefusedError(f"passage '{passage_id}' occurs twice for its query")
-    values[passage_id] = value
+def values_of(
+    file: TextFile, lines: Iterable[tuple[int, list[str]]], parse: Callable[[list[str]], tuple[str, str, T]]
+) -> dict[str, dict[str, T]]:
+    """Return query id → passage id → value of parsed lines; raises `ValueError` naming a bad line or a second one."""
+    values: dict[str, dict[str, T]] = {}
+    for number, columns in lines:
+        try:
+            query_id, passage_id, value = parse(columns)
+        except RefusedError as refused:
+            raise ValueError(f"{file.shown}:{number}: {refused}") from refused
+        of_query = values.setdefault(query_id, {})
+        if passage_id in of_query:
+            raise ValueError(f"{file.shown}:{number}: passage '{passage_id}' occurs twice for its query")
+        of_query[passage_id] = value
+    return values
 
 
-def _qrels_line(columns: list[str], width: int) -> tuple[str, str, int]:
+def _qrels_line(width: int, columns: list[str]) -> tuple[str, str, int]:
     if len(columns) not in (3, 4):
         raise RefusedError(f"{len(columns)} columns instead of 3 (query, passage, relevance) or TREC's 4")
     if len(columns) != width:

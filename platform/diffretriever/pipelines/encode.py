@@ -127,7 +127,7 @@ class Source:
         if scanned.n_records == 0:
             raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
         collection = replace(collection, columns=scanned.columns)
-        counts.refuse_conflicts(scanned.good(collection))
+        counts.refuse_conflicts(scanned.kept(collection))
         return Selection(self, collection, scanned, counts)
 
 

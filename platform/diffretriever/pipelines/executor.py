@@ -121,8 +121,8 @@ class Executor(ABC):
         return self._manifest
 
     @abstractmethod
-    def scan_parts(self, collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
-        """Scan each part of a collection, in order; `most_bad` is the number of bad records to keep of each."""
+    def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
+        """Scan each part of a collection, in order."""
 
     def encode_passages(self, blocks: PassageBlocks, indexes: Sequence[PassageIndex]) -> Iterator[Receipt]:
         """Encode blocks and write them to the indexes, uncommitted; yield the receipt of each, in no order.
@@ -214,9 +214,9 @@ class LocalExecutor(Executor):
         """Return nothing: few blocks are joined at the end."""
         return []
 
-    def scan_parts(self, collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+    def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
         """Scan each part of a collection, in order."""
-        return (scan_part(collection, part, most_bad) for part in collection.parts())
+        return (scan_part(collection, part) for part in collection.parts())
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Yield name and table of all that a stage makes of blocks, in order."""

@@ -103,13 +103,13 @@ class RayExecutor(Executor):
         """Number of parts to search an index in."""
         return self.pool.encoders * _PARTS_PER_SEARCHER
 
-    def scan_parts(self, collection: Collection, most_bad: int | None) -> Iterator[PartScan]:
+    def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
         """Scan the parts of a collection in Ray tasks, on the node of its files; a single part in this process."""
         parts = collection.parts()
         if len(parts) == 1:
-            yield scan_part(collection, parts[0], most_bad)
+            yield scan_part(collection, parts[0])
             return
-        calls = ((collection, part, most_bad) for part in parts)
+        calls = ((collection, part) for part in parts)
         local = is_local(collection.place())
         yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
 
