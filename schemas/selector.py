@@ -88,10 +88,6 @@ class FitSelectorJob(JobConfig):
     """Score to choose for."""
     measure: str = "nDCG@10"
     """Measure to predict."""
-    passage_budget: PositiveInt | None = None
-    """K_p of the index that will be searched; default: that of the cell with the best mean."""
-    budgets: tuple[PositiveInt, ...] = ()
-    """K_q it may choose; default: all that were swept."""
     features: tuple[str, ...] = ("length", "entropy")
     """What it looks at: length, entropy, content_words; mean_idf and max_idf where the sweeps still have an index."""
     cost: NonNegative = 0.0
