@@ -99,15 +99,7 @@ class SelfExclusion(JobConfig):
         return self if self.exclude_self is not None else self.model_copy(update={"exclude_self": default})
 
 
-class RayAddress(JobConfig):
-    """The Ray cluster."""
-
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
-
-
-class EncoderActors(ModelOptions, RayAddress):
+class EncoderActors(ModelOptions):
     """The actors that encode."""
 
     encoders: PositiveInt | None = None
@@ -116,7 +108,7 @@ class EncoderActors(ModelOptions, RayAddress):
     @property
     def encoding(self) -> RayConfig:
         """These settings, and the defaults of the others."""
-        return RayConfig(ray_address=self.ray_address, encoders=self.encoders)
+        return RayConfig(encoders=self.encoders)
 
 
 class RayConfig(EncoderActors):

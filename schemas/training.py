@@ -13,7 +13,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import PresetListing, RayAddress
+from diffretriever.schemas.settings import PresetListing
 
 MANIFEST_FILE = "training.json"
 """Name of the manifest beside an adapter."""
@@ -127,7 +127,7 @@ class Recipe(RecipeOptions):
     of slots alone (`adapter_on: slots`), which leaves those states as they are. 0: none, as in the paper."""
 
 
-class TrainJob(RecipeOptions, PresetListing, RayAddress):
+class TrainJob(RecipeOptions, PresetListing):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; the same command again resumes."""
 
     recipe: RecipeName = "plain"

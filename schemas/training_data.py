@@ -12,7 +12,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
-from diffretriever.schemas.settings import EncoderActors, RayAddress
+from diffretriever.schemas.settings import EncoderActors, JobConfig
 
 PASSAGES_SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ EXAMPLES_SCHEMA = pa.schema(
 """`examples.arrow`: passages are rows of `passages.arrow`, the positives first."""
 
 
-class PrepareTrainingJob(RayAddress):
+class PrepareTrainingJob(JobConfig):
     """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
 
     source: tuple[str, ...]
@@ -146,9 +146,6 @@ class MineNegativesJob(IndexOptions, EncoderActors):
     (arXiv 2407.15831)."""
     on_bad_input: Literal["error", "quarantine"] = "error"
     """Policy for bad records: stop, or set them aside in OUTPUT.quarantine.jsonl."""
-    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
-    """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
-    accelerate_index.py made a candidate index, and otherwise all."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:

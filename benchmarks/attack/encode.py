@@ -42,7 +42,6 @@ class EncodeAttack(KilledJobAttack):
             "--retriever": inputs / "retriever.yaml",
             "--encoders": 1,
             "--rows-per-block": _ROWS_PER_BLOCK,
-            "--ray-address": "local",
         }
         return [str(part) for pair in options.items() for part in pair]
 
