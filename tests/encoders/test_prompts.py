@@ -37,17 +37,6 @@ def test_the_authors_colon_and_three_words() -> None:
     assert "words are in lowercase and split them by space." in three
 
 
-@pytest.mark.parametrize(("slots", "count"), [(4, "four words"), (10, "ten words"), (16, "16 words")])
-def test_rewritten_numbers(slots: int, count: str) -> None:
-    for variant in ("one", "three"):
-        text = whole("passage", slots, variant=variant, rewrite_numbers=True, colon=True)
-        assert f"Use {count} to represent" in text
-        assert "word is" not in text
-        assert text.endswith('The words are: "')
-    assert whole("passage", slots, rewrite_numbers=True) == whole("passage", slots)
-    assert whole("passage", 1, variant="one", rewrite_numbers=True) == whole("passage", 1)
-
-
 def test_plain_frame_without_a_chat_template() -> None:
     left, right = frame(build_prompt(PromptConfig(), "query", 1), SimpleNamespace(chat_template=None), "[CLS]")
     assert left == f'[CLS]{SYSTEM}\nQuery: "'

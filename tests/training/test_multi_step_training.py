@@ -22,7 +22,7 @@ from tests.training.trainer_cases import FolderOf
 PASSES: tuple[tuple[str, dict[str, object]], ...] = (
     ("masked-dream", {"steps": 2, "read_offset": -1}),
     ("masked-llada-2step", {}),
-    ("masked-bert", {"steps": 3, "confidence": "max-probability"}),
+    ("masked-bert", {"steps": 3}),
 )
 
 
@@ -48,7 +48,7 @@ def read_slowly(encoder: BackboneEncoder, text: PreparedText) -> Slots:
             hidden, logits = encoder.backbone.forward(
                 ids_1L, batch.mask_BL, torch.tensor([places]) + config.read_offset, position_ids=batch.position_ids_BL
             )
-        surest = sorted(last, key=lambda k: -confidence_of(logits[0, k].detach(), config.confidence))
+        surest = sorted(last, key=lambda k: -confidence_of(logits[0, k].detach()))
         for k in surest[: count_of(len(places), len(last), step, passes, config.schedule)]:
             found[k] = torch.nn.functional.normalize(hidden[0, k], dim=0)
             ids_1L[0, places[k]] = int(logits[0, k].argmax())
