@@ -12,7 +12,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
-from diffretriever.schemas.settings import EncoderActors, JobConfig
+from diffretriever.schemas.settings import BadInput, EncoderActors
 
 PASSAGES_SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ EXAMPLES_SCHEMA = pa.schema(
 """`examples.arrow`: passages are rows of `passages.arrow`, the positives first."""
 
 
-class PrepareTrainingJob(JobConfig):
+class PrepareTrainingJob(BadInput):
     """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
 
     source: tuple[str, ...]
@@ -49,8 +49,6 @@ class PrepareTrainingJob(JobConfig):
     hold_out: tuple[str, ...] = ()
     """Collection that the retriever is going to be measured on: no query or passage that is among its texts is trained
     on; repeat the flag for several."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be used: stop, or set them aside in OUTPUT/quarantine.jsonl."""
 
 
 class TrainingCounts(Model):
@@ -120,7 +118,7 @@ class TrainingSetManifest(Model):
         return files
 
 
-class MineNegativesJob(IndexOptions, EncoderActors):
+class MineNegativesJob(IndexOptions, EncoderActors, BadInput):
     """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
 
     The result is a file in Tevatron's layout that prepare_training.py reads.
@@ -144,8 +142,6 @@ class MineNegativesJob(IndexOptions, EncoderActors):
     """Leave out passages that score more than this share of the query's best positive, for they may be relevant too; a
     positive that is not within the depth scores less than all that is. Published trials did well with 0.95
     (arXiv 2407.15831)."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """Policy for bad records: stop, or set them aside in OUTPUT.quarantine.jsonl."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:

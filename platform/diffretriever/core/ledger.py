@@ -116,17 +116,7 @@ class Ledger:
 
 
 def refuse_another(place: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the work of another job.
-
-    Args:
-        place: the folder.
-        what: it holds, if the two differ: "another sweep".
-        theirs: what the work there was made from.
-        ours: what it would be made from now.
-
-    Raises:
-        ValueError: the two differ; the message names the fields.
-    """
+    """Raise `ValueError` with the fields that differ if a folder contains `what`, such as "another sweep"."""
     differing = differing_fields(dict(theirs), dict(ours))
     if not differing:
         return
