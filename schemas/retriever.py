@@ -216,7 +216,7 @@ class RetrieverBase(Model):
     @property
     def runs_its_code(self) -> bool:
         """Whether Python code of the model's repository runs, which consent is needed for."""
-        return False
+        return bool(getattr(self, "remote_code", False))
 
 
 class PromptedRetriever(RetrieverBase):
@@ -476,11 +476,6 @@ class LibraryRetriever(RetrieverBase):
     def has_token_vectors(self) -> bool:
         """Whether this is ColBERT or its kin."""
         return self.vectors == "token"
-
-    @property
-    def runs_its_code(self) -> bool:
-        """Whether `remote_code` says so."""
-        return self.remote_code
 
     def max_vectors(self, side: Side) -> int:
         """Return 1, or the limit of the text's tokens."""

@@ -28,14 +28,9 @@ class Ledger:
     """
 
     def __init__(self, folder: AnyPlace, identity: Mapping[str, Any] | None = None) -> None:
-        """Open the ledger in `folder`, which need not be there.
+        """Open the ledger in `folder`, a path or object-store URI, which need not exist.
 
-        Args:
-            folder: path or object-store URI.
-            identity: of the only job that may use the ledger, as JSON values; None where any may.
-
-        Raises:
-            ValueError: the ledger belongs to a job of another identity; the message names the fields that differ.
+        If `identity`, JSON values, is given and differs from that of the ledger, raise `ValueError` with the fields.
         """
         self._place = plain_place(str(folder)).rstrip("/")
         if identity is not None:
