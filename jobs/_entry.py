@@ -30,7 +30,7 @@ atexit.register(gc.freeze)
 from diffretriever.core.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.core.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.core.progress import show_progress  # noqa: E402
-from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
+from diffretriever.schemas.places import StorePath, as_place, plain_place  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -87,7 +87,7 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     try:
         if isinstance(config, ModelOptions):
             trust_code(())
-        main(config)
+        main(_with_absolute_output(config))
     except BaseException as error:
         status = _say(error)
         if status is None:
@@ -139,7 +139,7 @@ def _sentence(error: Exception) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
         said = str(error).strip().partition("\n")[0]
-        return f"Ray lost what worked for this job ({said}): what was committed is safe, the same command goes on"
+        return f"Ray lost what worked for this job ({said}): {_SAFE}"
     return None
 
 
@@ -149,6 +149,14 @@ class _EndedError(BaseException):
 
 def _end(*_: object) -> None:
     raise _EndedError
+
+
+def _with_absolute_output(config: C) -> C:
+    """Return the config with an absolute `output`, since workers run in other directories."""
+    output = getattr(config, "output", None)
+    if output is None:
+        return config
+    return config.model_copy(update={"output": as_place(absolute_place(output, "--output"))})
 
 
 def absolute_place(place: str | Path | StorePath, flag: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 
-from _entry import absolute_place, run
+from _entry import run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 
 
@@ -16,11 +15,10 @@ def main(config: AnalyseBudgetsJob) -> None:
     from diffretriever.studies.budgets.oracle_gains import OracleSection
     from diffretriever.studies.budgets.report import analyse
 
-    output = as_place(absolute_place(config.output, "--output"))
-    report = analyse(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
+    report = analyse(config, shlex.join(["python", *sys.argv]))
     print(f"fixed budget {report.fixed} ({report.chosen})")
     print(f"oracles, {report.modes[0]} {report.measure}:\n{report.section(OracleSection).table(report.modes[0])}")
-    print(f"report: {output / 'report.md'}")
+    print(f"report: {config.output / 'report.md'}")
 
 
 if __name__ == "__main__":

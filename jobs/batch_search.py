@@ -5,7 +5,6 @@ from __future__ import annotations
 from _entry import absolute_place, run
 
 from diffretriever.schemas.base import counted
-from diffretriever.schemas.places import as_place
 from diffretriever.schemas.search import BatchSearchJob
 
 
@@ -14,11 +13,7 @@ def main(config: BatchSearchJob) -> None:
     from diffretriever.pipelines.batch_search import search_batch
 
     # Workers run in another directory.
-    places = {
-        "output": as_place(absolute_place(config.output, "--output")),
-        "index": absolute_place(config.index, "--index"),
-    }
-    summary = search_batch(config.model_copy(update=places))
+    summary = search_batch(config.model_copy(update={"index": absolute_place(config.index, "--index")}))
     rate = summary.queries / summary.seconds
     done = f"{counted(summary.queries, 'queries')} over {counted(summary.passages, 'passages')}"
     print(f"{done} in {summary.seconds:.0f} s ({rate:.1f}/s)")

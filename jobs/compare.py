@@ -5,19 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.evaluate import CompareJob
-from diffretriever.schemas.places import as_place
 
 
 def main(config: CompareJob) -> None:
     """Compare, print the table, say where the pages are."""
     from diffretriever.evaluation.comparison import compare_runs, lettered_table
 
-    output = as_place(absolute_place(config.output, "--output"))
-    report = compare_runs(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
-    print(f"{lettered_table(report)}\n\nreport: {output / 'comparison.md'}, also .html and .tex")
+    report = compare_runs(config, shlex.join(["python", *sys.argv]))
+    print(f"{lettered_table(report)}\n\nreport: {config.output / 'comparison.md'}, also .html and .tex")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import DemoJob, EvaluateJob
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
@@ -33,10 +33,9 @@ def main(config: DemoJob) -> None:
     from diffretriever.pipelines.encode import encode_collection
     from diffretriever.pipelines.executor import executor_for, few_passages
 
-    output = as_place(absolute_place(config.output, "--output"))
     command = shlex.join(["python", *sys.argv])
     asked = {preset: _modes(preset, further) for preset, further in SYSTEMS.values()}
-    encoding = {preset: _encode_job(config, preset, output / "indexes" / preset) for preset in asked}
+    encoding = {preset: _encode_job(config, preset, config.output / "indexes" / preset) for preset in asked}
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
     collection.qrels(config.split)
@@ -46,10 +45,10 @@ def main(config: DemoJob) -> None:
             print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)
     found = {}
     for preset, job in encoding.items():
-        found[preset] = _evaluate(config, job.index, asked[preset], output / "evaluations" / preset, command)
+        found[preset] = _evaluate(config, job.index, asked[preset], config.output / "evaluations" / preset, command)
     results = {name: {mode: found[preset][mode] for mode in asked[preset]} for name, (preset, _) in SYSTEMS.items()}
-    write_comparison(output, compared(f"{config.collection} ({config.split})", results, command), results)
-    print(f"\n{comparison_table(results)}\n\nreport: {output / 'comparison.md'}")
+    write_comparison(config.output, compared(f"{config.collection} ({config.split})", results, command), results)
+    print(f"\n{comparison_table(results)}\n\nreport: {config.output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.places import as_place
 
 
 def main(config: EvaluateJob) -> None:
@@ -16,9 +15,8 @@ def main(config: EvaluateJob) -> None:
     from diffretriever.evaluation.evaluate import evaluate_job
     from diffretriever.evaluation.report import evaluation_table
 
-    output = as_place(absolute_place(config.output, "--output"))
-    results = evaluate_job(config.model_copy(update={"output": output}), shlex.join(["python", *sys.argv]))
-    print(f"{evaluation_table(results)}\nreport: {output / 'report.md'}")
+    results = evaluate_job(config, shlex.join(["python", *sys.argv]))
+    print(f"{evaluation_table(results)}\nreport: {config.output / 'report.md'}")
 
 
 if __name__ == "__main__":

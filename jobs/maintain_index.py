@@ -26,7 +26,7 @@ def main(config: MaintainJob) -> None:
             from diffretriever.pipelines.accelerate import accelerate_index, has_files
             from diffretriever.pipelines.compact import compact_index
 
-            compact_index(index, config, config.keep_versions)
+            compact_index(index, config.keep_versions)
             # The files of the fragments that were joined are of no more use.
             if has_files(index):
                 accelerate_index(index)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 
 
@@ -13,11 +12,7 @@ def main(config: MineNegativesJob) -> None:
     from diffretriever.pipelines.mining import mine_negatives
 
     # Workers run in another directory.
-    places = {
-        "output": as_place(absolute_place(config.output, "--output")),
-        "index": absolute_place(config.index, "--index"),
-    }
-    job = config.model_copy(update=places)
+    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
     print(describe(job, mine_negatives(job)))
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 
-def main(config: PrepareTrainingJob) -> None:
+def main(job: PrepareTrainingJob) -> None:
     """Prepare, then say what became of every record."""
     from diffretriever.pipelines.training_data import prepare_training
 
-    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     print(describe(job, prepare_training(job)))
 
 

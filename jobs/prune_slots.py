@@ -7,7 +7,6 @@ import sys
 
 from _entry import absolute_place, run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
 
@@ -15,12 +14,10 @@ def main(config: PruneSlotsJob) -> None:
     """Trace the curve, print it, and say where it is."""
     from diffretriever.studies.budgets.pruning_report import prune_slots, prune_table
 
-    output = as_place(absolute_place(config.output, "--output"))
     pruned = config.pruned and absolute_place(config.pruned, "--pruned")
-    changed = {"output": output, "pruned": pruned}
-    report = prune_slots(config.model_copy(update=changed), shlex.join(["python", *sys.argv]))
+    report = prune_slots(config.model_copy(update={"pruned": pruned}), shlex.join(["python", *sys.argv]))
     print(prune_table(report))
-    print(f"curve: {output / 'curve.md'}")
+    print(f"curve: {config.output / 'curve.md'}")
     if pruned:
         print(f"index: {pruned}")
 

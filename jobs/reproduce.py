@@ -5,20 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 
-from _entry import absolute_place, run
+from _entry import run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.studies.reproduction.config import ReproduceJob
 
 
-def main(config: ReproduceJob) -> None:
+def main(job: ReproduceJob) -> None:
     """List what can be run, or run it, print what was measured and say where the report is."""
     from diffretriever.studies.reproduction.exhibits import exhibit_listing, write_paper
     from diffretriever.studies.reproduction.plan import make_plan
     from diffretriever.studies.reproduction.report import listing, make_report, terminal_table, write_report
     from diffretriever.studies.reproduction.runner import run_plan
 
-    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     plan, command = make_plan(job), shlex.join(["python", *sys.argv])
     if job.dry_run:
         print(listing(plan))

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.base import counted
-from diffretriever.schemas.places import as_place
 from diffretriever.schemas.rerank import RerankJob
 
 if TYPE_CHECKING:
     from diffretriever.collections import BadRecord, Passage
 
 
-def main(config: RerankJob) -> None:
+def main(job: RerankJob) -> None:
     """Rerank, then say what happened."""
     from diffretriever.rerank.run import rerank_run
 
-    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
     summary = rerank_run(job, _records(job))
     rate = f" ({summary.passages / summary.seconds:.1f} passages/s)" if summary.passages else ""
     queries, passages = counted(summary.queries, "queries"), counted(summary.passages, "passages")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 
-from _entry import absolute_place, run
+from _entry import run
 
-from diffretriever.schemas.places import as_place
 from diffretriever.schemas.sweep import SweepJob, SweepSummary
 
 
-def main(config: SweepJob) -> None:
+def main(job: SweepJob) -> None:
     """Encode, search and measure the grid; print it, and say where the selection is."""
     from diffretriever.evaluation.measures import parse_measures
     from diffretriever.evaluation.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
     from diffretriever.pipelines.sweep import sweep_budgets
 
-    parse_measures(config.measures)
-    job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})
+    parse_measures(job.measures)
     swept = sweep_budgets(job, shlex.join(["python", *sys.argv]), lambda line: print(line, flush=True))
     manifest = measure_sweep(job)
     selection = select_budget(job, manifest)

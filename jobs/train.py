@@ -7,7 +7,7 @@ from pathlib import Path
 from _entry import absolute_place, run
 
 from diffretriever.schemas.base import counted
-from diffretriever.schemas.places import StorePath, as_place, plain_place
+from diffretriever.schemas.places import plain_place
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 
 
@@ -15,7 +15,7 @@ def main(config: TrainJob) -> None:
     """Train, or go on with it, then say where the adapter is."""
     from diffretriever.pipelines.train import train
 
-    places: dict[str, Path | StorePath | str] = {"output": as_place(absolute_place(config.output, "--output"))}
+    places: dict[str, str] = {}
     # Workers run in another directory.
     for name, place in (("train", config.train), ("validation", config.validation)):
         if place is not None and Path(plain_place(place)).exists():

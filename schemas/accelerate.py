@@ -36,8 +36,6 @@ class AccelerateJob(IndexOptions):
     """Recall@top_k that the search budget is chosen for, on queries made from the index's own passages."""
     top_k: PositiveInt = 100
     """Passages of a query that the recall counts."""
-    sample: PositiveInt = 200
-    """Queries to calibrate with."""
 
 
 class CandidateSettings(Model):

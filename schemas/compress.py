@@ -5,10 +5,10 @@ from __future__ import annotations
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.codec import CodecConfig
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.settings import RayAddress
+from diffretriever.schemas.settings import JobConfig
 
 
-class CompressJob(RayAddress):
+class CompressJob(JobConfig):
     """Store an index's vectors in a few bits a dimension; the decoded vectors take the place of the encoder's."""
 
     index: IndexPlace

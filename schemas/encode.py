@@ -10,14 +10,14 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.metadata import check_column_name
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.settings import PresetListing, RayConfig
+from diffretriever.schemas.settings import BadInput, RayConfig, RetrieverOptions
 
 NO_METADATA = ("none",)
 """What `--metadata` says to keep no further fields."""
 _ROLES = ("id", "title", "text")
 
 
-class EncodeJob(RayConfig, PresetListing):
+class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     """Encode a collection into an index: exactly once, resumable by running the same command again."""
 
     collection: str
@@ -31,15 +31,8 @@ class EncodeJob(RayConfig, PresetListing):
     """Further fields to keep as columns, returned with hits and filtered by; repeat the flag or separate by commas;
     `none`: none of them; default: all whose values are neither lists nor objects. An index that is there keeps those
     that it was made with."""
-    retriever: str = "diffretriever-minilm"
-    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
-    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
     index: IndexPlace
     """Folder or object-store URI of the index; made if it is not there, added to if it is."""
-    backbone: str | None = None
-    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
-    adapter: str | None = None
-    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     budget: BudgetChoice | None = None
     """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
     sweep."""
@@ -47,10 +40,6 @@ class EncodeJob(RayConfig, PresetListing):
     """Most tokens of a passage, with its title, counted by the retriever's own tokenizer (words for BM25): a longer
     document becomes passages ID#1, ID#2, … of whole paragraphs or sentences; 0: none does. Default: as many as the
     retriever reads for folders and files of text, 0 for others, whose judgements are of whole documents."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be encoded: stop before anything starts, or set them aside in the index's
-    folder: in `quarantine.jsonl`, on an object store in `quarantine`, a file for each collection. A passage that the
-    retriever encodes as NaN or infinity stops the job, or is set aside too."""
     on_existing: Literal["error", "skip", "replace"] = "error"
     """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
     sync: bool = False

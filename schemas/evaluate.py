@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
-from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place, StorePath
-from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, ScoringFlags
+from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunOptions, ScoringFlags
 from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
@@ -21,20 +20,28 @@ _OF_AN_INDEX = {"modes": "scores", "filter": "passages", "selector": "budgets"}
 """Settings of an evaluation that only the search of an index has, and what they decide of its runs."""
 
 
-class EvaluateJob(ScoringFlags, FilterOption, QueryBudgetOptions, SelfExclusion):
-    """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
+class Judgements(SelfExclusion):
+    """The queries, and what is relevant to them."""
 
-    index: IndexPlace = ""
-    """Folder or object-store URI of the index to search."""
     collection: str | None = None
     """Collection whose queries and qrels are used; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
+    qrels: Place | None = None
+    """Qrels file of --runs, TREC (4 columns) or BEIR (3 columns), in place of --collection."""
+    measures: tuple[str, ...] = ()
+    """Measures as ir_measures writes them; default: nDCG@10, MRR@10 and Recall@100, the last two with `rel=2` for MS
+    MARCO's TREC queries, whose passages TREC counts as relevant from grade 2 on."""
+
+
+class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudgetOptions):
+    """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
+
+    index: IndexPlace = ""
+    """Folder or object-store URI of the index to search."""
     runs: tuple[str, ...] = ()
     """TREC runs to measure in place of searching an index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection
     with --split. Two or more, of the same queries, are also fused."""
-    qrels: Place | None = None
-    """Qrels file of --runs, TREC (4 columns) or BEIR (3 columns)."""
     fusions: tuple[Fusion, ...] = ("min-max",)
     """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
     (scores as they are)."""
@@ -47,14 +54,6 @@ class EvaluateJob(ScoringFlags, FilterOption, QueryBudgetOptions, SelfExclusion)
     """Qrels file of --tune-runs."""
     output: Place
     """Folder for metrics.json, the runs, per-query results and the report."""
-    measures: tuple[str, ...] = ()
-    """Measures as ir_measures writes them; default: nDCG@10, MRR@10 and Recall@100, the last two with `rel=2` for MS
-    MARCO's TREC queries, whose passages TREC counts as relevant from grade 2 on."""
-    modes: tuple[Mode, ...] = ()
-    """Scores of --index to rank by, as --mode of search.py takes them; default: those that the retriever makes, and
-    its `default_mode`."""
-    top_k: PositiveInt = 1000
-    """Passages kept per query."""
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateJob:
@@ -92,21 +91,13 @@ TESTS: dict[Test, str] = {"t-test": "t-test", "randomisation": "randomisation te
 """A test of significance → what it is called in a sentence."""
 
 
-class CompareJob(ModelOptions, SelfExclusion):
+class CompareJob(Judgements, ModelOptions):
     """Compare runs of the same queries: means, tests of significance, the queries on which they differ."""
 
     runs: tuple[str, ...] = ()
     """TREC runs, NAME=RUN.trec."""
     indexes: tuple[str, ...] = ()
     """Indexes to search, NAME=INDEX, each by all scores that its retriever makes."""
-    collection: str | None = None
-    """Collection whose queries are searched for and whose qrels are used; see encode_beir.py."""
-    split: str = "test"
-    """Split of the qrels."""
-    qrels: Place | None = None
-    """Qrels file, TREC (4 columns) or BEIR (3 columns), in place of --collection."""
-    measures: tuple[str, ...] = ()
-    """Measures as ir_measures writes them; default: as in evaluate.py."""
     fusions: tuple[Fusion, ...] = ()
     """Ways to fuse all --runs with equal weights, each a row more: `min-max` (the paper's hybrid), `z-score`,
     `reciprocal-rank`, `linear`. For other weights, and for runs of what is fused, see evaluate.py."""

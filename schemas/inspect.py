@@ -11,7 +11,7 @@ from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexContents, IndexManifest
 from diffretriever.schemas.places import IndexPlace
-from diffretriever.schemas.settings import JobConfig, RayAddress
+from diffretriever.schemas.settings import JobConfig
 
 
 class InspectJob(JobConfig):
@@ -25,7 +25,7 @@ class InspectJob(JobConfig):
     """Print JSON instead of text."""
 
 
-class MaintainJob(RayAddress):
+class MaintainJob(JobConfig):
     """Delete passages from an index, go back to an earlier version, or compact it."""
 
     index: IndexPlace

@@ -44,7 +44,7 @@ def installed_encoder(method: str) -> type[Any]:
     """
     package, _, name = method.partition(":")
     try:
-        distribution = metadata.distribution(package)
+        offered = metadata.distribution(package).entry_points.select(group=GROUP)
     except metadata.PackageNotFoundError:
         raise PydanticCustomError(
             MISSING,
@@ -52,19 +52,11 @@ def installed_encoder(method: str) -> type[Any]:
             "you know and trust it",
             {"method": method, "package": package},
         ) from None
-    offered = distribution.entry_points.select(group=GROUP)
     if name not in offered.names:
         raise PydanticCustomError(
             MISSING,
-            "the package {package} {version}, which is installed here, has no entry point '{name}' in the group "
-            "{group}{others}: install a version that has",
-            {
-                "package": package,
-                "version": distribution.version,
-                "name": name,
-                "group": GROUP,
-                "others": f" (it has {', '.join(sorted(offered.names))})" if offered.names else "",
-            },
+            "the package {package} has no entry point '{name}' in the group {group}: install a version that has",
+            {"package": package, "name": name, "group": GROUP},
         )
     try:
         found: type[Any] = offered[name].load()

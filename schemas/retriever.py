@@ -68,8 +68,6 @@ class PromptConfig(Model):
     `bare`: no words at all, only the text and its slots."""
     colon: bool = False
     """The authors' code writes a colon after `is`/`are` in the assistant's prefix; the paper prints none."""
-    rewrite_numbers: bool = False
-    """The authors' code turns a number of words in the prompt into K when K>1."""
 
 
 class TextConfig(Model):
@@ -218,7 +216,7 @@ class RetrieverBase(Model):
     @property
     def runs_its_code(self) -> bool:
         """Whether Python code of the model's repository runs, which consent is needed for."""
-        return False
+        return bool(getattr(self, "remote_code", False))
 
 
 class PromptedRetriever(RetrieverBase):
@@ -269,12 +267,10 @@ class MaskedRetriever(PromptedRetriever):
     those of budget k, so that one encoding serves all smaller budgets; with `readout: pooling` vectors depend on k, and
     one pass serves them all the same. For backbones trained so."""
     steps: PositiveInt = 1
-    """S, forward passes: with more than one, each pass fills the slots it is most confident of (paper App. A). An
+    """S, forward passes: with more than one, each pass fills the slots of lowest entropy (paper App. A). An
     adapter is for the passes that it was trained with."""
     schedule: Literal["time-grid", "even"] = "time-grid"
     """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (paper App. A.1)."""
-    confidence: Literal["entropy", "max-probability"] = "entropy"
-    """What a pass is confident of: slots of low entropy (Dream) or of a high maximum (LLaDA)."""
     stop_truncation: Literal["none", "special"] = "none"
     """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
     tokenizer's special tokens, as in the authors' zero-shot code."""
@@ -293,10 +289,9 @@ class MaskedRetriever(PromptedRetriever):
             raise ValueError(
                 "nested_slots: with more than one pass slots see what others were filled with: set steps to 1"
             )
-        if self.prompt.variant == "paper" or self.prompt.rewrite_numbers:
+        if self.prompt.variant == "paper":
             raise ValueError(
-                "nested_slots: the prompt must not change with the number of slots: set prompt.variant to few, and "
-                "leave rewrite_numbers out"
+                "nested_slots: the prompt must not change with the number of slots: set prompt.variant to few"
             )
         if self.tail_length and self.slot_positions == "natural":
             raise ValueError("nested_slots: the tail would move with the number of slots: set tail_length to 0")
@@ -480,11 +475,6 @@ class LibraryRetriever(RetrieverBase):
     def has_token_vectors(self) -> bool:
         """Whether this is ColBERT or its kin."""
         return self.vectors == "token"
-
-    @property
-    def runs_its_code(self) -> bool:
-        """Whether `remote_code` says so."""
-        return self.remote_code
 
     def max_vectors(self, side: Side) -> int:
         """Return 1, or the limit of the text's tokens."""

@@ -64,6 +64,16 @@ class FilterOption(JobConfig):
     hybrid are made of the lists that are left."""
 
 
+class RunOptions(JobConfig):
+    """The runs."""
+
+    modes: tuple[Mode, ...] = ()
+    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
+    `default_mode`."""
+    top_k: PositiveInt = 1000
+    """Passages kept per query."""
+
+
 class QueryBudgetOptions(JobConfig):
     """How many slots queries get."""
 
@@ -100,7 +110,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, EncoderActors):
+class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
 
     Every task scans some of the index's data files for all queries together; what they find is merged exactly.
@@ -114,11 +124,6 @@ class BatchSearchJob(SearchFlags, FilterOption, SelfExclusion, EncoderActors):
     """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
     output: Place
     """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+0.3bm25.trec."""
-    modes: tuple[Mode, ...] = ()
-    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
-    `default_mode`."""
-    top_k: PositiveInt = 1000
-    """Passages kept per query."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
     queries_at_once: PositiveInt = 5000

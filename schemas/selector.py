@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import Place
@@ -66,42 +66,20 @@ class LearnedSelectorArtefact(Model):
     coefficients: tuple[tuple[float, ...], ...]
     """For each budget, what a standard deviation of each feature adds."""
 
-    @model_validator(mode="after")
-    def _check_shapes(self) -> Self:
-        rows, columns = len(self.budgets), len(self.features)
-        if list(self.budgets) != sorted(set(self.budgets)) or not rows:
-            raise ValueError(f"budgets {list(self.budgets)}: give at least one number, ascending, none twice")
-        if len(self.intercepts) != rows or len(self.coefficients) != rows:
-            raise ValueError(f"{rows} budgets need as many intercepts and rows of coefficients")
-        if any(len(row) != columns for row in self.coefficients):
-            raise ValueError(f"{columns} features need as many coefficients in each row")
-        return self
-
 
 class FitSelectorJob(JobConfig):
     """Fit a selector of K_q on budget sweeps, and say by cross-validation what it gains and saves."""
 
-    sweeps: tuple[Place, ...]
+    sweeps: Annotated[tuple[Place, ...], Field(min_length=1)]
     """Split folders of sweeps, such as sweeps/scifact/train, all of one retriever; the selector is fitted on all their
     queries together."""
     mode: SweepMode = "hybrid"
     """Score to choose for."""
     measure: str = "nDCG@10"
     """Measure to predict."""
-    passage_budget: PositiveInt | None = None
-    """K_p of the index that will be searched; default: that of the cell with the best mean."""
-    budgets: tuple[PositiveInt, ...] = ()
-    """K_q it may choose; default: all that were swept."""
-    features: tuple[str, ...] = ("length", "entropy")
+    features: Annotated[tuple[str, ...], Field(min_length=1)] = ("length", "entropy")
     """What it looks at: length, entropy, content_words; mean_idf and max_idf where the sweeps still have an index."""
     cost: NonNegative = 0.0
     """λ: what a query slot must gain, in units of the measure; 0 chooses for effectiveness alone."""
     output: Place
     """Folder for fitted_selector.json and the report."""
-
-    @model_validator(mode="after")
-    def _check_lists(self) -> Self:
-        for name in ("sweeps", "features"):
-            if not getattr(self, name):
-                raise ValueError(f"give at least one of --{name}")
-        return self

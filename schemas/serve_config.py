@@ -70,8 +70,6 @@ class ServeConfig(Model):
     DIFFRETRIEVER_TRUST_CODE; see `--trust-code` of jobs/search.py."""
     device: str = "auto"
     """Of encoders and dense searches: `cpu`, `cuda`; `auto`: the GPU in replicas with `gpus`, the CPU in others."""
-    memory_mb: PositiveInt = 1024
-    """MiB of memory that scoring may use beside the model, in each replica."""
     threads: PositiveInt | None = None
     """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
     selector: str | None = None
@@ -80,8 +78,6 @@ class ServeConfig(Model):
     max_ongoing: PositiveInt = 64
     """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
     load: LoadBudget = LoadBudget()
-    max_queued: PositiveInt = 256
-    """Requests that wait for a replica at each of Ray's routers, before those are refused too."""
     batch_tokens: PositiveInt | None = None
     """Tokens, padding and slots included, that one batch of queries may have; default: what the device is good for."""
     recorded: bool | None = None

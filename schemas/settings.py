@@ -82,6 +82,27 @@ class PresetListing(JobConfig):
     """A job that takes the name of a retriever: it has the flag --list-presets."""
 
 
+class RetrieverOptions(PresetListing):
+    """The retriever."""
+
+    retriever: str = "diffretriever-minilm"
+    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
+    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
+    backbone: str | None = None
+    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
+    adapter: str | None = None
+    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
+
+
+class BadInput(JobConfig):
+    """Bad records."""
+
+    on_bad_input: Literal["error", "quarantine"] = "error"
+    """Policy for records that cannot be used, or that the retriever encodes as NaN or infinity. `error`: stop.
+    `quarantine`: set them aside in a file `quarantine.jsonl` in the output folder, or OUTPUT.quarantine.jsonl; in an
+    index on an object store, in files of a folder `quarantine`."""
+
+
 class SelfExclusion(JobConfig):
     """Whether a query can find its own document."""
 
@@ -99,15 +120,7 @@ class SelfExclusion(JobConfig):
         return self if self.exclude_self is not None else self.model_copy(update={"exclude_self": default})
 
 
-class RayAddress(JobConfig):
-    """The Ray cluster."""
-
-    ray_address: str = "auto"
-    """Ray cluster to use; `auto` is a running one if there is, else a local one started for this job; `local` always
-    starts one."""
-
-
-class EncoderActors(ModelOptions, RayAddress):
+class EncoderActors(ModelOptions):
     """The actors that encode."""
 
     encoders: PositiveInt | None = None
@@ -116,7 +129,7 @@ class EncoderActors(ModelOptions, RayAddress):
     @property
     def encoding(self) -> RayConfig:
         """These settings, and the defaults of the others."""
-        return RayConfig(ray_address=self.ray_address, encoders=self.encoders)
+        return RayConfig(encoders=self.encoders)
 
 
 class RayConfig(EncoderActors):

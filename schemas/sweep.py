@@ -12,7 +12,7 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import has_slots
-from diffretriever.schemas.settings import EncoderActors, PresetListing, SelfExclusion
+from diffretriever.schemas.settings import BadInput, EncoderActors, RetrieverOptions, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
 """The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
@@ -51,21 +51,15 @@ QUERIES_SCHEMA = pa.schema(
 """`<split>/queries.parquet`: the queries' ids, texts and the subwords of the texts, without special tokens."""
 
 
-class SweepJob(EncoderActors, SelfExclusion, PresetListing):
+class SweepJob(EncoderActors, SelfExclusion, RetrieverOptions, BadInput):
     """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
 
     Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
-    costs one search (paper §3.5).
+    costs one search (paper §3.5). The retriever's own budget is not used.
     """
 
     collection: str
     """Collection to search; see encode_beir.py."""
-    retriever: str = "diffretriever-minilm"
-    """Name of a preset, or a YAML file that describes a retriever. Its own budget is not used."""
-    backbone: str | None = None
-    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
-    adapter: str | None = None
-    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
     output: Place
     """Folder of the sweep: indexes, runs, measures of every query, the selection."""
     splits: tuple[str, ...] = ()
@@ -87,8 +81,6 @@ class SweepJob(EncoderActors, SelfExclusion, PresetListing):
     """Split to choose the budget on; default: `train` if that is swept, else nothing is chosen. The budget has the best
     hybrid score (paper §3.5), or else the best by the last of the modes, in the collection's own measure (MRR@10 for MS
     MARCO's train and dev queries, else nDCG@10) or else the first of the measures."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with passages that cannot be encoded: stop, or set them aside in a file beside the index."""
 
     @model_validator(mode="after")
     def _selection_is_swept(self) -> Self:

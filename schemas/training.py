@@ -13,7 +13,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import PresetListing, RayAddress
+from diffretriever.schemas.settings import RetrieverOptions
 
 MANIFEST_FILE = "training.json"
 """Name of the manifest beside an adapter."""
@@ -127,7 +127,7 @@ class Recipe(RecipeOptions):
     of slots alone (`adapter_on: slots`), which leaves those states as they are. 0: none, as in the paper."""
 
 
-class TrainJob(RecipeOptions, PresetListing, RayAddress):
+class TrainJob(RecipeOptions, RetrieverOptions):
     """Fine-tune a retriever's backbone with LoRA on Ray Train; the same command again resumes."""
 
     recipe: RecipeName = "plain"
@@ -137,12 +137,10 @@ class TrainJob(RecipeOptions, PresetListing, RayAddress):
     """Training set from prepare_training.py, a folder or object-store URI; or any --source of prepare_training.py, from
     which a training set is made in the output folder."""
     retriever: str = "diffretriever-minilm-untrained"
-    """Name of a preset, or a YAML file that describes a retriever."""
+    """Name of a preset, or a YAML file that describes a trainable retriever."""
     output: Place
     """Folder or object-store URI for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML
     file; a folder must be the same on all nodes that train."""
-    backbone: str | None = None
-    """Local folder or hub id to use in place of the retriever's own backbone."""
     adapter: str | None = None
     """LoRA adapter to start from in place of the retriever's own: local folder or hub id. It does not change."""
     budget: BudgetChoice | None = None

@@ -11,7 +11,7 @@ from diffretriever.schemas.base import Model
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
-from diffretriever.schemas.settings import EncoderActors, RayAddress
+from diffretriever.schemas.settings import BadInput, EncoderActors
 
 _PASSAGE = pa.struct([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
 EXAMPLES_SCHEMA = pa.schema(
@@ -25,7 +25,7 @@ EXAMPLES_SCHEMA = pa.schema(
 """`examples.arrow`: a query with its passages, the positives first."""
 
 
-class PrepareTrainingJob(RayAddress):
+class PrepareTrainingJob(BadInput):
     """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
 
     source: tuple[str, ...]
@@ -40,8 +40,6 @@ class PrepareTrainingJob(RayAddress):
     hold_out: tuple[str, ...] = ()
     """Collection that the retriever is going to be measured on: no query or passage that is among its texts is trained
     on; repeat the flag for several."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """What to do with records that cannot be used: stop, or set them aside in OUTPUT/quarantine.jsonl."""
 
 
 class TrainingCounts(Model):
@@ -101,7 +99,7 @@ class TrainingSetManifest(Model):
     """Bytes of `examples.arrow`."""
 
 
-class MineNegativesJob(IndexOptions, EncoderActors):
+class MineNegativesJob(IndexOptions, EncoderActors, BadInput):
     """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
 
     The result is a file in Tevatron's layout that prepare_training.py reads.
@@ -125,11 +123,6 @@ class MineNegativesJob(IndexOptions, EncoderActors):
     """Leave out passages that score more than this share of the query's best positive, for they may be relevant too; a
     positive that is not within the depth scores less than all that is. Published trials did well with 0.95
     (arXiv 2407.15831)."""
-    on_bad_input: Literal["error", "quarantine"] = "error"
-    """Policy for bad records: stop, or set them aside in OUTPUT.quarantine.jsonl."""
-    search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
-    """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
-    accelerate_index.py made a candidate index, and otherwise all."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:

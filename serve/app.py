@@ -44,6 +44,8 @@ _LOG = logging.getLogger("ray.serve")
 
 _QUERIES_PER_SCAN = 64
 """Most queries that share a scan of the index."""
+_MOST_QUEUED = 256
+"""Requests that wait for a replica at each of Ray's routers; more are rejected with status 503."""
 
 
 class QueryEncoder:
@@ -80,7 +82,7 @@ class Shard:
 
         _use_threads(config, config.shard)
         device, measure = resolve_device(config.device_of(config.shard)), RayMetrics()
-        options = SearchOptions(index=config.index, memory_mb=config.memory_mb)
+        options = SearchOptions(index=config.index)
         self._snapshots = Snapshots(options, device, (number, config.shards), measure)
         self._snapshots.get(Version.of(open_index(config)))
         self._batcher: Batcher[tuple[Representations, SearchSpec], Found] = Batcher(
@@ -196,7 +198,7 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
         "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
         # The replica itself rejects requests above `max_ongoing`, with a problem; bodies may still arrive for others.
         "max_ongoing_requests": 3 * config.max_ongoing,
-        "max_queued_requests": config.max_queued,
+        "max_queued_requests": _MOST_QUEUED,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
         "graceful_shutdown_timeout_s": config.limits.timeout_s + 5,
         "health_check_period_s": 1,

@@ -171,7 +171,13 @@ class Job:
         self._before = everybody()
         with self.log.open("w") as stream:
             command = [_PYTHON, "-m", "benchmarks.attack.job", str(self._number), *flags]
-            self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "RAY_ADDRESS": "local"},
+                start_new_session=True,
+            )
 
     def kill(self, victim: str, delay: float) -> None:
         """Kill a part of it after so many seconds, and look at how it ends."""

@@ -68,7 +68,6 @@ def job(collection: str, retriever: str, rows: int) -> Sample:
             retriever=retriever,
             index=f"{folder}/index",
             rows_per_block=rows,
-            ray_address="local",
             encoders=1,
             gpus_per_encoder=0,
         )

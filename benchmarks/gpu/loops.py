@@ -177,7 +177,6 @@ def job(folder: str, device: str, passages: int, words: int, slots: int) -> Figu
                 collection=str(place / "corpus.jsonl"),
                 retriever=str(retriever),
                 index=str(place / "index"),
-                ray_address="local" if on_gpu else "auto",
                 encoders=1 if on_gpu else None,
                 accelerate=False,
             )

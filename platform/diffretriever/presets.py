@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from diffretriever.core.files import is_file, read_text
+from diffretriever.core.files import is_file, read_model, read_text
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
@@ -199,14 +199,7 @@ def read_selection(path: Path | StorePath) -> BudgetSelection:
     """Read a selection; raises `ValueError` for a missing file or other contents."""
     if not is_file(path):
         raise ValueError(f"no file {path}: give a budget such as q4p16, or the selection.json of a budget sweep")
-    try:
-        return BudgetSelection.model_validate_json(read_text(path))
-    except (ValidationError, UnicodeDecodeError) as error:
-        reason = str(error.errors()[0]["msg"] if isinstance(error, ValidationError) else error)
-        raise ValueError(
-            f"{path} is no selection of a budget, as jobs/sweep_budgets.py writes it to selection.json: "
-            f"{reason.removeprefix('Value error, ')}"
-        ) from error
+    return read_model(path, BudgetSelection, "give a selection.json that jobs/sweep_budgets.py wrote")
 
 
 def _selected(config: MaskedRetriever, path: Path | StorePath) -> Budget:

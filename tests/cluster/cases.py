@@ -64,7 +64,7 @@ class Bench:
 
     def _encode(self, node: Node, index: str, collection: str, *flags: object) -> Job:
         where = ("--collection", collection or self.nodes.disk / CORPUS, "--index", index)
-        common = ("--rows-per-block", _ROWS_PER_BLOCK, "--ray-address", self.nodes.address)
+        common = ("--rows-per-block", _ROWS_PER_BLOCK)
         return self.nodes.start(node, "encode_beir.py", *where, *flags, *common)
 
     def upload(self, folder: Path) -> str:

@@ -235,7 +235,7 @@ class Nodes:
             flags: its flags.
         """
         on_node = [str(Path(__file__).with_name("on_node.py")), node.ip, str(ROOT / "jobs" / program)]
-        command = ["python", *on_node, *map(str, flags)]
+        command = ["env", f"RAY_ADDRESS={self.address}", "python", *on_node, *map(str, flags)]
         working = self.disk
         if may_mount():
             command = ["nsenter", f"--target={node.process.pid}", "--mount", "--wd", *command]

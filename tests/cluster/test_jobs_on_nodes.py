@@ -186,6 +186,6 @@ def test_a_corpus_that_only_the_head_has_is_read_there(bench: Bench) -> None:
     bench.driver.inside(corpus).write_text("\n".join([*LINES, "{broken"]) + "\n", "utf-8")
     aside = ("--on-bad-input", "quarantine")
     encode = ("encode_beir.py", "--collection", corpus, "--index", index, "--retriever", "bm25", *aside)
-    bench.run(*encode, "--ray-address", bench.nodes.address)
+    bench.run(*encode)
     assert ids_in(index) == IDS
     assert not any(node.inside(mine).exists() for node in bench.nodes.nodes[1:])

@@ -32,7 +32,6 @@ from diffretriever.core.files import (
     write_text,
 )
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import Place, StorePath, as_place
 from tests.cluster.s3 import S3
 
@@ -143,12 +142,6 @@ def test_a_place_in_a_config() -> None:
         assert _Job.model_validate_json(_Job(place=given).model_dump_json()) == _Job(place=given)
     with pytest.raises(ValidationError, match="names no bucket"):
         _Job(place="s3://")
-
-
-def test_a_setting_takes_a_uri() -> None:
-    job = EvaluateJob.from_command_line(["--index", "i", "--collection", "pydoc", "--output", "s3://b/x"])
-    assert job.output == StorePath("s3://b/x")
-    assert EvaluateJob.model_validate_json(job.model_dump_json()).output == job.output
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import diffretriever.core.files
-from diffretriever.core.ledger import IDENTITY_FILE, Ledger, refuse_another
+from diffretriever.core.ledger import IDENTITY_FILE, Ledger
 
 JOB = {"source": "a.jsonl", "settings": {"depth": 100, "modes": ("dense", "sparse")}}
 
@@ -121,10 +121,6 @@ def _die_while_writing(patched: pytest.MonkeyPatch, *, cleans_up: bool) -> None:
     patched.setattr(Path, "open", opened)
     if not cleans_up:
         patched.setattr(Path, "unlink", lambda path, **_: None if path.suffix == ".tmp" else unlink(path))
-
-
-def test_the_same_work_is_not_refused() -> None:
-    refuse_another("here", "another sweep", JOB, dict(reversed(JOB.items())))
 
 
 def test_the_digest_of_a_json_value_never_changes() -> None:

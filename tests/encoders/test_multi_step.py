@@ -45,7 +45,7 @@ def fill_slowly(encoder: MaskedEncoder, text: PreparedText) -> list[Slot]:
                 torch.tensor([ids]), batch.mask_BL, read_at, position_ids=batch.position_ids_BL
             )
         hidden_KH, logits_KV = hidden[0], logits[0].detach()
-        surest = sorted(masked, key=lambda k: (-confidence_of(logits_KV[k], config.confidence), k))
+        surest = sorted(masked, key=lambda k: (-confidence_of(logits_KV[k]), k))
         for k in surest[: count_of(text.slots, len(masked), step, passes, config.schedule)]:
             token = max(range(logits_KV.shape[1]), key=logits_KV[k].tolist().__getitem__)
             found[k] = Slot(hidden_KH[k], logits_KV[k], token, step)
@@ -53,10 +53,8 @@ def fill_slowly(encoder: MaskedEncoder, text: PreparedText) -> list[Slot]:
     return [found[k] for k in range(text.slots)]
 
 
-def confidence_of(logits_V: torch.Tensor, confidence: str) -> float:
+def confidence_of(logits_V: torch.Tensor) -> float:
     probabilities = torch.softmax(logits_V.double(), 0).tolist()
-    if confidence == "max-probability":
-        return max(probabilities)
     return sum(p * math.log(p + 1e-10) for p in probabilities)
 
 
@@ -93,14 +91,10 @@ def plain(request: pytest.FixtureRequest, make_masked: Make[MaskedEncoder]) -> M
     return make_masked(request.param, budget=Budget(4, 16))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "confidence", "offset"), [("time-grid", "entropy", -1), ("even", "max-probability", 0)]
-)
-def test_mixed_budgets_equal_each_text_filled_slowly(
-    plain: MaskedEncoder, schedule: str, confidence: str, offset: int
-) -> None:
+@pytest.mark.parametrize(("schedule", "offset"), [("time-grid", -1), ("even", 0)])
+def test_mixed_budgets_equal_each_text_filled_slowly(plain: MaskedEncoder, schedule: str, offset: int) -> None:
     for steps in (2, 4):
-        encoder = varied(plain, steps=steps, schedule=schedule, confidence=confidence, read_offset=offset)
+        encoder = varied(plain, steps=steps, schedule=schedule, read_offset=offset)
         found = encoder.encode_queries(TEXTS, BUDGETS)
         assert np.diff(found.offsets).tolist() == BUDGETS
         for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS, BUDGETS)):

@@ -63,7 +63,6 @@ def test_one_encoding_gives_all_smaller_budgets(
     ("fields", "message"),
     [
         ({"prompt": {"variant": "paper"}}, "set prompt.variant to few"),
-        ({"prompt": {"variant": "few", "rewrite_numbers": True}}, "leave rewrite_numbers out"),
         ({"prompt": {"variant": "few"}, "tail_length": 3}, "set tail_length to 0"),
         ({"prompt": {"variant": "few"}, "steps": 2}, "set steps to 1"),
         ({"adapter_on": "slots", "nested_slots": False}, "adapter_on: slots is for nested slots"),

@@ -81,7 +81,6 @@ def test_help_is_complete(name: str) -> None:
     required = [flag for flag in flags if f"[{flag}" not in done.stdout and f" {flag} " in done.stdout.split("\n\n")[0]]
     assert flags[: len(required)] == required, "required flags come first"
     assert not re.search(r"tuple\[|dict\[|StorePath|\b(str|int|float)\b", done.stdout.split("options:")[0])
-    assert not re.search(r"^  --\S+ .*(tuple\[|dict\[|StorePath)", done.stdout, re.MULTILINE)
     assert not re.search(r"\{[^}]*\{", done.stdout), "choices within choices"
     for empty in ("default: None", "default: ()", "default: )", "default factory"):
         assert empty not in done.stdout
@@ -121,7 +120,9 @@ def test_a_job_whose_reader_leaves_ends_without_a_word() -> None:
 
 
 def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
-    run_job("maintain_index", "--index", index, "--delete", ",".join(f"d{number}" for number in range(1, 60)))
+    deleted = [*(f"d{number}" for number in range(1, 60)), "nothing"]
+    done = run_job("maintain_index", "--index", index, "--delete", ",".join(deleted))
+    assert "deleted 59 of 60 ids given" in done.stdout
     ask = ["--index", index, "--query", "slot", "--json-output"]
     assert len(json.loads(run_job("search", *ask).stdout)) == 1
     assert len(json.loads(run_job("search", *ask, "--version", 2).stdout)) == 10
@@ -142,14 +143,6 @@ def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
     assert done.stdout == f"back at version 2\n{index}: 60 passages, version 3\n"
     assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest is now {newest}.unreadable"
     assert run_job("search", "--index", index, "--query", "slot").status == 0
-
-
-def test_inspect_and_maintain(index: Path) -> None:
-    assert "rows: 60" in run_job("inspect_index", "--index", index).stdout
-    done = run_job("maintain_index", "--index", index, "--delete", "d1,d2,nothing", "--compact")
-    assert done.status == 0, done.stderr
-    assert "deleted 2 of 3 ids given" in done.stdout
-    assert json.loads(run_job("inspect_index", "--index", index, "--json-output").stdout)["contents"]["rows"] == 58
 
 
 def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ def job(bucket: str, tmp_path: Path) -> TrainJob:
             "hard_negatives": 2,
             "learning_rate": 0.003,
             "temperature": 0.1,
-            "ray_address": "local",
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -103,7 +104,8 @@ def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path
     """`kill -9` by itself once examples are on disk."""
     (tmp_path / "x.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
     ray = get_runtime_context().gcs_address
-    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out", "--ray-address", ray]
+    flags = ["--source", tmp_path / "x.jsonl", "--output", tmp_path / "out"]
+    environment = {**os.environ, "RAY_ADDRESS": ray}
     dying = tmp_path / "dying.py"
     dying.write_text(
         "import os, signal, sys; from unittest import mock\n"
@@ -117,13 +119,13 @@ def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path
     )
     with (tmp_path / "log").open("w") as log:
         command = ["python", str(dying), *map(str, flags)]
-        killed = subprocess.run(command, stdout=log, stderr=log, check=False, start_new_session=True)
+        killed = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert (tmp_path / "out" / EXAMPLES_FILE).stat().st_size > 1000
     with pytest.raises(ValueError, match="incomplete"):
         TrainingSet.open(tmp_path / "out")
     command = ["python", str(ROOT / "jobs" / "prepare_training.py"), *map(str, flags)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, env=environment, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = TrainingSet.open(tmp_path / "out")
     assert [made.example(row) for row in (0, 599)] == [MADE[0], MADE[599]]

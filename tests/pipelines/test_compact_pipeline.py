@@ -19,7 +19,6 @@ from diffretriever.pipelines import compact, index_writer, ray_executor
 from diffretriever.pipelines.compact import compact_index
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.ray_executor import CompactionBeside
-from diffretriever.schemas.settings import RayConfig
 from tests.index.compressed_cases import add, compressed, fill, stored_vectors
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 
@@ -73,20 +72,20 @@ def test_killed_and_run_again(codec: str | None, tmp_path: Path) -> None:
     first, *others = compaction.plan(index.dataset)
     assert (len(others), sum(task.rows for task in (first, *others))) == (3, 118)
     with dying_after(1), pytest.raises(KilledError):
-        compact_index(index, RayConfig())
+        compact_index(index)
     half = PassageIndex.open(index.uri)
     assert sizes(half) == [*small[len(first.fragments) :], first.rows]
     assert sorted(ids(half)) == sorted(before)
 
     with patch.object(PassageIndex, "commit_compaction", autospec=True, side_effect=_commit) as commits:
-        compact_index(half, RayConfig())
+        compact_index(half)
     assert commits.call_count == 3, "what was joined is not joined again"
     assert sizes(half) == [task.rows for task in (first, *others)]
     done = PassageIndex.open(index.uri)
     assert ids(done) == before, "in the same order"
     assert np.array_equal(stored_vectors(done), vectors)
     assert (done.manifest, done.version) == (index.manifest, half.version)
-    compact_index(done, RayConfig())
+    compact_index(done)
     assert done.version == half.version, "there is nothing left to do"
 
 
@@ -100,14 +99,14 @@ def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
     def planned(dataset: Any) -> list[compaction.CompactionTask]:
         tasks = compaction.plan(dataset)
         with patch.object(compact, "plan", compaction.plan):
-            compact_index(PassageIndex.open(index.uri), RayConfig())
+            compact_index(PassageIndex.open(index.uri))
         return tasks
 
     with (
         patch.object(compact, "plan", planned),
         pytest.raises(ValueError, match=r"another process changed .*nothing of it is lost"),
     ):
-        compact_index(index, RayConfig())
+        compact_index(index)
     index.refresh()
     assert sizes(index) == [30, 30]
     assert ids(index) == before
@@ -128,7 +127,7 @@ def test_joined_while_blocks_are_committed(tmp_path: Path) -> None:
     assert sizes(index) == [9, 10, 10, 10, 30]
     assert sorted(ids(index)) == expected
     add(index, ["more"], seed=10)
-    compact_index(index, RayConfig())
+    compact_index(index)
     assert sizes(index) == [30, 1, 39], "a small one that is alone stays"
     assert sorted(ids(PassageIndex.open(index.uri))) == sorted([*expected, "more"])
 

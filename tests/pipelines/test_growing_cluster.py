@@ -103,14 +103,15 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(DEVICE_VARIABLE, "cpu")
+    monkeypatch.setenv("RAY_ADDRESS", growing)
 
     # Of its own, so that Ray sends it to workers as a whole: they cannot import tests.
     def where() -> Iterator[pa.Table]:
         yield pack(ray.get_runtime_context().get_node_id(), pa.table({"row": [0]}))
 
-    job = make_job(write_corpus(tmp_path / "corpus", [line(i) for i in range(3)]), ray_address=growing, autoscale=True)
+    job = make_job(write_corpus(tmp_path / "corpus", [line(i) for i in range(3)]), autoscale=True)
     job = job.model_copy(update={"encoders": 3, "rows_per_block": 1, "gpus_per_encoder": 1.0})
-    with ray_session(job):
+    with ray_session():
         here = ray.get_runtime_context().get_node_id()
         assert see_nodes() == (Share(0, 0),)
         assert cpus_here(0.1) == 0

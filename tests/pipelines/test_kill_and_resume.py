@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -30,22 +31,27 @@ def test_killed_and_terminated(checkpoint: Path, tmp_path: Path, cluster: None) 
     index, log = tmp_path / "index", tmp_path / "log"
     corpus = write_corpus(tmp_path / "corpus", [line(i, f"passage {i} " + "text " * 60) for i in range(N)])
     flags = ["--collection", corpus, "--index", index, "--retriever", "diffretriever-llada", "--backbone", checkpoint]
-    flags += ["--encoders", 1, "--rows-per-block", ROWS_PER_BLOCK, "--ray-address"]
-    dying = ["python", Path(__file__).with_name("dying_driver.py"), *flags, "local"]
+    flags += ["--encoders", 1, "--rows-per-block", ROWS_PER_BLOCK]
+    dying = ["python", Path(__file__).with_name("dying_driver.py"), *flags]
     # A session of its own, so that the process group is the job's alone. Its output goes to a file: what outlives
     # the driver for some seconds would hold a pipe open.
     with log.open("w") as stream:
         killed = subprocess.run(
-            list(map(str, dying)), stdout=stream, stderr=stream, start_new_session=True, check=False
+            list(map(str, dying)),
+            stdout=stream,
+            stderr=stream,
+            env={**os.environ, "RAY_ADDRESS": "local"},
+            start_new_session=True,
+            check=False,
         )
     assert killed.returncode == -signal.SIGKILL, log.read_text()
     assert rows(index) == COMMITS * ROWS_PER_BLOCK
 
     # A Ray that outlives the job starts sooner than one of its own.
-    address = ray.get_runtime_context().gcs_address
-    command = list(map(str, ["python", ROOT / "jobs" / "encode_beir.py", *flags, address]))
+    running = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    command = list(map(str, ["python", ROOT / "jobs" / "encode_beir.py", *flags]))
     with log.open("w") as stream:
-        job = subprocess.Popen(command, stdout=stream, stderr=stream)
+        job = subprocess.Popen(command, stdout=stream, stderr=stream, env=running)
     while rows(index) <= COMMITS * ROWS_PER_BLOCK:
         assert job.poll() is None, log.read_text()
         time.sleep(0.05)
@@ -54,7 +60,7 @@ def test_killed_and_terminated(checkpoint: Path, tmp_path: Path, cluster: None) 
     assert log.read_text().endswith("told to end: what was committed is safe, the same command goes on from there\n")
 
     committed = rows(index)
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    again = subprocess.run(command, capture_output=True, env=running, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert f"{N - committed:,} encoded now" in again.stdout
     ids = [i for batch in PassageIndex.open(str(index)).batches(["id"], 1000) for i in batch.column("id").to_pylist()]

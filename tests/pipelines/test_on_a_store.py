@@ -54,7 +54,6 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
         on_bad_input="quarantine",
         encoders=1,
         rows_per_block=16,
-        ray_address="local",
     )
     summary = encode_collection(job)
     assert (summary.encoded, summary.rows, summary.bad) == (40, 40, 2)
@@ -73,7 +72,6 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
         output=f"{bucket}/runs",
         top_k=5,
         encoders=1,
-        ray_address="local",
     )
     found = search_batch(search)
     assert found.runs["dense"] == f"{bucket}/runs/dense.trec"

@@ -63,12 +63,6 @@ def test_a_length_of_queries_is_that_of_late_interaction_too() -> None:
     assert (own.query_length, own.max_vectors("query"), own.max_vectors("passage")) == (300, 300, 180)
 
 
-def test_other_methods_are_the_same_everywhere() -> None:
-    for name in ("diffretriever-dream", "promptreps-llama3", "repllama-llama3", "bm25"):
-        config = load_retriever(name)
-        assert config.on("arguana") is config
-
-
 def test_the_instructions_of_published_models() -> None:
     refute = "Given a claim, find documents that refute the claim"
     qwen = library("qwen3-embedding-8b")

@@ -77,7 +77,11 @@ def test_another_backbone_or_adapter_is_refused_and_both_are_named(selection: Pa
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "no file"), ("{", "is no selection of a budget"), ('{"buget": 1}', "Did you mean 'budget'")],
+    [
+        (None, "no file"),
+        ("{", "give a selection.json"),
+        ('{"buget": 1}', "Did you mean 'budget'"),
+    ],
 )
 def test_what_is_no_selection_is_said_to_be_none(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"

@@ -59,12 +59,12 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
     made = fill(encoder, str(tmp_path / "index"))
 
     def made_up_time(search: EncodedSearch, queries: Representations, k: int) -> float:
-        assert (len(queries), k) == (20, 5)
+        assert (len(queries), k) == (60, 5)
         return 1.0 if search.way == fastest else 2.0
 
     monkeypatch.setattr("diffretriever.search.accelerate.milliseconds", made_up_time)
     with patch("diffretriever.encoders.load_encoder", lambda *_: encoder):
-        done = accelerate(AccelerateJob(index=made.uri, candidates=True, top_k=5, sample=20, recall=0.3))
+        done = accelerate(AccelerateJob(index=made.uri, candidates=True, top_k=5, recall=0.3))
     assert done.candidates is not None
     assert done.candidates.milliseconds == 1.0
     made.refresh()

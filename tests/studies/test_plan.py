@@ -37,17 +37,6 @@ def test_candidates_by_sketches_take_what_was_measured(passages: int, budget: st
     assert plan.budgets[0].sketches_seconds == pytest.approx(milliseconds / 1e3, rel=0.15)
 
 
-def test_a_batch_on_a_gpu_by_hand() -> None:
-    plan = make_plan(job(budget=("q4p16",), queries=6980, tflops=100), None, [])
-    seconds = 6980 * 4 * 1000 * 16 * 384 * 2 / 100e12
-    assert plan.budgets[0].batch_seconds == pytest.approx(seconds)
-    assert f"exact batch of 6,980 queries: minutes of one GPU (as given)  {seconds / 60:.3g}" in page(plan)
-    assert make_plan(job(), None, []).budgets[0].batch_seconds is None
-    for alone in ({"queries": 5}, {"tflops": 5}):
-        with pytest.raises(ValueError, match="give both --queries and --tflops"):
-            job(**alone)
-
-
 @pytest.mark.parametrize(
     ("retriever", "vectors", "impacts"),
     [("minilm-pooled", 1, 0), ("promptreps-llama3", 20, 30), ("diffretriever-dream", 16, 30)],

@@ -20,7 +20,7 @@ from tests.training.trainer_cases import FolderOf
 PASSES: tuple[tuple[str, dict[str, object]], ...] = (
     ("masked-dream", {"steps": 2, "read_offset": -1}),
     ("masked-llada-2step", {}),
-    ("masked-bert", {"steps": 3, "confidence": "max-probability"}),
+    ("masked-bert", {"steps": 3}),
 )
 
 

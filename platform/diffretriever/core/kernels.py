@@ -15,9 +15,7 @@ def kernel(**options: Any) -> Callable[[F], F]:
 
     numba writes to `__pycache__` beside the source, to NUMBA_CACHE_DIR, or to the user's cache folder. If all of them
     are read-only, as in some containers, every process compiles the function again.
-
-    Args:
-        options: further options of `numba.njit`, such as `fastmath` and `inline`.
+    `options` are further options of `numba.njit`, such as `fastmath` and `inline`.
     """
 
     def compiled(function: F) -> F:

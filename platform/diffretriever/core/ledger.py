@@ -28,14 +28,9 @@ class Ledger:
     """
 
     def __init__(self, folder: AnyPlace, identity: Mapping[str, Any] | None = None) -> None:
-        """Open the ledger in `folder`, which need not be there.
+        """Open the ledger in `folder`, a path or object-store URI, which need not exist.
 
-        Args:
-            folder: path or object-store URI.
-            identity: of the only job that may use the ledger, as JSON values; None where any may.
-
-        Raises:
-            ValueError: the ledger belongs to a job of another identity; the message names the fields that differ.
+        If `identity`, JSON values, is given and differs from that of the ledger, raise `ValueError` with the fields.
         """
         self._place = plain_place(str(folder)).rstrip("/")
         if identity is not None:
@@ -116,17 +111,7 @@ class Ledger:
 
 
 def refuse_another(place: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the work of another job.
-
-    Args:
-        place: the folder.
-        what: it holds, if the two differ: "another sweep".
-        theirs: what the work there was made from.
-        ours: what it would be made from now.
-
-    Raises:
-        ValueError: the two differ; the message names the fields.
-    """
+    """Raise `ValueError` with the fields that differ if a folder contains `what`, such as "another sweep"."""
     differing = differing_fields(dict(theirs), dict(ours))
     if not differing:
         return

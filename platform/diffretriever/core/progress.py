@@ -90,12 +90,7 @@ def track(
 ) -> Iterator[T]:
     """Yield the items, and show how many are done once that takes longer than two seconds.
 
-    Args:
-        items: of any kind.
-        label: what is done with them, such as `writing runs`.
-        unit: what is counted, in the plural.
-        total: number of units; None: the number of items, if it is known.
-        size: number of units of an item; None: one.
+    `size` returns the number of units of an item, by default one; `total` is that of all items, if it is known.
     """
     count = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(label, count, unit=unit, quiet=True) as progress:

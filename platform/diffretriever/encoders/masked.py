@@ -47,7 +47,6 @@ _TINY = 1e-10
 _SLOTS_AT_ONCE = 1024
 
 Schedule: TypeAlias = Literal["time-grid", "even"]
-Confidence: TypeAlias = Literal["entropy", "max-probability"]
 
 
 class MaskedPreparer(PromptedPreparer):
@@ -212,7 +211,7 @@ class MaskedEncoder(BackboneEncoder):
                 read_BKH, read_BKX, tokens = self._read(batch, None if predicts else content.gathered_BG)
             revealed_BK = masked_BK
             if step < passes:
-                surest_BK = confidences(read_BKX.detach(), self.config.confidence).cpu()
+                surest_BK = confidences(read_BKX.detach()).cpu()
                 revealed_BK = choose(surest_BK, masked_BK, counts_B)
             if predicts:
                 predicted_BK, finite_BK = predict(read_BKX.detach())
@@ -330,15 +329,12 @@ def predict(logits_BKV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return logits_BKV.argmax(-1), low_BK.isfinite() & high_BK.isfinite()
 
 
-def confidences(logits_BKV: torch.Tensor, kind: Confidence) -> torch.Tensor:
-    """Return how sure the model is of each slot, float32 [B, K]: negative entropy in nats, or largest probability."""
+def confidences(logits_BKV: torch.Tensor) -> torch.Tensor:
+    """Return how sure the model is of each slot, float32 [B, K]: negative entropy in nats."""
     found = []
     for part_MV in logits_BKV.flatten(0, 1).split(_SLOTS_AT_ONCE):
         probabilities_MV = part_MV.softmax(-1, dtype=torch.float32)
-        if kind == "max-probability":
-            found.append(probabilities_MV.amax(-1))
-        else:
-            found.append((probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1))
+        found.append((probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1))
     return torch.cat(found).view(logits_BKV.shape[:2])
 
 

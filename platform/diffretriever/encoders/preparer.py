@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 
 SYSTEM = "You are an AI assistant that can understand human language."
-_NUMBER_NAMES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_COUNTED_WORDS = re.compile(rf"\b(?:{'|'.join(_NUMBER_NAMES)}) words?\b")
 # Stands for the text while a chat template is rendered.
 _SENTINEL = "\ue000"
 _WORD = re.compile(r"[^\W_]+")
@@ -193,7 +191,7 @@ class Prompt:
 def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
     """Return the prompt for one side and `slots` = K slots; `bare` has no prompt and is a `ValueError` here.
 
-    Source: paper Table 1; the switches `colon` and `rewrite_numbers` are the authors' code.
+    Source: paper Table 1; the switch `colon` is the authors' code.
     """
     if config.variant == "bare":
         raise ValueError("the bare variant frames a text with no prompt")
@@ -205,14 +203,7 @@ def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
     ending = " and split them by space" if variant == "three" else ""
     after = f'". Use {amount} to represent the {side} in a retrieval task. Make sure your {noun} in lowercase{ending}.'
     assistant = f'The {noun}{":" if config.colon else ""} "'
-    if config.rewrite_numbers and slots > 1:
-        after, assistant = _count_words(after, slots), _count_words(assistant, slots)
     return Prompt(before=f'{side.capitalize()}: "', after=after, assistant=assistant)
-
-
-def _count_words(text: str, slots: int) -> str:
-    count = _NUMBER_NAMES[slots - 1] if slots <= len(_NUMBER_NAMES) else str(slots)
-    return _COUNTED_WORDS.sub(f"{count} words", text).replace("word is", "words are")
 
 
 def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:

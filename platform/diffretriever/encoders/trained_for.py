@@ -22,7 +22,6 @@ _FREE = ASKED_BY | frozenset(
         "backbone",
         "budget",
         "clusters",
-        "confidence",
         "content_words",
         "max_tokens",
         "mean_share",

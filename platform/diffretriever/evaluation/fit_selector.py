@@ -13,7 +13,6 @@ import numpy as np
 
 from diffretriever.budgets.features import FEATURES, check_names
 from diffretriever.budgets.selectors import fit
-from diffretriever.evaluation.formats.tables import listed
 from diffretriever.evaluation.sweeps import Outcomes, SweptSplit
 from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
 
@@ -67,10 +66,8 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
         raise ValueError(
             f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
         )
-    outcomes = [_allowed(split.outcomes(job.mode, job.measure), job) for split in splits]
-    k_p = job.passage_budget or _best_passage_budget(outcomes)
-    if k_p not in outcomes[0].passage_budgets:
-        raise ValueError(f"--passage-budget {k_p} was not swept: {listed(outcomes[0].passage_budgets)}")
+    outcomes = [split.outcomes(job.mode, job.measure) for split in splits]
+    k_p = _best_passage_budget(outcomes)
     return [
         QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)
         for split, found in zip(splits, outcomes, strict=True)
@@ -83,18 +80,6 @@ def _best_passage_budget(outcomes: list[Outcomes]) -> int:
     values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
     queries = tuple(map(str, range(values_ABQ.shape[2])))
     return Outcomes(queries, first.query_budgets, first.passage_budgets, values_ABQ).best().passage
-
-
-def _allowed(outcomes: Outcomes, job: FitSelectorJob) -> Outcomes:
-    """Leave out the query budgets that the job does not allow."""
-    if not job.budgets:
-        return outcomes
-    unknown = sorted(set(job.budgets) - set(outcomes.query_budgets))
-    if unknown:
-        raise ValueError(f"--budgets {unknown[0]} was not swept: K_q is one of {listed(outcomes.query_budgets)}")
-    places = [a for a, budget in enumerate(outcomes.query_budgets) if budget in job.budgets]
-    kept = tuple(outcomes.query_budgets[a] for a in places)
-    return replace(outcomes, query_budgets=kept, values_ABQ=outcomes.values_ABQ[places])
 
 
 def fit_selector(

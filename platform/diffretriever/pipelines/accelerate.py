@@ -16,7 +16,6 @@ from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.retriever import is_neural
-from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.search.accelerate import Missing
@@ -79,7 +78,7 @@ def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
     from diffretriever.pipelines.cluster import ray_session
     from diffretriever.pipelines.tasks import in_tasks
 
-    with ray_session(RayConfig()), Progress(f"codes and postings → {index.uri}", total) as progress:
+    with ray_session(), Progress(f"codes and postings → {index.uri}", total) as progress:
         calls = ((index.uri, index.version, each) for each in missing)
         for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, on_this_node=local):
             progress.update(passages)

@@ -24,7 +24,7 @@ from ray._private.utils import read_ray_address
 from diffretriever.core.consent import trusted_sources
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.schemas.retriever import RetrieverConfig
-from diffretriever.schemas.settings import TRUST_VARIABLE, RayAddress, RayConfig
+from diffretriever.schemas.settings import TRUST_VARIABLE, RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
@@ -130,12 +130,15 @@ class EncoderPool:
 
 
 @contextmanager
-def ray_session(config: RayAddress) -> Iterator[None]:
-    """Connect to the cluster that `config` names, or start a local one; what was started is stopped at the end."""
+def ray_session() -> Iterator[None]:
+    """Connect to the running cluster, or start a local one, which is stopped at the end.
+
+    RAY_ADDRESS names a cluster; `local` always starts one.
+    """
     if ray.is_initialized():
         yield
         return
-    connect(_running_cluster() if config.ray_address == "auto" else config.ray_address)
+    connect(_running_cluster())
     try:
         yield
     finally:
@@ -203,13 +206,13 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Token authentication is enabled")
 
 
-def is_cluster_at_hand(config: RayAddress) -> bool:
-    """Return whether `ray_session` would use a Ray that runs already, or one that `config` asks for by its address.
+def is_cluster_at_hand() -> bool:
+    """Return whether `ray_session` would use a Ray that runs already.
 
     Raises:
         ValueError: no Ray answers at the address in the environment.
     """
-    return ray.is_initialized() or config.ray_address != "auto" or _running_cluster() != "local"
+    return ray.is_initialized() or _running_cluster() != "local"
 
 
 def _running_cluster() -> str:

@@ -14,13 +14,12 @@ from diffretriever.core.progress import Progress
 from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.settings import RayAddress
 
 # What a killed driver loses beside the tasks that run.
 _TASKS_PER_COMMIT = 8
 
 
-def compact_index(index: PassageIndex, config: RayAddress, keep_versions: float | None = None) -> None:
+def compact_index(index: PassageIndex, keep_versions: float | None = None) -> None:
     """Join small fragments, drop deleted rows, forget versions older than `keep_versions` days or an hour.
 
     Hold the `WriterLock`. A job that is killed leaves a valid index, and the same job run again does what is left.
@@ -33,7 +32,7 @@ def compact_index(index: PassageIndex, config: RayAddress, keep_versions: float 
     if tasks:
         from diffretriever.pipelines.tasks import call_each
 
-        results = call_each(execute, [(table_uri(index.uri), task.text) for task in tasks], config)
+        results = call_each(execute, [(table_uri(index.uri), task.text) for task in tasks])
         with Progress(f"compacting {index.uri}", sum(task.rows for task in tasks)) as progress:
             # In the order of the plan: rows are in the same order wherever a job is killed.
             for first in range(0, len(tasks), _TASKS_PER_COMMIT):

@@ -112,7 +112,7 @@ def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger:
     rows = sum(part.rows for part in todo)
     calls = [(index.uri, index.version, part, manifest) for part in todo]
     with Progress(f"{index.uri} → {manifest.codec.name}", rows) as progress:
-        written = call_each(write_part, calls, job)
+        written = call_each(write_part, calls)
         for part, receipt in zip(todo, written, strict=True):
             ledger.put(f"{part.key}.json", receipt.encode())
             receipts[part.key] = receipt

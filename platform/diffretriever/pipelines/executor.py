@@ -70,7 +70,7 @@ def runs_here(config: RayConfig, *, small: bool) -> bool:
 
     fields = type(config).model_fields
     asks = any(getattr(config, name) != fields[name].default for name in _OPTIONS_OF_RAY if name in fields)
-    return small and not asks and not is_cluster_at_hand(config)
+    return small and not asks and not is_cluster_at_hand()
 
 
 def few_passages(collection: Collection, most: int = MAX_ROWS) -> bool:

@@ -196,7 +196,7 @@ class IndexWriter:
         """
         if self._job.compact:
             for index in self.indexes:
-                compact_index(index, self._job)
+                compact_index(index)
         if self._job.accelerate:
             for index in self.indexes:
                 accelerate_index(index)

@@ -40,9 +40,9 @@ from diffretriever.training.data.examples import Checked, Example, passage_key, 
 from diffretriever.training.data.sources import ExampleSource, open_source
 from diffretriever.vectors.hits import Hit
 
-_DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share", "search_budget"}
+_DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share"}
 """Settings that results depend on."""
-_SEARCH = ("index", "backbone", "adapter", "search_budget", "ray_address", "encoders")
+_SEARCH = ("index", "backbone", "adapter", "encoders")
 """Settings that are those of a batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # Of gzip: more takes most of the job's time for a few percent.

@@ -73,7 +73,7 @@ class RayExecutor(Executor):
         self._described: Any = None
 
     def __enter__(self) -> Self:
-        self._open.enter_context(ray_session(self.config))
+        self._open.enter_context(ray_session())
         return self
 
     def load(self, retriever: RetrieverConfig) -> None:

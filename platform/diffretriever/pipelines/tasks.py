@@ -11,13 +11,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.pipelines.cluster import cpus_here, ray_session, result_of
-from diffretriever.schemas.settings import RayAddress
 
 
-def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], config: RayAddress) -> Iterator[Any]:
-    """Yield the result of each call, in order: one here, several on the nodes of the Ray session of `config`."""
+def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    """Yield the result of each call, in order: one here, several on the nodes of the Ray session."""
     if len(calls) > 1:
-        with ray_session(config):
+        with ray_session():
             yield from in_tasks(function, calls, cpus=1, at_once=len(calls))
     else:
         yield from (function(*arguments) for arguments in calls)

@@ -57,7 +57,7 @@ def train(job: TrainJob) -> TrainingManifest:
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
     retriever = check_trainable(retriever, job.hyperparameters)
-    with ray_session(job):
+    with ray_session():
         job = job.model_copy(update={"train": str(_prepared(job))})
         gpus = _gpus_that_fit(job)
         task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)

@@ -70,7 +70,7 @@ def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
         if done is not None:
             return done
         progress = Progress("preparing", None, unit="examples")
-        with ray_session(job), progress:
+        with ray_session(), progress:
             return write_training_set(job, inputs, _blocks(inputs), progress.update)
 
 

@@ -43,6 +43,7 @@ FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "p
 
 _MOST_TEXTS = 2_000_000
 """Whose words are counted unasked: of short passages, that takes some 1 kB of memory each."""
+_SAMPLED_QUERIES = 200
 _ABANDONED_SECONDS = 24 * 3600
 """A folder half-made for longer than this belongs to no running job."""
 
@@ -177,7 +178,7 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
     scan = open_dense(index, options, encoder.facts.device)
     stream = scan.stream if isinstance(scan, CodedScan) else scan
     assert isinstance(stream, StreamingScan), "codes were built for every fragment, or all is scanned"
-    queries = sample_queries(index, encoder, job.sample)
+    queries = sample_queries(index, encoder, _SAMPLED_QUERIES)
     exact, scanned = scan.search(queries, job.top_k), milliseconds(scan, queries, job.top_k)
     candidate_index = CandidateIndex.open(open_segments(index)[0])
     count, measured = choose_count(candidate_index, queries, exact, counts_to_try(job.top_k, len(index)), job.recall)

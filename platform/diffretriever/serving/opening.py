@@ -22,9 +22,7 @@ def open_service(config: ServeConfig, measure: Measure = unmeasured) -> Service:
     """Return a service that encodes and searches in this process."""
     index = open_index(config)
     encoder = open_encoder(config, index, config.device_of(config.ingress))
-    snapshots = Snapshots(
-        SearchOptions(index=config.index, memory_mb=config.memory_mb), encoder.facts.device, measure=measure
-    )
+    snapshots = Snapshots(SearchOptions(index=config.index), encoder.facts.device, measure=measure)
     snapshots.get(Version.of(index))
     return Service(config, index, encoder.preparer, LocalBackend(encoder, snapshots), measure)
 

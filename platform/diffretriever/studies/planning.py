@@ -51,7 +51,6 @@ _QUERY_TOKENS = 32
 _IMPACTS = 30.0
 _BYTES_PER_TOKEN = 4.3
 """English text in the vocabulary of the built-in backbone."""
-_SECONDS_PER_MINUTE = 60
 _SECONDS_PER_HOUR = 3600
 
 ZSTD_SHARE = 0.79
@@ -128,7 +127,6 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
         tokens=tokens,
         measured_on=known[0].passages if known[0] else 0,
         bandwidth_measured=job.bandwidth is None,
-        queries=job.queries,
         budgets=plans,
     )
 
@@ -155,18 +153,9 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         scanned=scanned,
         scan_rate=speed,
         seconds_per_query=scanned / speed,
-        batch_seconds=_batch_seconds(job, retriever, shape),
         sketches_bytes=sketches_bytes(shape),
         sketches_seconds=sketches_seconds(shape, speed),
     )
-
-
-def _batch_seconds(job: PlanJob, retriever: NeuralRetriever, shape: Shape) -> float | None:
-    if job.queries is None or job.tflops is None:
-        return None
-    products = job.queries * _query_vectors(retriever) * shape.passages * shape.vectors
-    # A product adds up H multiplications.
-    return 2 * products * shape.hidden_size / (job.tflops * 1e12)
 
 
 def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
@@ -375,9 +364,6 @@ def _cells(plan: CapacityPlan, budget: BudgetPlan) -> dict[str, str]:
         f"exact scan of the codes: GB/s ({where})": f"{budget.scan_rate / 1e9:.1f}",
         "exact scan of the codes: seconds a query": f"{budget.seconds_per_query:,.3g}",
     }
-    if budget.batch_seconds is not None:
-        label = f"exact batch of {plan.queries:,} queries: minutes of one GPU (as given)"
-        cells[label] = f"{budget.batch_seconds / _SECONDS_PER_MINUTE:,.3g}"
     cells["candidates by sketches: memory, GiB"] = _gib(budget.sketches_bytes)
     cells["candidates by sketches: seconds a query"] = f"{budget.sketches_seconds:,.3g}"
     return cells

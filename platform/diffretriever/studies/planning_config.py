@@ -33,10 +33,6 @@ class PlanJob(ModelOptions, PresetListing):
     """Load the encoder here and find the rate, vectors and impacts on 256 passages drawn from the collection."""
     bandwidth: PositiveFloat | None = None
     """GB/s at which a search reads 8-bit codes; default: what the scan reaches on one core here, in a short probe."""
-    queries: PositiveInt | None = None
-    """Queries of a batch that a GPU is to search for, such as the 6,980 of MS MARCO's dev split; needs --tflops."""
-    tflops: PositiveFloat | None = None
-    """Trillions of operations a second at which it multiplies matrices in half precision."""
     json_output: bool = False
     """Print JSON instead of text."""
 
@@ -48,8 +44,6 @@ class PlanJob(ModelOptions, PresetListing):
             raise ValueError("--measure needs --collection, to have passages to encode")
         if self.measure and self.rate is not None:
             raise ValueError("give --rate or --measure, not both")
-        if (self.queries is None) != (self.tflops is None):
-            raise ValueError("give both --queries and --tflops, for the time that a batch takes a GPU, or neither")
         return self
 
 
@@ -84,9 +78,6 @@ class BudgetPlan(Model):
     """Bytes a second at which it reads them."""
     seconds_per_query: float
     """`scanned` at that rate: without encoding the query, and without the rescoring of some passages."""
-    batch_seconds: float | None
-    """Seconds of one GPU for the products of all queries of a batch with all vectors; None where none was asked for.
-    Codes are copied to it besides: once, or once for each pass over the queries where they do not fit."""
     sketches_bytes: int
     """Bytes of the sketches, if there are any, which want to stay in memory."""
     sketches_seconds: float
@@ -114,6 +105,4 @@ class CapacityPlan(Model):
     """Passages that rate, vectors and impacts were measured on; 0 where they were given."""
     bandwidth_measured: bool
     """Whether the scan's rate was measured on one core here; else it was given."""
-    queries: int | None
-    """Of the batch; None where none was asked for."""
     budgets: list[BudgetPlan]

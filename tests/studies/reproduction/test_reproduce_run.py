@@ -112,7 +112,7 @@ def test_a_retriever_that_fails_does_not_stop_the_others(job: JobMaker, monkeypa
         raise ValueError("no room for it")
 
     monkeypatch.setattr(runner, "encode_collection", refuse)
-    monkeypatch.setattr(runner, "ray_session", lambda _: _Nothing())
+    monkeypatch.setattr(runner, "ray_session", _Nothing)
     lines: list[str] = []
     config = job("mini")
     plan = make_plan(config)

@@ -66,7 +66,7 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
     failed: dict[Path | StorePath, str] = {}
     with ExitStack() as session:
         if any(_needs_ray(task, job) for tasks in todo for task in tasks):
-            session.enter_context(ray_session(job))
+            session.enter_context(ray_session())
         for tasks in filter(None, todo):
             failed |= _run_index(tasks, job, command, log)
     return failed
@@ -111,7 +111,7 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
         if not is_file(task.uncompressed / "metrics.json"):
             evaluate_job(evaluation.model_copy(update={"output": task.uncompressed}), command)
         before = read_results(task.uncompressed)[UNCOMPRESSED]
-        evaluate_compressed(evaluation, before, job.ray_address, command)
+        evaluate_compressed(evaluation, before, command)
     else:
         evaluate_job(evaluation, command)
 
@@ -164,9 +164,7 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     write_evaluation(job.output, report, results, texts)
 
 
-def evaluate_compressed(
-    job: EvaluateJob, before: EvaluationResult, ray_address: str, command: str
-) -> dict[str, EvaluationResult]:
+def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str) -> dict[str, EvaluationResult]:
     """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
 
     The copy has files of its own for what is compressed alone; the index stays as it is.
@@ -174,7 +172,6 @@ def evaluate_compressed(
     Args:
         job: of the index; its output folder gets the report of both, with `storage.json`.
         before: dense scores of the index itself.
-        ray_address: of the cluster that compresses, where the index is of more than one part.
         command: the command line.
 
     Raises:
@@ -183,7 +180,7 @@ def evaluate_compressed(
     copy = compressed_place(job.index)
     if not PassageIndex.exists(copy):
         PassageIndex.open(job.index).clone(copy)
-    compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC, "ray_address": ray_address}))
+    compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC}))
     own = job.model_copy(update={"index": copy, "modes": (UNCOMPRESSED,), "output": job.output / COMPRESSED})
     found = evaluate_job(own, command)[UNCOMPRESSED]
     results = {UNCOMPRESSED: before, COMPRESSED: found}
