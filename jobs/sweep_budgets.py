@@ -14,8 +14,8 @@ from diffretriever.schemas.sweep import SweepJob, SweepSummary
 def main(config: SweepJob) -> None:
     """Encode, search and measure the grid; print it, and say where the selection is."""
     from diffretriever.evaluation.measures import parse_measures
-    from diffretriever.evaluation.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
-    from diffretriever.pipelines.sweep import sweep_budgets
+    from diffretriever.studies.budgets.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
+    from diffretriever.studies.budgets.sweep import sweep_budgets
 
     parse_measures(config.measures)
     job = config.model_copy(update={"output": as_place(absolute_place(config.output, "--output"))})

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from diffretriever.evaluation.sweeps import SweptQuery, write_outcomes, write_queries
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import SweepManifest, SweepMode
+from diffretriever.studies.budgets.sweep_files import SweptQuery, write_outcomes, write_queries
 
 BUDGETS = (1, 4)
 

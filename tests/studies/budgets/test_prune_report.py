@@ -11,13 +11,13 @@ import pytest
 import scipy.stats
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.budgets.pruning import PrunePoint, removal_orders
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots
+from diffretriever.studies.budgets.sweep_files import Outcomes
 from diffretriever.vectors.representations import read_vectors
 from tests.search.conftest import fill
 from tests.studies.budgets.made_up import make_sweep

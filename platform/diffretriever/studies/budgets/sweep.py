@@ -1,7 +1,7 @@
 """The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
 5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `evaluation.measuring`.
+one pass over an index. What the runs are worth is measured from the files; see `studies.budgets.measuring`.
 
 The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
 is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
@@ -28,15 +28,6 @@ from diffretriever.core.ledger import Ledger, refuse_another
 from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
 from diffretriever.evaluation.conditions import settled_by_passages
-from diffretriever.evaluation.sweeps import (
-    ENCODED_FOLDER,
-    MANIFEST_FILE,
-    SweptQuery,
-    drawn_queries,
-    encoded_files,
-    read_manifest,
-    write_queries,
-)
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_block
@@ -65,6 +56,15 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.averaged import AveragedSlots
 from diffretriever.search.sparse import open_sparse
+from diffretriever.studies.budgets.sweep_files import (
+    ENCODED_FOLDER,
+    MANIFEST_FILE,
+    SweptQuery,
+    drawn_queries,
+    encoded_files,
+    read_manifest,
+    write_queries,
+)
 from diffretriever.vectors.fusion import depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
