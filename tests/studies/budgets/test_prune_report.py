@@ -136,7 +136,7 @@ def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, r
         ({"sweep": None, "index": "i", "collection": None}, "--index needs --collection"),
         ({"keep": (4,)}, "--keep must be below that"),
         ({"query_budget": 3}, "no queries of K_q = 3"),
-        ({"collection": None}, "does not name the collection"),
+        ({"collection": None}, "was swept on gone/one, which cannot be opened"),
         ({"measure": "nDGC@10"}, "not a measure"),
     ],
 )
