@@ -13,8 +13,8 @@ from diffretriever.schemas.sweep import SweepJob, SweepSummary
 def main(job: SweepJob) -> None:
     """Encode, search and measure the grid; print it, and say where the selection is."""
     from diffretriever.evaluation.measures import parse_measures
-    from diffretriever.evaluation.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
-    from diffretriever.pipelines.sweep import sweep_budgets
+    from diffretriever.studies.budgets.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
+    from diffretriever.studies.budgets.sweep import sweep_budgets
 
     parse_measures(job.measures)
     swept = sweep_budgets(job, shlex.join(["python", *sys.argv]), lambda line: print(line, flush=True))

@@ -183,9 +183,9 @@ def analysed(name: str, inputs: Inputs, config: RandomPaperJob, corpora: Sequenc
         config: says where to write, and what budgets.
         corpora: names of collections; MS MARCO, on whose training queries the fixed budget is chosen, is one of them.
     """
-    from diffretriever.evaluation.measuring import measure_sweep, select_budget
-    from diffretriever.pipelines.sweep import sweep_budgets
+    from diffretriever.studies.budgets.measuring import measure_sweep, select_budget
     from diffretriever.studies.budgets.report import analyse
+    from diffretriever.studies.budgets.sweep import sweep_budgets
 
     source, preset = SLOTTED[name]
     folder = config.output / "sweeps" / name

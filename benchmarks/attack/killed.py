@@ -137,7 +137,6 @@ def _flags(inputs: Path, output: Path) -> list[str]:
         "--retriever": inputs / "retriever.yaml",
         "--encoders": 1,
         "--rows-per-block": _ROWS_PER_BLOCK,
-        "--ray-address": "local",
     }
     return [str(part) for pair in options.items() for part in pair]
 

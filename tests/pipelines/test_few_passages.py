@@ -18,7 +18,6 @@ from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.executor import few_queries, runs_here
 from diffretriever.pipelines.mining import mine_negatives
-from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.retriever import LibraryRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
@@ -30,9 +29,10 @@ from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.inspection import inspect
 from diffretriever.studies.budgets.pruned_index import write_pruned
+from diffretriever.studies.budgets.sweep import sweep_budgets
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
-from tests.pipelines.sweep_cases import make_job as make_sweep
+from tests.studies.budgets.sweep_cases import make_job as make_sweep
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from diffretriever.evaluation.sweeps import SweptQuery, write_outcomes, write_queries
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import SweepManifest, SweepMode
+from diffretriever.studies.budgets.sweep_files import SweptQuery, write_outcomes, write_queries
 
 BUDGETS = (1, 4)
 
@@ -40,6 +41,8 @@ def make_sweep(
         command="python jobs/sweep_budgets.py",
     )
     (folder / "sweep.json").write_text(manifest.model_dump_json())
+    settings = {"collection": f"gone/{name}", "top_k": 100, "exclude_self": True, "max_queries": None}
+    (folder / "sweep.yaml").write_text(json.dumps(settings))
     for split in splits:
         generator = np.random.default_rng([*(name + split).encode()])
         lengths = generator.integers(1, 30, n)

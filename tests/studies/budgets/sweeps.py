@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffretriever.evaluation.sweeps import Outcomes
+from diffretriever.studies.budgets.sweep_files import Outcomes
 
 BUDGETS = (1, 2, 4, 8, 16)
 

@@ -10,7 +10,6 @@ import scipy.stats
 from pyarrow import parquet
 
 from diffretriever.evaluation import statistics
-from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import BudgetSelection
 from diffretriever.studies.budgets.analysis import read_data
@@ -21,6 +20,7 @@ from diffretriever.studies.budgets.oracle_gains import OracleSection
 from diffretriever.studies.budgets.report import AnalysisReport, analyse
 from diffretriever.studies.budgets.scoring import ScoringSection
 from diffretriever.studies.budgets.significance import SignificanceSection
+from diffretriever.studies.budgets.sweep_files import Outcomes
 from tests.studies.budgets.made_up import make_sweep
 
 FILES = {"report.md", "report.json", "per_query.parquet", "analyse_budgets.yaml", "features.png"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diffretriever.budgets.selectors import FixedSelector, RuleSelector, fit
-from diffretriever.evaluation.fit_selector import QuerySet
+from diffretriever.studies.budgets.fit_selector import QuerySet
 from diffretriever.studies.budgets.selector_report import across_folds, across_sets, as_given
 from tests.studies.budgets.sweeps import BUDGETS, noise, outcomes
 

@@ -11,13 +11,13 @@ import pytest
 import scipy.stats
 
 from diffretriever.encoders.base import Encoder
-from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.studies.budgets.pruning import PrunePoint, removal_orders
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 from diffretriever.studies.budgets.pruning_report import PruneReport, prune_slots
+from diffretriever.studies.budgets.sweep_files import Outcomes
 from diffretriever.vectors.representations import read_vectors
 from tests.search.conftest import fill
 from tests.studies.budgets.made_up import make_sweep
@@ -136,7 +136,7 @@ def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, r
         ({"sweep": None, "index": "i", "collection": None}, "--index needs --collection"),
         ({"keep": (4,)}, "--keep must be below that"),
         ({"query_budget": 3}, "no queries of K_q = 3"),
-        ({"collection": None}, "does not name the collection"),
+        ({"collection": None}, "was swept on gone/one, which cannot be opened"),
         ({"measure": "nDGC@10"}, "not a measure"),
     ],
 )

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from pyarrow import feather
 
-from diffretriever.evaluation.sweeps import available_features, open_splits
 from diffretriever.schemas.selector import FitSelectorJob
 from diffretriever.studies.budgets.analysis import AnalysisData, read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.selector_report import report_selector
 from diffretriever.studies.budgets.slots import SlotSection
+from diffretriever.studies.budgets.sweep_files import available_features, open_splits
 from tests.studies.budgets.made_up import make_sweep
 from tests.studies.budgets.made_up_vectors import add_vectors, passage_vectors, query_vectors, scores, vectors
 

@@ -1,4 +1,4 @@
-"""Analyses of budget sweeps as reports: grids, oracles, features, what selectors gain, and pruning of slots.
+"""Sweeps over budgets and reports on them: grids, oracles, features, gains of selectors, and pruning of slots.
 
 Import the leaf modules; the package alone loads no matplotlib.
 """

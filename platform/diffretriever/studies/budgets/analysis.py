@@ -16,12 +16,6 @@ from typing import Self
 import numpy as np
 
 from diffretriever.collections.base import own_measure
-from diffretriever.evaluation.sweeps import (
-    Outcomes,
-    SweptSplit,
-    available_features,
-    open_splits,
-)
 from diffretriever.presets import read_selection
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
@@ -29,6 +23,12 @@ from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.sweep import SweepMode
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side, oracle
+from diffretriever.studies.budgets.sweep_files import (
+    Outcomes,
+    SweptSplit,
+    available_features,
+    open_splits,
+)
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
 """Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""

@@ -15,11 +15,11 @@ from matplotlib.patches import Rectangle
 
 from diffretriever.evaluation.figures import INK, MUTED, panel_figure, png
 from diffretriever.evaluation.formats.tables import Cell, markdown_table, points, signed
-from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import SweepMode
 from diffretriever.studies.budgets.analysis import AVERAGE, SELECTION, AnalysisData, AnalysisFacts, Section
+from diffretriever.studies.budgets.sweep_files import Outcomes
 
 _COLUMNS = 4
 

@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from diffretriever.budgets.selectors import folds
-from diffretriever.evaluation.sweeps import Outcomes
 from diffretriever.schemas.budget import Budget
+from diffretriever.studies.budgets.sweep_files import Outcomes
 
 Side: TypeAlias = Literal["query", "passage", "joint"]
 """What an oracle adapts: K_q, K_p or both."""

@@ -23,7 +23,6 @@ from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p
-from diffretriever.evaluation.sweeps import SweptSplit, open_splits
 from diffretriever.index.damage import finite_rows
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import Model
@@ -33,6 +32,7 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
+from diffretriever.studies.budgets.sweep_files import SweptSplit, open_splits
 from diffretriever.vectors.hits import Hits, Passages, TopK
 from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.vectors.representations import Representations, offsets_of, read_vectors

@@ -18,7 +18,6 @@ from diffretriever.budgets.selectors import RuleSelector, Selector, fit, folds
 from diffretriever.core.files import write_bytes, write_text
 from diffretriever.core.progress import track
 from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
-from diffretriever.evaluation.fit_selector import QuerySet, fit_selector, joined, query_sets
 from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
@@ -34,12 +33,13 @@ from diffretriever.evaluation.formats.tables import (
     with_interval,
 )
 from diffretriever.evaluation.statistics import ALPHA, bootstrap_interval, randomisation_p_each, t_test_p
-from diffretriever.evaluation.sweeps import open_splits
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.selector import FitSelectorJob, LearnedSelectorArtefact
 from diffretriever.schemas.sweep import SweepMode
+from diffretriever.studies.budgets.fit_selector import QuerySet, fit_selector, joined, query_sets
 from diffretriever.studies.budgets.oracles import oracle
+from diffretriever.studies.budgets.sweep_files import open_splits
 
 FITTED_SELECTOR_FILE = "fitted_selector.json"
 

@@ -28,11 +28,11 @@ from diffretriever.evaluation.formats.tables import (
     share,
 )
 from diffretriever.evaluation.statistics import bootstrap_interval
-from diffretriever.evaluation.sweeps import SweptSplit
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section
+from diffretriever.studies.budgets.sweep_files import SweptSplit
 from diffretriever.vectors.representations import read_vectors
 
 _Side: TypeAlias = Literal["query", "passage"]

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffretriever.evaluation.sweeps import (
+from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.sweep import SweepManifest, SweepMode
+from diffretriever.studies.budgets.sweep_files import (
     Outcomes,
     SweptQuery,
     read_queries,
     write_outcomes,
     write_queries,
 )
-from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.sweep import SweepManifest, SweepMode
 
 QUERIES = ("q10", "q2", "a", "é")
 CELLS = [Budget(a, b) for a in (1, 4) for b in (1, 2, 8)]

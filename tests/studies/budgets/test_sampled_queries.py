@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from diffretriever.collections import open_collection
-from diffretriever.evaluation.measuring import measure_sweep, select_budget
-from diffretriever.evaluation.sweeps import (
+from diffretriever.presets import load_retriever
+from diffretriever.schemas.sweep import SweepJob, SweepManifest
+from diffretriever.studies.budgets.measuring import measure_sweep, select_budget
+from diffretriever.studies.budgets.sweep_files import (
     Outcomes,
     SweptQuery,
     SweptSplit,
@@ -18,8 +20,6 @@ from diffretriever.evaluation.sweeps import (
     read_manifest,
     write_queries,
 )
-from diffretriever.presets import load_retriever
-from diffretriever.schemas.sweep import SweepJob, SweepManifest
 
 N = 40
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.sweep import SweepJob
+from diffretriever.studies.budgets import sweep
+from diffretriever.studies.budgets.sweep import sweep_budgets
 from diffretriever.vectors.representations import Representations
-from tests.pipelines.sweep_cases import make_job
 from tests.places import local
+from tests.studies.budgets.sweep_cases import make_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 NESTED = {"method": "masked", "prompt": {"variant": "one"}, "tail_length": 0, "nested_slots": True}

@@ -12,12 +12,12 @@ from diffretriever.collections.base import own_measure
 from diffretriever.core.files import is_file, write_text
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate
-from diffretriever.evaluation.sweeps import Outcomes, read_manifest, read_queries, write_outcomes
 from diffretriever.presets import RETRIEVERS
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
+from diffretriever.studies.budgets.sweep_files import Outcomes, read_manifest, read_queries, write_outcomes
 
 SELECTION_FILE = "selection.json"
 

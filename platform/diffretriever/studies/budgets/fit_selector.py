@@ -13,8 +13,8 @@ import numpy as np
 
 from diffretriever.budgets.features import FEATURES, check_names
 from diffretriever.budgets.selectors import fit
-from diffretriever.evaluation.sweeps import Outcomes, SweptSplit
 from diffretriever.schemas.selector import FitSelectorJob, FittedFeature, LearnedSelectorArtefact
+from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,11 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from diffretriever.collections import Run, read_run, write_run
-from diffretriever.evaluation.measuring import measure_sweep, select_budget, sweep_tables
-from diffretriever.evaluation.sweeps import Outcomes, read_queries
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import sweep
-from diffretriever.pipelines.sweep import sweep_budgets
 from diffretriever.presets import load_retriever, read_selection
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -22,9 +18,13 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.sweep import SweepJob, SweepSummary, encoder_fingerprint
 from diffretriever.search import open_searcher
 from diffretriever.search.batch import kept_hits
+from diffretriever.studies.budgets import sweep
+from diffretriever.studies.budgets.measuring import measure_sweep, select_budget, sweep_tables
+from diffretriever.studies.budgets.sweep import sweep_budgets
+from diffretriever.studies.budgets.sweep_files import Outcomes, read_queries
 from diffretriever.vectors.hits import Hits
-from tests.pipelines.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 from tests.places import local
+from tests.studies.budgets.sweep_cases import MODES, TEXTS, counted_passes, make_job, pooled_by_hand, runs, stamps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 Lines = list[str]

@@ -1,7 +1,7 @@
 """The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
 5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `evaluation.measuring`.
+one pass over an index. What the runs are worth is measured from the files; see `studies.budgets.measuring`.
 
 The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
 is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
@@ -23,20 +23,11 @@ import yaml
 
 from diffretriever.backbones.device import resolve_device
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
-from diffretriever.core.files import is_file, json_digest, read_text, remove, understood, write_text
+from diffretriever.core.files import is_file, json_digest, remove, write_text
 from diffretriever.core.ledger import Ledger, refuse_another
 from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
 from diffretriever.evaluation.conditions import settled_by_passages
-from diffretriever.evaluation.sweeps import (
-    ENCODED_FOLDER,
-    MANIFEST_FILE,
-    SweptQuery,
-    drawn_queries,
-    encoded_files,
-    read_manifest,
-    write_queries,
-)
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_block
@@ -65,6 +56,17 @@ from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.averaged import AveragedSlots
 from diffretriever.search.sparse import open_sparse
+from diffretriever.studies.budgets.sweep_files import (
+    ENCODED_FOLDER,
+    JOB_FILE,
+    MANIFEST_FILE,
+    SweptQuery,
+    drawn_queries,
+    encoded_files,
+    read_manifest,
+    read_settings,
+    write_queries,
+)
 from diffretriever.vectors.fusion import depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
@@ -74,7 +76,7 @@ NO_BUDGET = Budget(1, 1)
 
 _QUERIES_AT_ONCE = 5000
 """Encoded queries that share a pass over an index; their results take about 0.2 MB each until they are written."""
-_JOB = "sweep.yaml"
+_SHARED_SETTINGS = ("top_k", "exclude_self", "max_queries")
 _FINISHED = "finished.json"
 _STATE = "cell.json"
 
@@ -163,7 +165,7 @@ def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str)
     )
     _refuse_another(job, manifest)
     write_text(job.output / RETRIEVER_FILE, yaml.safe_dump(encoder.retriever.model_dump(mode="json"), sort_keys=False))
-    write_text(job.output / _JOB, job.to_yaml())
+    write_text(job.output / JOB_FILE, job.to_yaml())
     write_text(job.output / MANIFEST_FILE, manifest.model_dump_json(indent=2) + "\n")
 
 
@@ -172,10 +174,8 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     if not is_file(job.output / MANIFEST_FILE):
         return
     before = read_manifest(job.output)
-    with understood(job.output / _JOB, "give another --output, or remove the folder and sweep again"):
-        settings = yaml.safe_load(read_text(job.output / _JOB))
-        theirs = {"collection": before.collection, "top_k": settings["top_k"], "exclude_self": settings["exclude_self"]}
-        theirs["max_queries"] = settings["max_queries"]
+    settings = read_settings(job.output)
+    theirs = {"collection": before.collection} | {name: settings[name] for name in _SHARED_SETTINGS}
     ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
     ours["max_queries"] = job.max_queries
     if before.fingerprint != manifest.fingerprint:
@@ -186,16 +186,12 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
 
 
 def _write_queries(folder: Path | StorePath, queries: dict[str, list[Query]], encoder: IndexManifest) -> None:
-    preparer = load_preparer(_neural(encoder))
+    assert has_slots(encoder.retriever), "only such retrievers are swept"
+    preparer = load_preparer(encoder.retriever)
     for split, asked in queries.items():
         rows = preparer.query_tokens([query.text for query in asked])
         kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
         write_queries(folder, split, kept)
-
-
-def _neural(encoder: IndexManifest) -> MaskedRetriever:
-    assert has_slots(encoder.retriever), "only such retrievers are swept"
-    return encoder.retriever
 
 
 def _encode_indexes(
@@ -238,14 +234,10 @@ class QueryStore:
         self.queries = queries
         self._ledger = Ledger(folder)
         self._folder = folder
-        self._states = {
+        self.states = {
             split: json_digest([fingerprint, [[query.id, query.text] for query in asked]])
             for split, asked in queries.items()
         }
-
-    def state(self, split: str) -> str:
-        """Return a text that changes whenever the encoded queries of the split could."""
-        return self._states[split]
 
     def read(self, split: str, budget: int) -> Representations:
         """Return the queries of a split, encoded with K_q = `budget`."""
@@ -275,7 +267,7 @@ class QueryStore:
         self._ledger.put_table(self._name(split, budget), table)
 
     def _name(self, split: str, budget: int) -> str:
-        return f"{split}/{ENCODED_FOLDER}/q{budget}-{self._states[split]}.arrow"
+        return f"{split}/{ENCODED_FOLDER}/q{budget}-{self.states[split]}.arrow"
 
 
 def _search_missing(
@@ -324,7 +316,7 @@ def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: 
     for number in job.query_budgets:
         budget = Budget(number, passage_budget)
         for split in store.queries:
-            state = json_digest([*made_of, number, store.state(split)])
+            state = json_digest([*made_of, number, store.states[split]])
             cells.append(Cell(split, budget, job.output / split / "runs" / str(budget), state))
     return cells
 
@@ -333,7 +325,7 @@ def _search_cells(
     index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
 ) -> int:
     """Search the cells, as many as may share a pass at once; return the number of passes."""
-    rounds = list(_rounds(cells, store, _QUERIES_AT_ONCE))
+    rounds = list(_rounds(cells, store))
     for each in rounds:
         count = sum(len(store.queries[cell.split]) for cell in each)
         log(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
@@ -341,13 +333,13 @@ def _search_cells(
     return len(rounds)
 
 
-def _rounds(cells: list[Cell], store: QueryStore, at_once: int) -> Iterator[list[Cell]]:
-    """Yield groups of whole cells with at most `at_once` queries together; a larger cell is a group of its own."""
+def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
+    """Yield groups of whole cells with at most `_QUERIES_AT_ONCE` queries; a larger cell is a group of its own."""
     group: list[Cell] = []
     count = 0
     for cell in cells:
         size = len(store.queries[cell.split])
-        if group and count + size > at_once:
+        if group and count + size > _QUERIES_AT_ONCE:
             yield group
             group, count = [], 0
         group.append(cell)

@@ -40,7 +40,7 @@ MANIFEST_FILE = "sweep.json"
 OUTCOMES_FILE = "per_query.parquet"
 QUERIES_FILE = "queries.parquet"
 ENCODED_FOLDER = "encoded"
-_JOB_FILE = "sweep.yaml"
+JOB_FILE = "sweep.yaml"
 _AGAIN = "run the sweep again"
 _SEED = 42
 
@@ -131,6 +131,19 @@ def read_manifest(folder: Path | StorePath) -> SweepManifest:
     if not is_file(path):
         raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
     return read_model(path, SweepManifest, _AGAIN)
+
+
+def read_settings(folder: Path | StorePath) -> dict[str, Any]:
+    """Read the config of the job that swept, `sweep.yaml`.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is malformed, or lacks a setting.
+    """
+    path = folder / JOB_FILE
+    with understood(path, _AGAIN):
+        settings = yaml.safe_load(read_text(path))
+        return {name: settings[name] for name in ("collection", "top_k", "exclude_self", "max_queries")}
 
 
 def write_outcomes(
@@ -253,7 +266,7 @@ class SweptSplit:
     @property
     def excludes_self(self) -> bool:
         """Whether the sweep left a query's own document out of its runs."""
-        return bool(self._settings().get("exclude_self", True))
+        return bool(read_settings(self.folder)["exclude_self"])
 
     def qrels(self, collection: str | None = None) -> Qrels:
         """Return the judgements of the swept queries, from `collection` or else the one that the sweep was made of.
@@ -261,28 +274,18 @@ class SweptSplit:
         Raises:
             ValueError: it is no longer where the sweep found it.
         """
-        source = collection or self._settings().get("collection")
-        if source is None:
-            place = self.folder / _JOB_FILE
-            raise ValueError(f"{place} does not name the collection: give the judgements by themselves")
+        settings = read_settings(self.folder)
+        source = collection or settings["collection"]
         try:
             qrels = open_collection(source).qrels(self.split)
         except ValueError as error:
             raise ValueError(
                 f"{self.folder} was swept on {source}, which cannot be opened from here: {error}"
             ) from error
-        if self._settings().get("max_queries") is None:
+        if settings["max_queries"] is None:
             return qrels
         swept = self.queries()
         return {query: judged for query, judged in qrels.items() if query in swept}
-
-    def _settings(self) -> dict[str, Any]:
-        """Return the config of the job that swept; empty where it was not kept."""
-        path = self.folder / _JOB_FILE
-        if not is_file(path):
-            return {}
-        with understood(path, _AGAIN):
-            return dict(yaml.safe_load(read_text(path)))
 
     def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
@@ -361,18 +364,13 @@ class SweptSplit:
         # A text may have fewer slots than it was given, where an encoder cuts them.
         ends = (two.offsets[:-1], two.offsets[1:] - 1)
         agreements = np.einsum("qh,qh->q", *(two.vectors_MH[place].astype(np.float64) for place in ends))
-        return [
-            FirstSlots(confidence, float(agreement), _added(float(first.sum()), float(both.sum())))
-            for confidence, agreement, first, both in zip(confidences, agreements, impacts, _impacts(two), strict=True)
-        ]
+        sums = [(float(first.sum()), float(both.sum())) for first, both in zip(impacts, _impacts(two), strict=True)]
+        added = [both / first - 1 if first > 0 else 0.0 for first, both in sums]
+        return [FirstSlots(*each) for each in zip(confidences, map(float, agreements), added, strict=True)]
 
 
 def _impacts(encoded: Representations) -> list[np.ndarray]:
     return [encoded.impact_weights[first:end] for first, end in pairwise(encoded.impact_offsets.tolist())]
-
-
-def _added(first: float, both: float) -> float:
-    return both / first - 1 if first > 0 else 0.0
 
 
 def open_splits(paths: Sequence[Path | StorePath]) -> list[SweptSplit]:
