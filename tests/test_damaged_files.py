@@ -268,11 +268,6 @@ def test_no_file_runs_code(
 def test_a_training_set_names_no_file_outside_of_its_folder(name: str, tmp_path: Path) -> None:
     """Its files are fetched into the cache, into a folder of the name of its digest."""
     file = _training_set("manifest.json")(tmp_path)
-    values = json.loads(file.read_text())
-    for changed, told in (
-        ({"files": {**values["files"], name: 1}}, ".*outside lies outside of the training set"),
-        ({"digest": name}, "digest: "),
-    ):
-        file.write_text(json.dumps(values | changed))
-        with pytest.raises(ValueError, match=f"manifest.json cannot be used: {told}"):
-            TrainingSet.open(file.parent)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"digest": name}))
+    with pytest.raises(ValueError, match=r"manifest\.json cannot be used: digest: "):
+        TrainingSet.open(file.parent)

@@ -172,17 +172,6 @@ def test_the_authors_prompts() -> None:
     assert "words are in lowercase and split them by space." in three
 
 
-@pytest.mark.parametrize(("slots", "count"), [(4, "four words"), (10, "ten words"), (16, "16 words")])
-def test_rewritten_numbers(slots: int, count: str) -> None:
-    for variant in ("one", "three"):
-        text = prompt("passage", slots, variant=variant, rewrite_numbers=True, colon=True)
-        assert f"Use {count} to represent" in text
-        assert "word is" not in text
-        assert text.endswith('The words are: "')
-    assert prompt("passage", slots, rewrite_numbers=True) == prompt("passage", slots)
-    assert prompt("passage", 1, variant="one", rewrite_numbers=True) == prompt("passage", 1)
-
-
 def test_chat_templates() -> None:
     asked = build_prompt(PromptConfig(), "query", 1)
     left, right = frame(asked, SimpleNamespace(chat_template=None), "[CLS]")

@@ -5,7 +5,7 @@ fragments (see `blocks`); the driver commits them every two seconds (see `index_
 workers run.
 
 The collection is scanned before encoding starts, so that a bad record ends the job early. The scan's time is negligible
-beside encoding: docs/decisions.md has the figures.
+beside encoding: docs/decisions/index.md has the figures.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.schemas.base import shortened
+from diffretriever.schemas.base import counted, shortened
 from diffretriever.schemas.index import representation_fields
 
 
@@ -72,6 +72,10 @@ class Representations:
     impact_weights: np.ndarray
     impact_offsets: np.ndarray
     n_tokens: np.ndarray
+
+    def __repr__(self) -> str:
+        counts = f"{counted(len(self), 'texts')}, {counted(len(self.vectors_MH), 'vectors')} of {self.hidden_size}"
+        return f"Representations({counts}, {counted(len(self.impact_ids), 'impacts')})"
 
     def __len__(self) -> int:
         return len(self.n_tokens)
