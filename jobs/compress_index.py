@@ -13,18 +13,20 @@ def main(config: CompressJob) -> None:
     from diffretriever.pipelines.compress import compress_index
 
     job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    print(describe(compress_index(job), kept=job.keep_vectors))
+    print(describe(compress_index(job)))
 
 
-def describe(summary: CompressSummary, *, kept: bool) -> str:
+def describe(summary: CompressSummary) -> str:
     """Return the summary as lines for a person."""
     head = f"{summary.index}: {counted(summary.passages, 'passages')} as {summary.codec}"
     if summary.written == 0 and summary.bytes_before == summary.bytes_after:
         return f"{head} already, {summary.bytes_after / 1e6:,.1f} MB"
     sizes = f"{summary.bytes_before / 1e6:,.1f} MB before, {summary.bytes_after / 1e6:,.1f} MB now"
-    lines = [f"{head} in {summary.seconds:.0f} s, {sizes}", f"  codec {summary.digest}"]
-    if not kept:
-        lines.append("  the version before, with its vectors, goes with the first compaction an hour from now")
+    lines = [
+        f"{head} in {summary.seconds:.0f} s, {sizes}",
+        f"  codec {summary.digest}",
+        "  the first compaction an hour from now removes the version before, with its vectors",
+    ]
     return "\n".join(lines)
 
 

@@ -25,6 +25,8 @@ SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
 }
 """The rows of the table: the preset of an index, and what it is ranked by between its own scores and its default."""
 
+_SPLIT = "test"
+
 
 def main(config: DemoJob) -> None:
     """Encode, search and evaluate with each retriever; print the table and where the report lies."""
@@ -38,7 +40,7 @@ def main(config: DemoJob) -> None:
     encoding = {preset: _encode_job(config, preset, config.output / "indexes" / preset) for preset in asked}
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
-    collection.qrels(config.split)
+    collection.qrels(_SPLIT)
     with executor_for(RayConfig(), small=few_passages(collection)):
         for preset, job in encoding.items():
             summary = encode_collection(job)
@@ -47,7 +49,7 @@ def main(config: DemoJob) -> None:
     for preset, job in encoding.items():
         found[preset] = _evaluate(config, job.index, asked[preset], config.output / "evaluations" / preset, command)
     results = {name: {mode: found[preset][mode] for mode in asked[preset]} for name, (preset, _) in SYSTEMS.items()}
-    write_comparison(config.output, compared(f"{config.collection} ({config.split})", results, command), results)
+    write_comparison(config.output, compared(f"{config.collection} ({_SPLIT})", results, command), results)
     print(f"\n{comparison_table(results)}\n\nreport: {config.output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 
@@ -68,7 +70,7 @@ def _evaluate(
 ) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
-    source = {"index": index, "collection": config.collection, "split": config.split}
+    source = {"index": index, "collection": config.collection, "split": _SPLIT}
     return evaluate_job(EvaluateJob(**source, modes=modes, output=output), command)
 
 

@@ -56,5 +56,3 @@ class StoredCodec(Model):
     """Of the trained codec; see `diffretriever.vectors.product.Codec.digest`."""
     width: int
     """Bytes of a vector."""
-    keeps_vectors: bool
-    """Whether the vectors that were encoded are still there; if not, the decoded ones have taken their place."""

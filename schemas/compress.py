@@ -15,8 +15,6 @@ class CompressJob(JobConfig):
     """Folder or object-store URI of the index."""
     codec: CodecConfig = CodecConfig(2)
     """`product1`, `product2` or `product4`, by the bits of a dimension."""
-    keep_vectors: bool = False
-    """Write codes beside the vectors and leave those as they are; the same command without this drops them."""
 
 
 class CompressSummary(Model):

@@ -132,9 +132,7 @@ class DemoJob(JobConfig):
     """Encode the built-in collection with three retrievers, search its queries, compare them."""
 
     collection: str = "pydoc"
-    """Collection to use."""
-    split: str = "test"
-    """Split of its qrels."""
+    """Collection to use, with qrels of the split `test`."""
     output: Place = Path("demo")
     """Folder for indexes and the report."""
 

@@ -53,7 +53,7 @@ class IndexManifest(Model):
     @property
     def decodes(self) -> bool:
         """Whether the stored vectors are codes only, to be decoded."""
-        return self.codec is not None and not self.codec.keeps_vectors
+        return self.codec is not None
 
     def stored_columns(self, wanted: Sequence[str]) -> list[str]:
         """Return the table's columns that `wanted` are made of: `codes` in place of `reps` where those are decoded."""
@@ -158,12 +158,11 @@ ROW_CHECKSUM = "row_checksum"
 def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:
     """Schema of an index's table; `hidden_size` None is a table without representations (BM25).
 
-    With a codec the column `codes` comes last, and `reps` is there only if the vectors were kept.
+    With a codec the column `codes` comes last, in place of `reps`.
     """
     if hidden_size is None:
         return TEXT_SCHEMA
     fields = [*TEXT_SCHEMA, *representation_fields(hidden_size)]
     if codec is None:
         return pa.schema(fields)
-    kept = fields if codec.keeps_vectors else [field for field in fields if field.name != "reps"]
-    return pa.schema([*kept, codes_field(codec.width)])
+    return pa.schema([*(field for field in fields if field.name != "reps"), codes_field(codec.width)])

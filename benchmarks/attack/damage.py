@@ -313,7 +313,7 @@ def _neural(folder: Path, rng: random.Random) -> list[str]:
 
 def _packed(folder: Path, rng: random.Random) -> list[str]:
     index, ids = _filled(folder, rng)
-    compressed(index, rng.choice(["product2", "product4"]), keep=rng.random() < 0.3)
+    compressed(index, rng.choice(["product2", "product4"]))
     accelerate(AccelerateJob(index=index.uri))
     return ids
 

@@ -116,12 +116,10 @@ class Life:
             ids = rng.sample(_IDS, rng.randint(1, 6))
             texts = {passage_id: random_passage(rng).text for passage_id in ids}
             return "write", texts, self.now | texts
-        name = rng.choice(["delete", "compact", "accelerate", "accelerate", "compress", "restore"])
+        name = rng.choice(["delete", "compact", "accelerate", "accelerate", "restore"])
         if name == "delete":
             gone = rng.sample(sorted(self.now), rng.randint(1, min(4, len(self.now))))
             return name, gone, {i: text for i, text in self.now.items() if i not in gone}
-        if name == "compress":
-            return name, rng.choice(["product2", "product4"]), self.now
         if name == "restore":
             known = [version for version, texts in self.allowed.items() if len(texts) == 1]
             version = rng.choice(known[-8:])

@@ -31,7 +31,6 @@ from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense import open_dense
 from diffretriever.search.sparse import open_sparse
 from diffretriever.vectors.hits import Hits
-from tests.index.compressed_cases import compressed
 from tests.index.index_cases import compact
 from tests.index.life_model import (
     DIRECTIONS,
@@ -177,16 +176,11 @@ def _write(uri: str, texts: dict[str, str]) -> None:
     Committer(index).commit(receipts, [passage_id for passage_id in texts if passage_id in there])
 
 
-def _compress(uri: str, codec: str) -> None:
-    compressed(PassageIndex.open(uri), codec, keep=True)
-
-
 CHANGES: dict[str, Callable[[str, Any], object]] = {
     "write": _write,
     "delete": lambda uri, ids: PassageIndex.open(uri).delete(ids),
     "compact": lambda uri, _: compact(PassageIndex.open(uri)),
     "accelerate": lambda uri, _: accelerate(AccelerateJob(index=uri)),
-    "compress": _compress,
     "restore": PassageIndex.restore,
 }
 """What a life consists of."""

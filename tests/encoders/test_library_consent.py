@@ -139,7 +139,7 @@ def test_code_that_a_checkpoint_of_our_own_families_names_is_never_run(
 
 def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
     manifest = json.loads(manifest_of(encoder_of(model)).model_dump_json())
-    codec = {"name": "product2", "digest": "../" * 9 + "x", "width": 4, "keeps_vectors": False}
+    codec = {"name": "product2", "digest": "../" * 9 + "x", "width": 4}
     with pytest.raises(ValueError, match="digest"):
         IndexManifest.model_validate(manifest | {"codec": codec})
 

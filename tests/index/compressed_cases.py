@@ -73,12 +73,12 @@ def add(index: PassageIndex, ids: list[str], seed: int, replaced: list[str] | No
     Committer(index).commit({"block": receipt}, replaced or [])
 
 
-def compressed(index: PassageIndex, codec: str, *, keep: bool = False) -> PassageIndex:
+def compressed(index: PassageIndex, codec: str) -> PassageIndex:
     """The index's newest version with codes, written as the job does."""
     config = CodecConfig.parse(codec)
     trained = Codec.train(config.bits, sample_of(index, 1000))
     trained.save(codec_place(index.uri, trained.digest))
-    stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector, keeps_vectors=keep)
+    stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector)
     made = PassageIndex.open(index.uri)
     write_anew(made, index.manifest.model_copy(update={"codec": stored}))
     return made

@@ -150,26 +150,6 @@ def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -
     assert (index.manifest, index.version) == (made.manifest, made.version)
 
 
-def test_kept_vectors_stay_what_is_searched(index: PassageIndex) -> None:
-    originals = stored_vectors(index)
-    made = compressed(index, "product2", keep=True)
-    assert {"reps", "codes"} <= set(made.dataset.schema.names)
-    assert np.array_equal(stored_vectors(made), originals)
-    assert found(made, 10, StreamingScan) == streamed(index, 10)
-    assert "product2" not in made.manifest.title
-    add(made, ["new"], seed=3)
-    assert_sound(made)
-    last = made.dataset.to_table(filter="id = 'new'")
-    assert made.manifest.codec is not None
-    codec = load_codec(codec_place(made.uri, made.manifest.codec.digest))
-    assert np.array_equal(read_packed(last)[0], codec.encode(read_vectors(last)[0]))
-
-    dropped = compressed(made, "product2")
-    assert "reps" not in dropped.dataset.schema.names
-    assert dropped.manifest.title.endswith(", product2")
-    assert found(dropped, 10) == streamed(dropped, 10)
-
-
 def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     build_codes(index)
     made = compressed(index, "product2")

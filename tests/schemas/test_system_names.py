@@ -32,7 +32,7 @@ def test_budget_precision_and_revision_leave_the_name() -> None:
     assert system_name(manifest(config)) == "diffretriever-dream.q2p8"
     assert system_name(manifest(config), 3) == "diffretriever-dream.q3p8"
     assert system_name(manifest(config), "learned λ=0.001") == "diffretriever-dream.q-learned-0.001-p8"
-    codec = {"name": "product2", "digest": "0" * 32, "width": 4, "keeps_vectors": False}
+    codec = {"name": "product2", "digest": "0" * 32, "width": 4}
     assert system_name(manifest(config, codec=codec)) == "diffretriever-dream.q2p8.product2"
 
 

@@ -64,16 +64,15 @@ def _refuse(job: CompressJob, index: PassageIndex) -> None:
     if len(index) == 0:
         raise ValueError(f"{job.index} holds no passages to train a codec on: encode some first")
     codec = index.manifest.codec
-    if codec is not None and not codec.keeps_vectors and not _is_done(job, index.manifest):
+    if codec is not None and codec.name != job.codec:
         raise ValueError(
             f"{job.index} holds {codec.name} codes and no vectors any more: encode the collection into a new index "
-            f"to store it as {job.codec}" + (", or with its vectors" if job.keep_vectors else "")
+            f"to store it as {job.codec}"
         )
 
 
 def _is_done(job: CompressJob, manifest: IndexManifest) -> bool:
-    codec = manifest.codec
-    return codec is not None and (codec.name, codec.keeps_vectors) == (job.codec, job.keep_vectors)
+    return manifest.codec is not None and manifest.codec.name == job.codec
 
 
 def _work_place(job: CompressJob) -> str:
@@ -82,8 +81,7 @@ def _work_place(job: CompressJob) -> str:
 
 def _ledger(job: CompressJob, index: PassageIndex) -> Ledger:
     """Return the ledger of this very job: the codec, and the receipt of each part; other jobs have folders beside."""
-    kept = "-kept" if job.keep_vectors else ""
-    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}{kept}")
+    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}")
 
 
 def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
@@ -98,9 +96,7 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
 
 
 def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
-    return StoredCodec(
-        name=job.codec, digest=codec.digest, width=codec.bytes_per_vector, keeps_vectors=job.keep_vectors
-    )
+    return StoredCodec(name=job.codec, digest=codec.digest, width=codec.bytes_per_vector)
 
 
 def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
