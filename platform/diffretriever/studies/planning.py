@@ -344,7 +344,6 @@ def page(plan: CapacityPlan) -> str:
 
 
 def _cells(plan: CapacityPlan, budget: BudgetPlan) -> dict[str, str]:
-    """Return the cells of one budget, by the label of their row."""
     cells = {"vectors a passage": f"{budget.vectors:.4g}", "impacts a passage": f"{budget.impacts:.4g}"}
     if budget.rate is not None:
         how = f"measured here on {plan.measured_on} passages" if plan.measured_on else "as given"

@@ -113,7 +113,6 @@ def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDe
 def _passages(
     index: PassageIndex, encoder: Encoder, rows: np.ndarray, words: int
 ) -> Iterator[tuple[Example, np.ndarray, list[Reading]]]:
-    """Yield passages with their vectors and what these say; so many at a time are read together."""
     for start in range(0, len(rows), _TAKEN_ROWS):
         table = index.take(rows[start : start + _TAKEN_ROWS], ["id", "title", "reps"])
         refuse_rows(index.uri, table)
@@ -154,7 +153,6 @@ def _topics(said: _Said, job: DescribeJob) -> list[Topic]:
 
 
 def _counts(said: _Said, members: np.ndarray) -> np.ndarray:
-    """Return int64 [W]: how often the passages say each word."""
     return np.bincount(np.concatenate([said.words[each] for each in members]), minlength=len(said.numbers))
 
 
@@ -169,10 +167,7 @@ def _telling(said: _Said, own_W: np.ndarray, overall_W: np.ndarray, count: int) 
 
 
 def _spherical_topics(apart_PH: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return centroids by inner product, float32 [C, H] of unit length, and the nearest one of each passage, int64 [P].
-
-    A centroid that is nearest to no passage moves to the passage that is farthest from its own.
-    """
+    """Run spherical k-means; an empty cluster moves to the passage farthest from its own centroid."""
     means_PH = torch.from_numpy(apart_PH)
     first = np.random.default_rng(seed).choice(len(apart_PH), count, replace=False)
     centroids_CH = normalize(means_PH[torch.from_numpy(first)], dim=1)

@@ -202,7 +202,6 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
 
 
 def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
-    """Return the measure of each set: the job's for it, the job's for all, or the collection's own."""
     collections = [split.manifest.collection for split in splits]
     known = {*collections, *(split.name for split in splits)}
     for name in job.measures:
@@ -216,7 +215,6 @@ def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str,
 
 
 def _in_words(measures: Mapping[str, str]) -> str:
-    """Return the one measure of all sets, or the commonest and whose the others are."""
     counts = Counter(measures.values())
     (commonest, _), *rarer = counts.most_common()
     own = [f"{measure} ({', '.join(name for name in measures if measures[name] == measure)})" for measure, _ in rarer]
@@ -226,7 +224,6 @@ def _in_words(measures: Mapping[str, str]) -> str:
 def _fixed_budget(
     job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit, measures: Mapping[str, str]
 ) -> tuple[Budget, str, Outcomes | None]:
-    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split."""
     if job.selection is not None:
         measure = measures[last.name]
         selection = last.outcomes(job.mode, measure)
@@ -238,7 +235,6 @@ def _fixed_budget(
 
 
 def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
-    """Return the budget that a sweep's selection file holds, and how it was chosen."""
     selection, manifest = read_selection(path), analysed[0].manifest
     if selection.fingerprint != manifest.fingerprint:
         raise ValueError(

@@ -24,8 +24,6 @@ from diffretriever.studies.budgets.analysis import POOLED, AnalysisData, Analysi
 from diffretriever.studies.budgets.oracles import best_query_budgets, decided
 
 _COLOURS: dict[SweepMode, str] = {"dense": BLUE, "sparse": ORANGE, "hybrid": GREEN}
-
-
 _PANEL_WIDTH, _PANEL_HEIGHT = 3.3, 2.35
 
 
@@ -91,7 +89,6 @@ class FeatureSection(Section):
         yield markdown_table(rows, ["mode", "feature", "queries", "n", "Spearman ρ", "Kendall τ"])  # noqa: RUF001
 
     def _drawn(self, data: AnalysisData) -> bytes:
-        """Return a PNG with a row of panels for each mode and a panel for each feature in it."""
         n_rows, n_columns = len(data.modes), len(data.feature_names)
         title = f"The query budget that is best for a query, {data.measure} at $K_p$ = {data.fixed.passage}"
         subtitle = (
@@ -123,7 +120,6 @@ class FeatureSection(Section):
 def _correlations(
     data: AnalysisData, mode: SweepMode, label: str, names: Sequence[str]
 ) -> Iterator[FeatureCorrelation]:
-    """Yield two correlations for each feature, or one where K_q makes no difference to any query."""
     k_p = data.fixed.passage
     best_N = _best(data, mode, names)
     decided_N = np.concatenate([decided(data.outcomes[name, mode], k_p) for name in names])
@@ -146,12 +142,10 @@ def _correlations(
 
 
 def _best(data: AnalysisData, mode: SweepMode, names: Sequence[str]) -> np.ndarray:
-    """Return the best K_q of every query of these sets, int64 [N]."""
     return np.concatenate([best_query_budgets(data.outcomes[name, mode], data.fixed.passage) for name in names])
 
 
 def _feature(data: AnalysisData, column: int, names: Sequence[str]) -> np.ndarray:
-    """Return one feature of every query of these sets, float64 [N]."""
     return np.concatenate([data.features[name][:, column] for name in names])
 
 
@@ -215,11 +209,6 @@ def binned_means(features_N: np.ndarray, values_N: np.ndarray, most: int = 8) ->
     """Return means of the values in at most `most` bins of about as many queries each, by rising feature.
 
     Equal features fall into one bin, so that there are fewer bins where a feature takes few values.
-
-    Args:
-        features_N: float64 [N], N at least 1.
-        values_N: float64 [N].
-        most: at least 1.
     """
     edges = np.unique(np.quantile(features_N, np.arange(1, most) / most))
     places_N = np.searchsorted(edges, features_N, side="left")

@@ -75,7 +75,6 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
 
 
 def _best_passage_budget(outcomes: list[Outcomes]) -> int:
-    """Return the K_p of the cell with the best mean over all queries."""
     first = outcomes[0]
     values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
     queries = tuple(map(str, range(values_ABQ.shape[2])))
@@ -85,14 +84,7 @@ def _best_passage_budget(outcomes: list[Outcomes]) -> int:
 def fit_selector(
     job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
 ) -> LearnedSelectorArtefact:
-    """Fit a selector on queries of all splits; only its `created` depends on when that is.
-
-    Args:
-        job: what it is to predict, from which features, at which cost.
-        splits: that the queries are of.
-        everything: all of these queries in one set.
-        command: the command line that asks for it.
-    """
+    """Fit a selector on queries of all splits; only its `created` depends on when that is."""
     model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
     manifest = splits[0].manifest
     return LearnedSelectorArtefact(

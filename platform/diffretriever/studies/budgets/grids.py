@@ -22,11 +22,7 @@ from diffretriever.studies.budgets.analysis import AVERAGE, SELECTION, AnalysisD
 from diffretriever.studies.budgets.sweep_files import Outcomes
 
 _COLUMNS = 4
-
-
 _CELL_WIDTH, _CELL_HEIGHT = 0.52, 0.40
-
-
 _MAP = colormaps["YlGnBu"]
 
 

@@ -94,7 +94,6 @@ def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
 
 
 def _own_measure(manifest: SweepManifest, split: str) -> str:
-    """Return the measure in which results of the collection are published where it was swept, else the first."""
     own = own_measure(manifest.collection, split)
     return own if own in manifest.measures else manifest.measures[0]
 

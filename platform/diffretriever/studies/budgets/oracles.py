@@ -74,12 +74,6 @@ class Oracle:
 def oracle(outcomes: Outcomes, fixed: Budget, side: Side) -> Oracle:
     """Return the oracle that adapts `side` per query and its control.
 
-    Args:
-        outcomes: of one mode and measure.
-        fixed: the budget it is measured against, chosen on other queries than these; `query` keeps its K_p, `passage`
-            its K_q, `joint` neither.
-        side: what is adapted.
-
     Raises:
         ValueError: the sweep lacks `fixed`.
     """
@@ -112,7 +106,6 @@ def decided(outcomes: Outcomes, passage_budget: int) -> np.ndarray:
 
 
 def _candidates(values_ABQ: np.ndarray, a: int, b: int, side: Side) -> tuple[np.ndarray, np.ndarray | None, int]:
-    """Return values and evidence of the candidates, [C, Q] each, and the fixed budget's place among them."""
     n_a, n_b, n_queries = values_ABQ.shape
     across_b = _others_mean(values_ABQ, axis=1)
     across_a = _others_mean(values_ABQ, axis=0)
@@ -126,19 +119,18 @@ def _candidates(values_ABQ: np.ndarray, a: int, b: int, side: Side) -> tuple[np.
 
 
 def _others_mean(values_ABQ: np.ndarray, axis: int) -> np.ndarray | None:
-    """Return for each cell the mean of the other cells along `axis`; None where there is no other."""
     n = values_ABQ.shape[axis]
     return None if n == 1 else (values_ABQ.sum(axis=axis, keepdims=True) - values_ABQ) / (n - 1)
 
 
 def _deviation(evidence_CQ: np.ndarray, training: np.ndarray) -> np.ndarray:
-    """Return what is a query's own in the evidence: less its mean, and less what the training queries share."""
+    """Subtract the query's mean over candidates, then the mean that the training queries share."""
     own_CQ = evidence_CQ - evidence_CQ.mean(axis=0)
     return own_CQ - own_CQ[:, training].mean(axis=1, keepdims=True)
 
 
 def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list[np.ndarray]) -> np.ndarray:
-    """Return the rule that gains most on the training queries less a standard error, or else the fixed budget."""
+    """Return the rule whose training gain less a standard error is highest; the fixed budget if none is positive."""
     surest, best = np.full(values_CQ.shape[1], start), 0.0
     for places_Q in rules:
         gains = values_CQ[places_Q[training], training] - values_CQ[start, training]
@@ -149,7 +141,6 @@ def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list
 
 
 def _first_best(scores_CQ: np.ndarray, start: int) -> np.ndarray:
-    """Return the place of each query's highest score; of equals the fixed budget's if it is one, else the first."""
     highest_Q = scores_CQ.max(axis=0)
     # Equal but for rounding is equal: a query without a preference stays where it is.
     stays_Q = scores_CQ[start] >= highest_Q - 1e-12

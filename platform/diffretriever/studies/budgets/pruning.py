@@ -91,12 +91,7 @@ class Removals:
 
 
 def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
-    """Return the removals of all passages, each by itself as `removal_orders` has them.
-
-    Args:
-        vectors_NH: floating [N, H], unit length.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-    """
+    """Return the removals of all passages, each by itself as `removal_orders` has them."""
     ranks_N = np.zeros(len(vectors_NH), dtype=np.int64)
     costs_N = np.full(len(vectors_NH), np.inf)
     counts_P = np.diff(offsets)
@@ -119,9 +114,6 @@ def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     answers instead, and a query vector loses at most their distance. So the loss of a set of dropped slots is the sum
     over them of 1 - cosine to the nearest kept slot (half the squared distance of unit vectors), and slots are dropped
     one by one, each time the one that adds least; of equals the later one. Two copies of one vector cost nothing.
-
-    Args:
-        vectors_PKH: floating [P, K, H], unit length, K at least 1.
 
     Returns:
         order: int64 [P, K - 1], slots in the order in which they go; the last slot stays.
@@ -148,10 +140,7 @@ def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
-    """Return the loss when each kept slot goes besides those that are gone, [P, K]; infinite for one that is gone.
-
-    A slot that is gone is answered by its nearest kept slot, or by its second nearest when the nearest goes too.
-    """
+    """Score a dropped slot by its nearest kept slot, or by the second nearest when that one is the candidate."""
     near_PKK = np.where(kept_PK[:, None, :], others_PKK, -np.inf)
     places_PK = near_PKK.argmax(axis=2)
     first_PK = near_PKK.max(axis=2)
@@ -227,7 +216,6 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
 
 
 def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int, tuple[dict[str, float], int]]:
-    """Return what the sweep's indexes of smaller K_p reach in dense search, where it has measured that."""
     manifest = split.manifest
     if "dense" not in manifest.modes or measure not in manifest.measures:
         return {}
@@ -268,7 +256,6 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
 
 
 def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return ids, vectors float16 [N, H] and offsets int64 [P + 1] of all passages that have vectors."""
     ids: list[str] = []
     parts, counts = [], []
     for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
@@ -300,13 +287,6 @@ def search_kept(
     """Return each query's best k passages by mean MaxSim (paper Eq. 2), scores as every other search has them.
 
     A matrix product finds the passages that can be among the best, and the fp32 kernel of all searches scores them.
-
-    Args:
-        queries: encoded.
-        vectors_NH: float16 [N, H], those that are left.
-        offsets: int64 [P + 1], into those; a passage without any is not found.
-        passage_ids: P ids.
-        k: at least 1.
     """
     known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
     passages, widened_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH.astype(np.float32))
@@ -399,7 +379,6 @@ def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[
 
 
 def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[PruneRule, int], np.ndarray]]:
-    """Yield which vectors stay, bool [N], by rule and k."""
     order = removals(source.vectors_NH, source.offsets)
     yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
     for rule in RULES:
@@ -408,14 +387,7 @@ def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[Pr
 
 
 def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndarray:
-    """Return which vectors stay, bool [N], when passages keep k slots, each or on average.
-
-    Args:
-        rule: see `PrunePoint`.
-        source: has the passages.
-        order: removals of these passages.
-        k: at least 1.
-    """
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
     counts_P = np.diff(source.offsets)
     if rule == "first slots":
         places_N: np.ndarray = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)
@@ -437,7 +409,6 @@ def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, me
 def _tests(
     measured: Mapping[tuple[PruneRule, int], _Measured], other: PruneRule
 ) -> dict[tuple[PruneRule, int], PruneTest]:
-    """Return what pruned points differ from those of another rule with the same k, or from the one of `all`."""
     whole = next(key for key in measured if key[0] == "all")
     compared = _PRUNING if other != "all" else (*_PRUNING, "first slots", "encoded")
     pairs = {

@@ -131,7 +131,6 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
 
 
 def _kept(job: PruneSlotsJob, source: PruneSource, most: int) -> tuple[int, ...]:
-    """Return the numbers to keep, ascending; default: powers of two below the most slots of a passage."""
     kept = tuple(sorted(set(job.keep))) or tuple(2**n for n in range(most.bit_length()) if 2**n < most)
     if not kept or kept[-1] >= most:
         raise ValueError(

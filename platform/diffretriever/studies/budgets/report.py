@@ -115,7 +115,6 @@ def _introduction(facts: AnalysisFacts) -> str:
 
 
 def _per_query(data: AnalysisData) -> pa.Table:
-    """Return a row for each query and mode: its features, what budgets and oracles give it, the oracle's K_q."""
     tables = []
     for mode in data.modes:
         for name in data.names:

@@ -160,7 +160,6 @@ def selector_table(report: FittedSelectorReport) -> str:
 
 
 def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[AdaptiveRow]:
-    """Return the default rule and the learned selector on each set, then the latter from each set to each other."""
     tested = [*sets, everything] if len(sets) > 1 else sets
     rules = [rule for queries in tested if (rule := _rule(queries)) is not None]
     folded = [across_folds(queries, cost) for queries in tested]
@@ -169,7 +168,6 @@ def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[Adapt
 
 
 def _rule(queries: QuerySet) -> AdaptiveRow | None:
-    """Evaluate the default rule, where the features that it looks at are there."""
     selector = RuleSelector(queries.outcomes.query_budgets)
     return as_given(selector, queries) if set(selector.features) <= set(queries.names) else None
 
@@ -216,7 +214,6 @@ class _Choice:
 
 
 def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> AdaptiveRow:
-    """Set a choice beside fixed budgets, best on `source` or else on other folds, and the oracle."""
     chosen_Q = choice.chosen_Q
     budgets_A = np.array(queries.outcomes.query_budgets)
     values_AQ, everyone = queries.values_AQ, np.arange(len(chosen_Q))
@@ -255,7 +252,6 @@ def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> Adaptiv
 
 
 def _best_fixed(queries: QuerySet, source: QuerySet | None, n_allowed: int) -> np.ndarray:
-    """Return the place of the best of the first budgets, int64 [Q]: best on the source, or else on the other folds."""
     places_Q = np.empty(len(queries.outcomes.queries), np.int64)
     if source is not None:
         places_Q[:] = source.values_AQ[:n_allowed].mean(axis=1).argmax()
@@ -301,7 +297,6 @@ def _facts(report: FittedSelectorReport, artefact: LearnedSelectorArtefact) -> s
 
 
 def _verdict(rows: Sequence[AdaptiveRow]) -> str:
-    """Say in words whether the learned selector ever lost."""
     learned = [row for row in rows if row.selector.startswith("learned")]
     worse = [row for row in learned if row.gain < 0 and min(row.t_test, row.randomisation) < ALPHA]
     better = [row for row in learned if row.gain > 0 and max(row.t_test, row.randomisation) < ALPHA]

@@ -38,14 +38,8 @@ from diffretriever.vectors.representations import read_vectors
 _Side: TypeAlias = Literal["query", "passage"]
 
 _TOP_PASSAGES = 10
-
-
 _MOST_TEXTS = 500
-
-
 _BATCH_ROWS = 1024
-
-
 _COLOURS: dict[_Side, str] = {"query": BLUE, "passage": RED}
 
 
@@ -135,7 +129,6 @@ class SlotSection(Section):
 
 
 def _similarities(split: SweptSplit) -> Iterator[SlotSimilarity]:
-    """Yield the similarities of one split, for every K above 1 whose vectors are there."""
     for k in (k for k in split.manifest.query_budgets if k > 1 and split.has_encoded(k)):
         encoded = split.encoded(k)
         queries = encoded.take(_spaced(len(encoded)))
@@ -150,7 +143,6 @@ def _similarities(split: SweptSplit) -> Iterator[SlotSimilarity]:
 
 
 def _similarity(split: SweptSplit, side: _Side, slots: int, cosines_T: np.ndarray) -> Iterator[SlotSimilarity]:
-    """Yield one value, or none where no text has two slots."""
     several = cosines_T[~np.isnan(cosines_T)]
     if not len(several):
         return
@@ -165,7 +157,6 @@ def _similarity(split: SweptSplit, side: _Side, slots: int, cosines_T: np.ndarra
 
 
 def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
-    """Yield the wins of one split, or nothing where its vectors or its dense run are gone."""
     place = str(split.index_folder(budget.passage))
     run_file = split.folder / split.split / "runs" / str(budget) / "dense.trec"
     if not (is_file(run_file) and split.has_encoded(budget.query) and PassageIndex.exists(place)):
@@ -193,7 +184,6 @@ def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
 def _count(
     queries: Sequence[np.ndarray], ranked: Sequence[Sequence[str]], vectors: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return wins by query slot and passage slot, int64 [A, B]."""
     most_a = max(map(len, queries), default=0)
     most_b = max(map(len, vectors.values()), default=0)
     counts_AB = np.zeros((most_a, most_b), dtype=np.int64)
@@ -208,7 +198,6 @@ def _top(hits: Mapping[str, float]) -> list[str]:
 
 
 def _vectors_of(index: PassageIndex, wanted: set[str]) -> dict[str, np.ndarray]:
-    """Return the vectors of passages, in one pass over the index."""
     found: dict[str, np.ndarray] = {}
     for batch in index.batches(["id", "reps"], _BATCH_ROWS):
         vectors_NH, offsets = read_vectors(batch)
@@ -222,12 +211,10 @@ def _vectors_of(index: PassageIndex, wanted: set[str]) -> dict[str, np.ndarray]:
 
 
 def _spaced(n: int) -> np.ndarray:
-    """Return at most 500 places among n, evenly spaced, int64 ascending."""
     return np.unique(np.linspace(0, n - 1, min(n, _MOST_TEXTS)).astype(np.int64))
 
 
 def _cosine_table(similarities: Sequence[SlotSimilarity]) -> str:
-    """Return a row for each K, a column for each set and side."""
     columns = list(dict.fromkeys((found.collection, found.side) for found in similarities))
     values = {
         (found.collection, found.side, found.slots): level_with_interval(found.cosine, found.interval)
@@ -297,10 +284,6 @@ def mean_pairwise_cosines(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.nda
     """Return the mean cosine over the pairs of each text's slots, float64 [T]; NaN for a text of fewer than two.
 
     1 says that all slots of a text are one vector, and more slots buy nothing.
-
-    Args:
-        vectors_NH: floating [N, H], none of them zero.
-        offsets: int64 [T + 1]; text i owns rows offsets[i] to offsets[i + 1].
     """
     cosines_T = np.full(len(offsets) - 1, np.nan)
     for text, (first, end) in enumerate(pairwise(offsets.tolist())):
@@ -316,21 +299,12 @@ def mean_pairwise_cosines(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.nda
 
 
 def winning_slots(query_AH: np.ndarray, passage_BH: np.ndarray) -> np.ndarray:
-    """Return for each query slot the passage slot that MaxSim takes, int64 [A]; of equal ones the first.
-
-    Args:
-        query_AH: floating [A, H].
-        passage_BH: floating [B, H], at least one slot.
-    """
+    """Return for each query slot the passage slot that MaxSim takes, int64 [A]; of equal ones the first."""
     places_A: np.ndarray = (query_AH.astype(np.float64) @ passage_BH.astype(np.float64).T).argmax(axis=1)
     return places_A
 
 
 def slots_in_use(shares_B: np.ndarray) -> float:
-    """Return two to the entropy of the shares of wins: B where all slots win alike, 1 where one wins always.
-
-    Args:
-        shares_B: float64 [B], of sum 1.
-    """
+    """Return two to the entropy of the shares of wins: B where all slots win alike, 1 where one wins always."""
     won = shares_B[shares_B > 0]
     return float(2.0 ** -(won * np.log2(won)).sum())

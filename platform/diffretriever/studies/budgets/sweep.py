@@ -112,7 +112,6 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
 
 
 def _retriever(job: SweepJob) -> MaskedRetriever:
-    """Return the retriever with the budget of no account, as the sweep was begun with it."""
     config = load_retriever(job.retriever, job.backbone, None, job.adapter)
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
@@ -151,7 +150,6 @@ def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
 
 
 def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
-    """Write what the sweep is: its job, its retriever and its manifest."""
     manifest = SweepManifest(
         collection=collection,
         retriever=encoder.title.removesuffix(f" {NO_BUDGET}"),
@@ -170,7 +168,6 @@ def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str)
 
 
 def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
-    """Raise `ValueError` where the folder holds the sweep of something else; another grid of the same is no other."""
     if not is_file(job.output / MANIFEST_FILE):
         return
     before = read_manifest(job.output)
@@ -197,7 +194,6 @@ def _write_queries(folder: Path | StorePath, queries: dict[str, list[Query]], en
 def _encode_indexes(
     job: SweepJob, collection: Collection, *, nested: bool, log: Callable[[str], None]
 ) -> dict[int, PassageIndex]:
-    """Return the index of each K_p, complete. Their K_q, which no stored vector depends on, is 1."""
     places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
     # What `finished.json` holds of a finished index.
     state = {"source": collection.source_state()}
@@ -273,7 +269,6 @@ class QueryStore:
 def _search_missing(
     job: SweepJob, indexes: dict[int, PassageIndex], store: QueryStore, started: float, log: Callable[[str], None]
 ) -> SweepSummary:
-    """Search the cells that no attempt has searched yet; `started` is when the job did."""
     searched = found = passes = 0
     for budget, index in indexes.items():
         cells = _cells_of(index, budget, store, job)
@@ -309,7 +304,6 @@ class Cell:
 
 
 def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
-    """Return the cells on an index: all K_q of the job with all splits."""
     manifest = index.manifest
     made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.drops_self]
     cells = []
@@ -324,7 +318,6 @@ def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: 
 def _search_cells(
     index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
 ) -> int:
-    """Search the cells, as many as may share a pass at once; return the number of passes."""
     rounds = list(_rounds(cells, store))
     for each in rounds:
         count = sum(len(store.queries[cell.split]) for cell in each)
@@ -334,7 +327,6 @@ def _search_cells(
 
 
 def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
-    """Yield groups of whole cells with at most `_QUERIES_AT_ONCE` queries; a larger cell is a group of its own."""
     group: list[Cell] = []
     count = 0
     for cell in cells:
@@ -362,10 +354,6 @@ def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job
 
 
 def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits | None]:
-    """Return the lists that the modes are made of, and that of averaged slots (None where it is not asked for).
-
-    Each is one pass over what the index stores.
-    """
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     options = SearchOptions(index=index.uri)
     device = resolve_device("auto")

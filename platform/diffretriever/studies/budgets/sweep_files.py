@@ -74,12 +74,6 @@ class Outcomes:
     def read(cls, folder: Path | StorePath, split: str, mode: SweepMode, measure: str) -> Outcomes:
         """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
 
-        Args:
-            folder: of the sweep.
-            split: of the judgements.
-            mode: score.
-            measure: as ir_measures writes it.
-
         Raises:
             ValueError: no such sweep, split, mode or measure, or a table that lacks a value or has one twice.
         """
@@ -149,14 +143,7 @@ def read_settings(folder: Path | StorePath) -> dict[str, Any]:
 def write_outcomes(
     folder: Path | StorePath, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
 ) -> None:
-    """Write `<split>/per_query.parquet` of the sweep in `folder`, whole or not at all; equal values give equal bytes.
-
-    Args:
-        folder: of the sweep; made if it is not there.
-        split: name of its subfolder.
-        cells: (mode, budget) → measure → query id → value: what `evaluate` returns as `per_query`. Every cell has the
-            same measures and queries.
-    """
+    """Write `<split>/per_query.parquet` of the sweep in `folder`, atomically; equal values give equal bytes."""
     first = next(iter(cells.values()))
     queries = list(next(iter(first.values())))
     columns: dict[str, list[object]] = {name: [] for name in OUTCOMES_SCHEMA.names}
@@ -174,7 +161,6 @@ def write_outcomes(
 
 
 def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcomes:
-    """Put a long table into its grid, and check that every cell is filled once."""
     frame = table.to_pandas()
     for column, budgets in (("query_budget", manifest.query_budgets), ("passage_budget", manifest.passage_budgets)):
         unknown = set(frame[column]) - set(budgets)
@@ -354,7 +340,6 @@ class SweptSplit:
         return next(filter(PassageIndex.exists, places), None)
 
     def _first_slots(self, most: int) -> list[FirstSlots]:
-        """Return what the first one or two slots say of each query, in the order of `queries.parquet`."""
         one = self.encoded(1)
         impacts = _impacts(one)
         confidences = [float(own.max(initial=0.0)) for own in impacts]

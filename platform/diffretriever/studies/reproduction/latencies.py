@@ -47,14 +47,7 @@ class Latencies(Model):
         return self._line("search", method, backbone, representations)
 
     def of_a_query(self, method: str, backbone: str, representations: str, passages: int) -> float | None:
-        """Return milliseconds of encoding and search together, or None where one was not measured there.
-
-        Args:
-            method: such as `PromptReps`.
-            backbone: as the paper calls it.
-            representations: `single`, `multi` or `zero-shot`.
-            passages: size of the index.
-        """
+        """Return milliseconds of encoding and search together, or None where one was not measured there."""
         encoding = self.encoding(method, backbone, representations)
         search = {point.x: point.ms for point in self.search(method, backbone, representations)}
         near = min(encoding, key=lambda point: abs(point.x - self.query_tokens), default=None)

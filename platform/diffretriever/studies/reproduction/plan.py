@@ -179,7 +179,7 @@ class _Planner:
 
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:
-    """16 hex digits that change whenever a vector of the index could, or its passages."""
+    """Return 16 hex digits that change with the passages or any vector of the index."""
     config = prepared.config.model_dump(mode="json")
     if prepared.config.has_weights:
         # What is accepted in a file changes no vector.
@@ -248,7 +248,6 @@ def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
 
 
 def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
-    """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
     if not row.needs_adapter and not has_adapter(config):
         return None
     if preset in job.adapters:
@@ -259,7 +258,6 @@ def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: Repro
 
 
 def _training(preset: str, config: NeuralRetriever) -> str:
-    """Return what trains the adapter that `config` needs, which is the preset as its protocol has it."""
     own = load_retriever(preset)
     assert is_trainable(own), "adapters are missing of what is trained here"
     assert is_trainable(config), "a protocol changes no method"
@@ -300,12 +298,6 @@ class Weights:
 def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
     """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
 
-    Args:
-        source: folder, hub id or `minilm`.
-        revision: branch, tag or commit of a hub id.
-        instead: flag that gives other weights, for the message.
-        adapter: whether it is an adapter and no whole model.
-
     Raises:
         ValueError: they are not here.
     """
@@ -333,7 +325,7 @@ def _snapshot(hub_id: str, revision: str | None, config: str) -> Path | None:
 
 
 def _is_whole(folder: Path, config: str) -> bool:
-    """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
+    """Check config and weights: reading a tokenizer leaves a hub cache without weights."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return all((folder / shard).is_file() for shard in shards_of(index))
@@ -341,7 +333,7 @@ def _is_whole(folder: Path, config: str) -> bool:
 
 
 def _folder_state(folder: Path) -> str:
-    """Digest of names, sizes and times of the files: reading many gigabytes for every row would take minutes."""
+    """Digest names, sizes and times: reading many gigabytes for every row would take minutes."""
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         status = file.stat()

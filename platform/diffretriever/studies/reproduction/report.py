@@ -105,14 +105,7 @@ class ReproductionReport(Model):
 def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Return what was measured by now, beside what is published.
-
-    Args:
-        plan: of `job`.
-        job: goes into the report.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
+    """Return what was measured by now, beside what is published."""
     results = Results()
     return ReproductionReport(
         tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
@@ -127,14 +120,7 @@ def make_report(
 def write_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Write `reproduction.json` into the job's output folder and return the report.
-
-    Args:
-        plan: as in `make_report`, like the others.
-        job: says where to write.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
+    """Write `reproduction.json` into the job's output folder and return the report."""
     report = make_report(plan, job, failed, command)
     write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
     return report
@@ -194,7 +180,6 @@ def _row(
 def _paired_tests(
     table: PublishedTable, rows: tuple[PlannedRow, ...], samples: Mapping[tuple[str, Column], Sample | None]
 ) -> dict[tuple[str, Column], list[PairedTest]]:
-    """Compare each row with the rows it names, column by column; a column's tests are corrected together."""
     by_column: dict[Column, list[tuple[str, PairedTest]]] = defaultdict(list)
     for planned in rows:
         for column in _columns(planned):
@@ -213,7 +198,6 @@ def _paired_tests(
 
 
 def _rivals(planned: PlannedRow, column: Column) -> Iterator[tuple[str, tuple[str, Column]]]:
-    """Yield what a column of a row is tested against: the row's name, and where its sample lies."""
     collection, mode, measure = column
     for other in planned.row.against:
         yield other, (other, column)
@@ -244,7 +228,6 @@ def _was_run(planned: PlannedRow) -> bool:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Say what the encodings left out."""
     notes = {}
     for task in (task for tasks in plan.tasks().values() for task in tasks):
         if task.is_done and task.is_indexed:
@@ -271,14 +254,7 @@ class Results:
         self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
     def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was.
-
-        Args:
-            planned: the row of the table.
-            collection: its column, or the average.
-            mode: score.
-            measure: as ir_measures writes it.
-        """
+        """Return what was measured for a cell, or None where nothing was."""
         if collection == AVERAGE:
             return self._average(planned, mode, measure)
         task = planned.tasks[collection]
@@ -290,7 +266,7 @@ class Results:
         return Sample(result.mean[measure], result.per_query[measure])
 
     def _average(self, planned: PlannedRow, mode: str, measure: str) -> Sample | None:
-        """The mean over the seven collections, each the same weight; its test pools their queries, as the paper's."""
+        """Average the seven collections with equal weight; tests pool their queries, as the paper does."""
         pooled: dict[str, float] = {}
         means = []
         for collection in BEIR7:
@@ -325,7 +301,6 @@ def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
 
 
 def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) -> dict[str, EvaluationResult]:
-    """Add the sizes that `folder` holds, if any, as measures; their only value is the index's, so no test finds any."""
     if not is_file(folder / STORAGE_FILE):
         return results
     sizes = read_model(folder / STORAGE_FILE, IndexStorage, _AGAIN).sizes()

@@ -53,12 +53,6 @@ _SAMPLE = 4096
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
     """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
 
-    Args:
-        plan: of `job`.
-        job: its Ray settings are used for encoding.
-        command: the command line, for the reports.
-        log: takes a line for each step.
-
     Returns:
         Results folder of each task that failed → why.
     """
@@ -75,7 +69,6 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
 def _run_index(
     tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]
 ) -> dict[Path | StorePath, str]:
-    """Run the tasks of one index; return those that failed."""
     first = tasks[0]
     if not first.is_indexed:
         log(f"encoding for {first.label}")
@@ -117,7 +110,6 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
 
 
 def _needs_ray(task: Task, job: ReproduceJob) -> bool:
-    """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
     return not task.is_indexed and not runs_here(job.encoding, small=few_passages(open_collection(task.queries.source)))
 
 
@@ -168,11 +160,6 @@ def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str
     """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
 
     The copy has files of its own for what is compressed alone; the index stays as it is.
-
-    Args:
-        job: of the index; its output folder gets the report of both, with `storage.json`.
-        before: dense scores of the index itself.
-        command: the command line.
 
     Raises:
         ValueError: as `compress_index` and `evaluate_job` do.

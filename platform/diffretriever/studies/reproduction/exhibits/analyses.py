@@ -78,7 +78,6 @@ class Analysis:
 
 
 def _all_of(found: dict[str, T]) -> list[T]:
-    """Return what was found of the seven collections; nothing where one is missing."""
     return [found[name] for name in BEIR7] if found.keys() >= set(BEIR7) else []
 
 

@@ -47,14 +47,7 @@ class Findings:
             return Latencies.model_validate(json.loads(read_text(place))["latencies"])
 
     def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
-        """Return what was measured for a cell, under the first protocol; None where it was not measured.
-
-        Args:
-            table: its name.
-            row: id.
-            collection: or the average.
-            mode: of the score.
-        """
+        """Return what was measured for a cell, under the first protocol; None where it was not measured."""
         rows = [each for measured in self.tables(table) for each in measured.rows if each.id == row]
         cells = [cell for each in rows for cell in each.cells if cell.ours is not None]
         wanted = (
@@ -100,14 +93,7 @@ class Exhibit(ABC):
         """Return what the page has."""
 
     def picture(self, findings: Findings, caption: str, png: bytes, *below: Block) -> Shown:
-        """Return a drawn figure, the blocks below it, and what ours lacks.
-
-        Args:
-            findings: of the run.
-            caption: of the figure.
-            png: the figure.
-            below: blocks between the figure and what ours lacks.
-        """
+        """Return a drawn figure, the blocks below it, and what ours lacks."""
         picture = Picture(f"{self.name}.png", self.place, caption)
         return Shown([picture, *below, *self.lacking(findings)], {picture.file: png})
 

@@ -91,7 +91,6 @@ class CompressionLayout(Model):
 
 
 def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -> tuple[IndexSize, str]:
-    """Return the sizes, measured or else by arithmetic, and what is written before the latter."""
     computed = index_size(row, collection)
     cells = [] if measured is None else [cell for cell in measured.cells if cell.collection == collection]
     units = {"GiB": 1 << 30, "MiB": 1 << 20}
@@ -118,7 +117,6 @@ def _effect_of_ours(measured: ReproducedRow | None, collection: str, signs: str,
 
 
 def _printed(measures: Mapping[str, float | None]) -> str:
-    """Write a size as the paper does: 48G, 7.5G, 962M."""
     for unit in ("GiB", "MiB"):
         value = measures.get(unit)
         if value is not None:

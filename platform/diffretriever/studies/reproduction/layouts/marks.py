@@ -85,7 +85,6 @@ def check_marks(marking: Marking, measured: ReproducedTable) -> MarkCheck:
 
 
 def _decided(marking: Marking, measured: ReproducedTable) -> dict[tuple[Place, int], bool]:
-    """Return, for each cell and rule (by its place in the list) that were measured, whether the sign is printed."""
     rows = {row.id: row for row in measured.rows}
     found: dict[tuple[Place, int], bool] = {}
     for n, rule in enumerate(marking.rules):
@@ -100,7 +99,7 @@ def _decided(marking: Marking, measured: ReproducedTable) -> dict[tuple[Place, i
 
 
 def _is_outdone(marking: Marking, key: tuple[Place, int], found: dict[tuple[Place, int], bool]) -> bool:
-    """Whether a stricter rule about the same pair holds too."""
+    """Return whether a stricter rule about the same pair holds too."""
     place, own = key
     rule = marking.rules[own]
     return any(
@@ -110,7 +109,6 @@ def _is_outdone(marking: Marking, key: tuple[Place, int], found: dict[tuple[Plac
 
 
 def _tests(row: ReproducedRow, other: ReproducedRow) -> Iterator[tuple[str, str, PairedTest]]:
-    """Yield the tests of `row` against `other`, also those that were made the other way round."""
     for cell in row.cells:
         yield from ((cell.collection, cell.mode, test) for test in cell.tests if test.against == other.id)
     for cell in other.cells:

@@ -199,7 +199,7 @@ class _Cells:
 
 
 def _best(lines: Sequence[_Line], columns: Sequence[_Column], within: Sequence[RowField]) -> set[tuple[int, _Column]]:
-    """Return the highest of ours, as printed, in every column among lines of a protocol that agree in `within`."""
+    """Return the highest of ours, as printed, in each column among lines of a protocol that agree in `within`."""
     groups: dict[tuple[_Column, tuple[object, ...]], list[tuple[float, int]]] = defaultdict(list)
     for column in columns:
         for number, line in enumerate(lines):
@@ -244,12 +244,10 @@ def _lines_of(row: PublishedRow, measured: Sequence[ReproducedTable], view: View
 
 
 def _caption(table: PublishedTable, measured: Sequence[ReproducedTable]) -> str:
-    """Return the caption; that of a single run names its protocol."""
     return measured[0].caption if len(measured) == 1 else load_table(table.id).caption
 
 
 def _protocols(table: PublishedTable, measured: Sequence[ReproducedTable]) -> list[str]:
-    """Return the protocols of several runs, which their captions have after the table's own words."""
     own = load_table(table.id).caption
     named = (run.caption.removeprefix(own).strip() for run in measured)
     return list(filter(None, named)) if len(measured) > 1 else []
