@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diffretriever.budgets.features import QueryText
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import SweepManifest, SweepMode
 from diffretriever.studies.budgets.sweep_files import (
     Outcomes,
-    SweptQuery,
     read_queries,
     write_outcomes,
     write_queries,
@@ -84,11 +84,11 @@ def test_an_incomplete_grid_and_a_foreign_one_are_refused(tmp_path: Path) -> Non
 
 
 def test_queries_are_read_back(tmp_path: Path) -> None:
-    queries = [SweptQuery("q2", "what is é", (5, 6, 5)), SweptQuery("q1", "", ())]
+    queries = {"q2": QueryText("what is é", [5, 6, 5]), "q1": QueryText("", [])}
     write_queries(tmp_path, "test", queries)
-    assert list(read_queries(tmp_path, "test").values()) == queries
+    read = read_queries(tmp_path, "test")
+    assert [(name, query.text, query.token_ids) for name, query in read.items()] == [
+        (name, query.text, query.token_ids) for name, query in queries.items()
+    ]
     with pytest.raises(ValueError, match=r"queries.parquet is not there"):
         read_queries(tmp_path, "train")
-    write_queries(tmp_path, "test", [queries[0], queries[0]])
-    with pytest.raises(ValueError, match="has an id twice"):
-        read_queries(tmp_path, "test")

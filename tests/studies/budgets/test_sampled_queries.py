@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from diffretriever.budgets.features import QueryText
 from diffretriever.collections import open_collection
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.sweep import SweepJob, SweepManifest
 from diffretriever.studies.budgets.measuring import measure_sweep, select_budget
 from diffretriever.studies.budgets.sweep_files import (
     Outcomes,
-    SweptQuery,
     SweptSplit,
     drawn_queries,
     read_manifest,
@@ -50,7 +50,7 @@ def test_the_same_queries_are_drawn_again(job: SweepJob) -> None:
 def test_what_was_not_swept_is_not_measured(job: SweepJob) -> None:
     drawn = drawn_queries(job, "train", open_collection(job.collection).queries("train"))
     output = Path(str(job.output))
-    write_queries(output, "train", [SweptQuery(query.id, query.text, (1,)) for query in drawn])
+    write_queries(output, "train", {query.id: QueryText(query.text, [1]) for query in drawn})
     manifest = SweepManifest(
         collection="msmarco", retriever="tiny", fingerprint="f", query_budgets=(1,), passage_budgets=(1,),
         modes=("dense",), measures=("nDCG@10", "MRR@10"), splits=("train",), command="c",

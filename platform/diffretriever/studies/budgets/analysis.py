@@ -179,7 +179,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1], measures)
     common = [mode for mode in (*MODES, "pooled-slots") if all(mode in split.manifest.modes for split in analysed)]
     outcomes = {
-        (name, mode): split.outcomes(mode, measures[name])
+        (name, mode): Outcomes.read(split.folder, split.split, mode, measures[name])
         for name, split in splits.items()
         for mode in dict.fromkeys((job.mode, *common))
     }
@@ -226,7 +226,7 @@ def _fixed_budget(
 ) -> tuple[Budget, str, Outcomes | None]:
     if job.selection is not None:
         measure = measures[last.name]
-        selection = last.outcomes(job.mode, measure)
+        selection = Outcomes.read(last.folder, last.split, job.mode, measure)
         return selection.best(), f"best mean {measure} of {job.mode} on {last.name}", selection
     assert job.budget is not None, "the config has checked this"
     if isinstance(job.budget, Path | StorePath):

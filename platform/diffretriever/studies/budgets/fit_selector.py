@@ -66,7 +66,7 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
         raise ValueError(
             f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
         )
-    outcomes = [split.outcomes(job.mode, job.measure) for split in splits]
+    outcomes = [Outcomes.read(split.folder, split.split, job.mode, job.measure) for split in splits]
     k_p = _best_passage_budget(outcomes)
     return [
         QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)

@@ -32,7 +32,7 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
-from diffretriever.studies.budgets.sweep_files import SweptSplit, open_splits
+from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit, open_splits, read_queries, read_settings
 from diffretriever.vectors.hits import Hits, Passages, TopK
 from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.vectors.representations import Representations, offsets_of, read_vectors
@@ -206,11 +206,11 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
         passage_ids=ids,
         vectors_NH=vectors_NH,
         offsets=offsets,
-        query_ids=list(split.queries()),
+        query_ids=list(read_queries(split.folder, split.split)),
         queries=split.encoded(k_q),
         query_budget=k_q,
         qrels=split.qrels(job.collection),
-        exclude_self=split.excludes_self,
+        exclude_self=read_settings(split.folder)["exclude_self"],
         encoded=_encoded(split, k_q, k_p, job.measure),
     )
 
@@ -219,7 +219,7 @@ def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int,
     manifest = split.manifest
     if "dense" not in manifest.modes or measure not in manifest.measures:
         return {}
-    outcomes = split.outcomes("dense", measure)
+    outcomes = Outcomes.read(split.folder, split.split, "dense", measure)
     found = {}
     for k_p in manifest.passage_budgets:
         place = str(split.index_folder(k_p))

@@ -32,7 +32,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section
-from diffretriever.studies.budgets.sweep_files import SweptSplit
+from diffretriever.studies.budgets.sweep_files import SweptSplit, read_queries
 from diffretriever.vectors.representations import read_vectors
 
 _Side: TypeAlias = Literal["query", "passage"]
@@ -162,7 +162,7 @@ def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
     if not (is_file(run_file) and split.has_encoded(budget.query) and PassageIndex.exists(place)):
         return
     run = read_run(run_file)
-    ids = list(split.queries())
+    ids = list(read_queries(split.folder, split.split))
     asked = _spaced(len(ids))
     ranked = [_top(run.get(ids[number], {})) for number in asked.tolist()]
     encoded = split.encoded(budget.query).take(asked)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import yaml
 
 from diffretriever.backbones.device import resolve_device
+from diffretriever.budgets.features import QueryText
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
 from diffretriever.core.files import is_file, json_digest, remove, write_text
 from diffretriever.core.ledger import Ledger, refuse_another
@@ -60,7 +61,6 @@ from diffretriever.studies.budgets.sweep_files import (
     ENCODED_FOLDER,
     JOB_FILE,
     MANIFEST_FILE,
-    SweptQuery,
     drawn_queries,
     encoded_files,
     read_manifest,
@@ -187,8 +187,8 @@ def _write_queries(folder: Path | StorePath, queries: dict[str, list[Query]], en
     preparer = load_preparer(encoder.retriever)
     for split, asked in queries.items():
         rows = preparer.query_tokens([query.text for query in asked])
-        kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
-        write_queries(folder, split, kept)
+        texts = {query.id: QueryText(query.text, row) for query, row in zip(asked, rows, strict=True)}
+        write_queries(folder, split, texts)
 
 
 def _encode_indexes(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -144,20 +144,15 @@ def write_outcomes(
     folder: Path | StorePath, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
 ) -> None:
     """Write `<split>/per_query.parquet` of the sweep in `folder`, atomically; equal values give equal bytes."""
-    first = next(iter(cells.values()))
-    queries = list(next(iter(first.values())))
-    columns: dict[str, list[object]] = {name: [] for name in OUTCOMES_SCHEMA.names}
-    for (mode, budget), measures in cells.items():
-        assert measures.keys() == first.keys(), f"{mode} {budget} has other measures than the first cell"
-        for measure, values in measures.items():
-            assert values.keys() == first[measure].keys(), f"{mode} {budget} has other queries than the first cell"
-            repeated = (mode, budget.query, budget.passage, measure)
-            for name, value in zip(("mode", "query_budget", "passage_budget", "measure"), repeated, strict=True):
-                columns[name] += [value] * len(queries)
-            columns["query"] += queries
-            columns["value"] += [values[query] for query in queries]
+    parts = [
+        pd.DataFrame({"query": list(values), "value": list(values.values())}).assign(
+            mode=mode, query_budget=budget.query, passage_budget=budget.passage, measure=measure
+        )
+        for (mode, budget), measures in cells.items()
+        for measure, values in measures.items()
+    ]
     with whole_file(folder / split / OUTCOMES_FILE) as stream:
-        parquet.write_table(pa.table(columns, schema=OUTCOMES_SCHEMA), stream)
+        pd.concat(parts).to_parquet(stream, schema=OUTCOMES_SCHEMA, index=False)
 
 
 def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcomes:
@@ -178,15 +173,6 @@ def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcome
     return Outcomes(tuple(queries), manifest.query_budgets, manifest.passage_budgets, values_ABQ)
 
 
-@dataclass(frozen=True, slots=True)
-class SweptQuery:
-    """A query with the subwords of its raw text, no special tokens among them."""
-
-    id: str
-    text: str
-    token_ids: tuple[int, ...]
-
-
 def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query]:
     """Return the queries of a split that the job sweeps, in their order: all, or `max_queries` drawn."""
     if job.max_queries is None or len(queries) <= job.max_queries:
@@ -196,8 +182,8 @@ def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query
     return [queries[number] for number in sorted(drawn.tolist())]
 
 
-def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
-    """Read `<split>/queries.parquet` of the sweep in `folder`, by id in the order of the file.
+def read_queries(folder: Path | StorePath, split: str) -> dict[str, QueryText]:
+    """Read `<split>/queries.parquet` of the sweep in `folder`: texts and subwords by id, in the order of the file.
 
     Raises:
         ValueError: no such file, or an id that occurs twice.
@@ -207,21 +193,14 @@ def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
         raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
     with understood(path, _AGAIN):
         rows = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=QUERIES_SCHEMA).to_pylist()
-    queries = {row["query"]: SweptQuery(row["query"], row["text"], tuple(row["token_ids"])) for row in rows}
-    if len(queries) != len(rows):
-        raise ValueError(f"{path} has an id twice: run the sweep again")
-    return queries
+    return {row["query"]: QueryText(row["text"], row["token_ids"]) for row in rows}
 
 
-def write_queries(folder: Path | StorePath, split: str, queries: Sequence[SweptQuery]) -> None:
-    """Write `<split>/queries.parquet` of the sweep in `folder`, whole or not at all."""
-    columns = {
-        "query": [query.id for query in queries],
-        "text": [query.text for query in queries],
-        "token_ids": [list(query.token_ids) for query in queries],
-    }
+def write_queries(folder: Path | StorePath, split: str, queries: Mapping[str, QueryText]) -> None:
+    """Write `<split>/queries.parquet` of the sweep in `folder`, atomically."""
+    rows = [{"query": name, "text": query.text, "token_ids": query.token_ids} for name, query in queries.items()]
     with whole_file(folder / split / QUERIES_FILE) as stream:
-        parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
+        parquet.write_table(pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA), stream)
 
 
 def encoded_files(folder: Path | StorePath, query_budget: int) -> list[Path | StorePath]:
@@ -249,11 +228,6 @@ class SweptSplit:
         """Such as `scifact/test`."""
         return f"{self.manifest.collection}/{self.split}"
 
-    @property
-    def excludes_self(self) -> bool:
-        """Whether the sweep left a query's own document out of its runs."""
-        return bool(read_settings(self.folder)["exclude_self"])
-
     def qrels(self, collection: str | None = None) -> Qrels:
         """Return the judgements of the swept queries, from `collection` or else the one that the sweep was made of.
 
@@ -270,20 +244,12 @@ class SweptSplit:
             ) from error
         if settings["max_queries"] is None:
             return qrels
-        swept = self.queries()
+        swept = read_queries(self.folder, self.split)
         return {query: judged for query, judged in qrels.items() if query in swept}
-
-    def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
-        """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
-        return Outcomes.read(self.folder, self.split, mode, measure)
 
     def index_folder(self, passage_budget: int) -> Path | StorePath:
         """Return where the index of one K_p lies, if the sweep still has it."""
         return self.folder / "indexes" / f"p{passage_budget}"
-
-    def queries(self) -> dict[str, SweptQuery]:
-        """Read the queries, by id in the order of the file; raises `ValueError` as `read_queries` does."""
-        return read_queries(self.folder, self.split)
 
     def has_encoded(self, query_budget: int) -> bool:
         """Return whether the sweep still has the queries as this K_q encoded them."""
@@ -299,14 +265,11 @@ class SweptSplit:
         if len(files) != 1:
             place = self.folder / self.split / ENCODED_FOLDER
             raise ValueError(f"{place} has no queries of K_q = {query_budget}: run the sweep again, it keeps them")
-        kept = self.folder / self.split / QUERIES_FILE
         with understood(files[0], _AGAIN):
-            found = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
-        with understood(kept, _AGAIN):
-            n_queries = parquet.read_metadata(pa.BufferReader(read_bytes(kept))).num_rows
-        if len(found) != n_queries:
-            raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
-        return found
+            queries = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
+        if len(queries) != len(read_queries(self.folder, self.split)):
+            raise ValueError(f"{files[0]} does not match {QUERIES_FILE}: run the sweep again")
+        return queries
 
     def _encoded_files(self, query_budget: int) -> list[Path | StorePath]:
         return encoded_files(self.folder / self.split / ENCODED_FOLDER, query_budget)
@@ -324,14 +287,16 @@ class SweptSplit:
         if lacking is not None and place is None:
             raise ValueError(f"the feature '{lacking}' needs document frequencies, from an index that {self.name} has")
         frequencies = document_frequencies(PassageIndex.open(place)) if lacking is not None and place else None
-        kept = self.queries()
+        kept = read_queries(self.folder, self.split)
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
         most = max((FEATURES[name].needs_slots for name in names), default=0)
         slots = dict(zip(kept, self._first_slots(most), strict=True)) if most else {}
-        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q, FirstSlots())) for q in queries]
-        rows = [features_of(query) for query in asked]
+        rows = [
+            features_of(replace(kept[query], frequencies=frequencies, slots=slots.get(query, FirstSlots())))
+            for query in queries
+        ]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 
     def some_index(self) -> str | None:
