@@ -62,7 +62,7 @@ def cells(tables: list[Table]) -> list[TableCell]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_published_score_has_its_place(name: str) -> None:
     table = load_table(name)
-    found = list(layout_of(table).tables(table, [measured(table)], "beside"))
+    found = list(layout_of(table).tables(table, [measured(table)]))
     printed = [text for cell in cells(found) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
     scores = [
         value
@@ -96,7 +96,7 @@ def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> N
 @pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])
 def test_every_table_comes_out_in_every_format(name: str) -> None:
     table = load_table(name)
-    shown = list(layout_of(table).tables(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"))
+    shown = list(layout_of(table).tables(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)]))
     for page in (markdown_page, latex_page, html_page):
         text = page("a title", [Section("a section", shown)])
         assert all(each.title in text for each in shown)
@@ -107,7 +107,7 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
     table = load_table("main-indomain")
     values = {"zero-shot-bm25": 0.3, "zero-shot-diffretriever-dream-multi": 0.21}
     result = measured(table, lambda row, _: values.get(row))
-    (shown,) = layout_of(table).tables(table, [result], "beside")
+    (shown,) = layout_of(table).tables(table, [result])
     assert len(shown.frame) == len(table.rows) + 2
     bm25, dream = (row[shown.n_labels :] for row in shown.cells() if row[shown.n_labels - 1].text == "ours")
     assert [(cell.text, cell.bold, cell.shade) for cell in bm25[:3]] == [
@@ -120,9 +120,6 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
         (".210", False, "above3"),
         (".210", False, "below1"),
     ]
-    (alone,) = layout_of(table).tables(table, [result], "ours")
-    assert len(alone.frame) == 2
-    assert len(alone.frame.columns) == len(shown.frame.columns) - 1, "no column names the source of a line"
 
 
 def test_a_sign_needs_its_level_and_its_direction() -> None:
