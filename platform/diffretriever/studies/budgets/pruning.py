@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
-from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob, Rule
 from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit, open_splits, read_queries, read_settings
 from diffretriever.vectors.hits import Hits, Passages, TopK
 from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
@@ -39,11 +39,6 @@ from diffretriever.vectors.representations import Representations, offsets_of, r
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""
-
-Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
-"""The rules that drop slots of stored passages."""
-
-RULES: tuple[Rule, ...] = ("same number", "threshold", "first slots")
 _PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
 """The rules that drop the cheapest slots; the others are there to be compared with."""
 
@@ -58,18 +53,13 @@ _BYTES_A_NUMBER = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Removals:
-    """In which order the slots of many passages go, and at what cost.
-
-    Attributes:
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        ranks_N: int64 [N], 0 for the slot of a passage that goes first; its last slot never goes.
-        costs_N: float64 [N], what a removal adds to its passage's loss, at least as much as those before it; infinite
-            for the slot that stays.
-    """
+    """The order in which each passage's slots are dropped, and the cost of each removal."""
 
     offsets: np.ndarray
     ranks_N: np.ndarray
+    """int64 [N], 0 for the slot of a passage that goes first; its last slot never goes."""
     costs_N: np.ndarray
+    """float64 [N], never falling along the order; infinite for the slot that stays."""
 
     def keep_each(self, most: int) -> np.ndarray:
         """Return which vectors stay when every passage keeps its last `most`, bool [N]; `most` is at least 1."""
@@ -158,19 +148,10 @@ def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PruneSource:
-    """Queries and the passages that they are searched in.
+    """An index, its vectors (float16 [N, H]) with offsets (int64 [P + 1]), and queries encoded with `query_budget`.
 
-    Attributes:
-        index: whose vectors are pruned.
-        passage_ids: P ids.
-        vectors_NH: float16 [N, H].
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        query_ids: of the encoded queries.
-        queries: encoded.
-        query_budget: their K_q.
-        qrels: judgements.
-        exclude_self: whether a query's own document is left out.
-        encoded: K_p below the index's own → (values of the sweep's dense runs by query id, vectors in that index).
+    `encoded` has, for each smaller K_p that was swept, the values of the dense run by query id and the index's number
+    of vectors.
     """
 
     index: PassageIndex
@@ -275,12 +256,6 @@ def count_vectors(index: PassageIndex) -> int:
     return sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
 
 
-def kept_offsets(offsets: np.ndarray, kept_N: np.ndarray) -> np.ndarray:
-    """Return the offsets of passages, int64 [P + 1], when only the vectors `kept_N` (bool [N]) are left."""
-    found: np.ndarray = offsets_of(kept_N)[offsets]
-    return found
-
-
 def search_kept(
     queries: Representations, vectors_NH: np.ndarray, offsets: np.ndarray, passage_ids: Sequence[str], k: int
 ) -> Hits:
@@ -338,10 +313,7 @@ class PrunePoint(Model):
     """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """One way to keep vectors: how many, and float64 [Q] values of the queries."""
-
+class _Measured(NamedTuple):
     vectors: int
     values_Q: np.ndarray
 
@@ -365,25 +337,17 @@ def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> It
 
 
 def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
-    found = {}
-    for key, kept_N in track(_ways(source, keep), "pruning", "ways"):
-        vectors_NH = source.vectors_NH[kept_N]
-        found[key] = _Measured(
-            int(kept_N.sum()), _values(source, vectors_NH, kept_offsets(source.offsets, kept_N), measure)
-        )
-    for k in keep:
-        if k in source.encoded:
-            values, vectors = source.encoded[k]
-            found["encoded", k] = _Measured(vectors, np.array([values[query] for query in source.qrels]))
-    return found
-
-
-def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[PruneRule, int], np.ndarray]]:
     order = removals(source.vectors_NH, source.offsets)
-    yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
-    for rule in RULES:
-        for k in keep:
-            yield (rule, k), kept_by(rule, source, order, k)
+    most = int(np.diff(source.offsets).max())
+    points: list[tuple[Rule, int]] = [(rule, k) for rule in get_args(Rule) for k in keep]
+    every_N = np.ones(len(source.vectors_NH), dtype=bool)
+    measured: dict[tuple[PruneRule, int], _Measured] = {("all", most): _values(source, every_N, measure)}
+    for rule, k in track(points, "pruning", "points"):
+        measured[rule, k] = _values(source, kept_by(rule, source, order, k), measure)
+    for k in (k for k in keep if k in source.encoded):
+        values, vectors = source.encoded[k]
+        measured["encoded", k] = _Measured(vectors, np.array([values[query] for query in source.qrels]))
+    return measured
 
 
 def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndarray:
@@ -398,12 +362,13 @@ def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndar
     return order.keep_total(int(np.minimum(counts_P, k).sum()))
 
 
-def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:
+def _values(source: PruneSource, kept_N: np.ndarray, measure: str) -> _Measured:
     depth = searched_depth(_DEPTH, exclude_self=source.exclude_self)
-    hits = search_kept(source.queries, vectors_NH, offsets, source.passage_ids, depth)
+    offsets = offsets_of(kept_N)[source.offsets]
+    hits = search_kept(source.queries, source.vectors_NH[kept_N], offsets, source.passage_ids, depth)
     kept = kept_hits(source.query_ids, hits, _DEPTH, exclude_self=source.exclude_self)
     values = evaluate(Run(source.query_ids, kept), source.qrels, [measure]).per_query[measure]
-    return np.array([values[query] for query in source.qrels])
+    return _Measured(int(kept_N.sum()), np.array([values[query] for query in source.qrels]))
 
 
 def _tests(

@@ -9,7 +9,6 @@ Legend: A query budgets, F features, Q queries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -179,14 +178,14 @@ def across_folds(queries: QuerySet, cost: float) -> AdaptiveRow:
     for training, test in folds(len(chosen_Q)):
         model = fit(queries.features_QF[training], values_AQ[:, training], budgets, cost)
         chosen_Q[test] = model.choose(queries.features_QF[test])
-    return _row(_Choice(f"learned λ={cost:g}", cost, "folds", chosen_Q), queries, None)
+    return _row((f"learned λ={cost:g}", cost, "folds"), chosen_Q, queries, None)
 
 
 def across_sets(source: QuerySet, target: QuerySet, cost: float) -> AdaptiveRow:
     """Evaluate on `target` a selector learned on all of `source`, against the fixed budget best on `source`."""
     model = fit(source.features_QF, source.values_AQ, source.outcomes.query_budgets, cost)
     chosen_Q = model.choose(target.features_QF)
-    return _row(_Choice(f"learned λ={cost:g}", cost, source.name, chosen_Q), target, source)
+    return _row((f"learned λ={cost:g}", cost, source.name), chosen_Q, target, source)
 
 
 def as_given(selector: Selector, queries: QuerySet) -> AdaptiveRow:
@@ -200,21 +199,13 @@ def as_given(selector: Selector, queries: QuerySet) -> AdaptiveRow:
     unknown = sorted(set(chosen) - set(budgets))
     if unknown:
         raise ValueError(f"{selector.name} chose K_q = {unknown[0]}, which was not swept: {listed(budgets)}")
-    return _row(_Choice(selector.name, 0.0, "nothing", np.searchsorted(budgets, chosen)), queries, None)
+    return _row((selector.name, 0.0, "nothing"), np.searchsorted(budgets, chosen), queries, None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
-    """What a selector chose: int64 [Q] places among the budgets."""
-
-    selector: str
-    cost: float
-    fitted_on: str
-    chosen_Q: np.ndarray
-
-
-def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> AdaptiveRow:
-    chosen_Q = choice.chosen_Q
+def _row(
+    label: tuple[str, float, str], chosen_Q: np.ndarray, queries: QuerySet, source: QuerySet | None
+) -> AdaptiveRow:
+    selector, cost, fitted_on = label
     budgets_A = np.array(queries.outcomes.query_budgets)
     values_AQ, everyone = queries.values_AQ, np.arange(len(chosen_Q))
     mean_budget = float(budgets_A[chosen_Q].mean())
@@ -227,9 +218,9 @@ def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> Adaptiv
     carried = None if limits.carried_Q is None else float((limits.carried_Q - fixed).mean())
     counts_A = np.bincount(chosen_Q, minlength=len(budgets_A))
     return AdaptiveRow(
-        selector=choice.selector,
-        cost=choice.cost,
-        fitted_on=choice.fitted_on,
+        selector=selector,
+        cost=cost,
+        fitted_on=fitted_on,
         tested_on=queries.name,
         queries=len(chosen_Q),
         mean=float(selected.mean()),

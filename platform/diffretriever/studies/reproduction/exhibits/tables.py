@@ -7,7 +7,7 @@ from collections import Counter
 from diffretriever.evaluation.formats.pages import Block
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.layouts import layout_of
-from diffretriever.studies.reproduction.layouts.marks import check_marks
+from diffretriever.studies.reproduction.layouts.marks import compare_marks
 from diffretriever.studies.reproduction.plan import DONE, READY
 from diffretriever.studies.reproduction.report import ReproducedTable
 
@@ -48,7 +48,7 @@ class ScoreTable(Exhibit):
         if with_ours and any(_is_published(each) for each in measured):
             blocks.append(_COLOURS)
             if layout.marking.rules:
-                blocks += [f"{_protocol(each)}{check_marks(layout.marking, each).sentence()}" for each in with_ours]
+                blocks += [f"{_protocol(each)}{compare_marks(layout.marking, each)}" for each in with_ours]
         return Shown([*blocks, *self.lacking(findings)])
 
 
