@@ -1,8 +1,7 @@
 """The capacity plan of an index: hours, bytes, memory and seconds a query, before anything is encoded.
 
-A collection is counted, an encoder timed on a sample, a scan on made-up codes; what is not measured is computed. Bytes
-of vectors are exact. What Lance makes of texts, ids and small numbers was measured on the built-in collection (4,729
-passages, Lance file format 2.2) and stands here as constants.
+Bytes of vectors are exact. The constants for texts, ids and small numbers were measured on the built-in collection
+(4,729 passages, Lance file format 2.2).
 
 Legend: M query vectors, N passage vectors, P passages, H hidden size.
 """
@@ -87,11 +86,7 @@ _SECONDS = 0.5
 
 
 def retrievers(job: PlanJob) -> list[NeuralRetriever]:
-    """Return the retriever with each of the budgets.
-
-    Raises:
-        ValueError: there is no such retriever, or it has no slots or no vectors.
-    """
+    """Return the retriever with each of the budgets; raise `ValueError` for one without vectors."""
     made = [load_retriever(job.retriever, job.backbone, budget) for budget in job.budget or (None,)]
     neural = [retriever for retriever in made if is_neural(retriever)]
     if len(neural) < len(made):
@@ -100,11 +95,7 @@ def retrievers(job: PlanJob) -> list[NeuralRetriever]:
 
 
 def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured]) -> CapacityPlan:
-    """Return the plan for the job's retrievers; `counted` if it has a collection, `measured` one for each or none.
-
-    Raises:
-        ValueError: the vectors' size is neither known nor given.
-    """
+    """Return the plan for the job's retrievers; `measured` has one result for each retriever, or none."""
     made = retrievers(job)
     known: list[Measured | None] = [*measured] or [None] * len(made)
     passages = job.passages or (counted.passages if counted else 0)
@@ -201,11 +192,7 @@ class Measured:
 
 
 def count(passages: Iterable[Passage]) -> Counted:
-    """Count passages and draw a sample, in one pass.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Count passages and draw a sample, in one pass."""
     draw = random.Random(0)  # noqa: S311 (no secret)
     n, size = 0, 0
     sample: list[Passage] = []
@@ -253,10 +240,7 @@ class Shape:
 
 
 def vector_layouts(shape: Shape) -> dict[str, int]:
-    """Return the bytes of all vectors by layout: as they are, as the 8-bit codes that the exact scan reads, packed.
-
-    The codes lie beside the vectors; what a codec packs can take their place.
-    """
+    """Return the bytes of all vectors by layout: fp16, zstd, 8-bit codes, products."""
     vectors = shape.passages * shape.vectors
     raw = vectors * shape.hidden_size * _FP16
     layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
@@ -309,10 +293,7 @@ def search_memory(shape: Shape) -> int:
 
 
 def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
-    """Return the bytes of codes a second that one core scans for a query, by its own time, as of an idle machine.
-
-    Memory sets the limit where a query has few vectors, arithmetic where it has many.
-    """
+    """Return the bytes of codes a second that one idle core scans for a query."""
     rng = np.random.default_rng(0)
     n_passages = max(1, _PROBE_BYTES // (passage_vectors * hidden_size))
     codes_NH = rng.integers(-127, 128, (n_passages * passage_vectors, hidden_size), np.int8)

@@ -1,10 +1,9 @@
-"""What a collection is about, by the words that its passages' slots say: for each slot, and in topics.
+"""What a collection is about, by the tokens that its passages' slots predict: for each slot, and in topics.
 
-Topics are clusters of passages, of the mean of each one's vectors less the mean of all, so that a topic is no slot and
-not what all passages have in common. Its words are those that add most to the divergence of what it says from what all
-passages say (Kullback and Leibler's), each slot's reading being so many words.
+Topics are clusters of centred mean vectors of passages. Their words add most to the Kullback-Leibler divergence of the
+topic's predicted words from those of all passages.
 
-Legend: P passages that are read, M their vectors, H hidden size, W different words that are said, C topics.
+Legend: P passages that are read, M their vectors, H hidden size, W different words, C topics.
 """
 
 from __future__ import annotations
@@ -68,11 +67,7 @@ class _Said:
 
 
 def check_readable(index: PassageIndex) -> None:
-    """Check that the vectors of an index can be read as words.
-
-    Raises:
-        ValueError: it has no passages, no vectors, or those of a model whose output head is not known.
-    """
+    """Raise `ValueError` for an index without passages, without vectors, or without an output head to read them."""
     retriever = index.manifest.retriever
     if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} has no vectors: {retriever.method} goes by the words of texts")
@@ -86,11 +81,7 @@ def check_readable(index: PassageIndex) -> None:
 
 
 def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDescription:
-    """Read a sample of the passages and say what they say.
-
-    Raises:
-        ValueError: a passage that is read holds NaN or infinity.
-    """
+    """Read a sample of the passages and describe slots and topics."""
     said = _Said()
     rows = np.random.default_rng(_SEED).choice(len(index), min(job.sample, len(index)), replace=False)
     with Progress("reading slots", len(rows), quiet=True) as progress:

@@ -1,4 +1,4 @@
-"""What the analysis of budget sweeps works on, read once, and what every section of its report is.
+"""The data of an analysis of budget sweeps, and the base class of the report's sections.
 
 Legend: A query budgets, B passage budgets, Q queries of a set, F features.
 """
@@ -57,29 +57,22 @@ class AnalysisFacts(Model):
 
 @dataclass(frozen=True)
 class AnalysisData:
-    """Sweeps of one retriever on several sets of queries.
-
-    Attributes:
-        splits: by name, such as `scifact/test`.
-        measure: of the outcomes; where sets differ in it, all of them in words.
-        modes: scores that all sweeps have, the main one first; pooled slots are not among them.
-        fixed: the budget that all is measured against.
-        chosen: how it was chosen, in words.
-        selection: outcomes of the main mode on the queries that chose it, if any.
-        outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
-        feature_names: those that can be computed for all sets.
-        features: name → float64 [Q, F], columns as in `feature_names`.
-    """
+    """Sweeps of one retriever on several sets of queries."""
 
     splits: dict[str, SweptSplit]
+    """By name, such as `scifact/test`."""
     measure: str
     modes: tuple[SweepMode, ...]
+    """Modes that all sweeps have, the main one first, without pooled slots."""
     fixed: Budget
     chosen: str
+    """How the fixed budget was chosen, in words."""
     selection: Outcomes | None
+    """Outcomes of the main mode on the queries that chose the fixed budget."""
     outcomes: dict[tuple[str, SweepMode], Outcomes]
     feature_names: tuple[str, ...]
     features: dict[str, np.ndarray]
+    """Name → float64 [Q, F]."""
 
     @property
     def names(self) -> list[str]:
@@ -136,11 +129,7 @@ class AnalysisData:
         return Outcomes(tuple(self.names), sets[0].query_budgets, sets[0].passage_budgets, means_ABQ)
 
     def pooled(self, mode: SweepMode, names: Sequence[str], budget: Budget) -> np.ndarray:
-        """Return the values of all queries of these sets, float64: an average's test pools them, as the paper's does.
-
-        Raises:
-            ValueError: the sweeps have no such cell.
-        """
+        """Return the values of all queries of these sets, float64: tests of an average pool them, as in the paper."""
         return np.concatenate([self.outcomes[name, mode].at(budget) for name in names])
 
 
@@ -167,11 +156,7 @@ def mean_of_means(samples: Sequence[np.ndarray]) -> float:
 
 
 def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
-    """Read all that the report needs.
-
-    Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget.
-    """
+    """Read the sweeps that the job names; raise `ValueError` if they do not belong together or lack a setting."""
     opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
     analysed = opened[: len(job.sweeps)]
     splits = {split.name: split for split in analysed}

@@ -50,11 +50,7 @@ class FeatureCorrelation(Model):
 
 
 class FeatureSection(Section):
-    """Which queries want more slots.
-
-    Once for all queries, as the paper has it, and once for those for which K_q makes a difference: of equal budgets the
-    oracle takes the smallest, so that queries which all budgets serve alike count as wanting few slots.
-    """
+    """Which queries want more slots, over all queries (as in the paper) and over those whose K_q makes a difference."""
 
     correlations: tuple[FeatureCorrelation, ...]
     """By mode: all queries pooled, then each set where there are several."""
@@ -190,14 +186,7 @@ def _inset(panel: Axes, found: FeatureCorrelation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Queries whose feature lies in one range.
-
-    Attributes:
-        n: how many.
-        feature: their mean feature.
-        mean: their mean value.
-        interval: bootstrap 95% interval of that mean.
-    """
+    """The mean feature and mean value of `n` queries whose feature lies in one range."""
 
     n: int
     feature: float
@@ -206,10 +195,7 @@ class Bin:
 
 
 def binned_means(features_N: np.ndarray, values_N: np.ndarray, most: int = 8) -> list[Bin]:
-    """Return means of the values in at most `most` bins of about as many queries each, by rising feature.
-
-    Equal features fall into one bin, so that there are fewer bins where a feature takes few values.
-    """
+    """Return means in at most `most` bins of about equal size, by rising feature; equal features share a bin."""
     edges = np.unique(np.quantile(features_N, np.arange(1, most) / most))
     places_N = np.searchsorted(edges, features_N, side="left")
     members = [np.flatnonzero(places_N == place) for place in np.unique(places_N)]

@@ -19,15 +19,7 @@ from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuerySet:
-    """Queries with their features and what each budget gives them.
-
-    Attributes:
-        name: such as `scifact/test`.
-        names: of the F features.
-        features_QF: float64 [Q, F].
-        outcomes: of one mode and measure.
-        passage_budget: K_p of the index that is searched.
-    """
+    """Queries with their features, float64 [Q, F], and their outcomes under each budget."""
 
     name: str
     names: tuple[str, ...]
@@ -55,11 +47,7 @@ def joined(sets: Sequence[QuerySet]) -> QuerySet:
 
 
 def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
-    """Return the queries of each split, with the features and budgets of the job.
-
-    Raises:
-        ValueError: sweeps that lack the mode, the measure, a budget or a feature.
-    """
+    """Return the queries of each split with the job's features; raise `ValueError` if a sweep lacks one of them."""
     check_names(job.features)
     late = next((name for name in job.features if FEATURES[name].needs_slots), None)
     if late is not None:

@@ -102,11 +102,7 @@ def _row(grid: GridMeans, facts: AnalysisFacts) -> list[Cell]:
 
 
 def draw_grids(facts: AnalysisFacts, grids: Sequence[GridMeans]) -> bytes:
-    """Return a PNG with a heat map for each of `grids`, all of one mode.
-
-    Each panel has its own colours, from its lowest to its highest mean; a star marks its best cell, a frame the fixed
-    budget.
-    """
+    """Return a PNG with a heat map for each of `grids`, all of one mode; each panel has its own colour scale."""
     title = f"{facts.measure} of {grids[0].mode} retrieval by budget"
     subtitle = f"★ best cell of the panel · framed: the fixed budget {facts.fixed}"
     n_columns = min(_COLUMNS, len(grids))

@@ -1,19 +1,13 @@
-"""Oracles that choose a budget per query by its own result, and beside each what of the gain is luck (paper §6.3).
+"""Oracles that choose a budget per query by its own result, with a control for luck (paper §6.3).
 
-An oracle over runs that differ by nothing but noise gains too: it is a maximum. How much of its gain means anything
-cannot be told from the maximum itself. Shuffling a query's budget labels leaves the maximum as it is; shuffling them
-across queries mixes easy with hard ones and makes an oracle far better than the true one. What tells preference from
-luck is a second look at the same query, and a sweep has one: a query that truly wants K_q = 8 wants it whatever the
-passages' budget, while luck at one passage budget says nothing about another. So the control chooses a query's K_q by
-its results with the *other* K_p, never by the value it is then credited with; likewise for K_p, and for both at once by
-the other cells of the same row and column. How far that evidence is trusted is fitted on other queries; where nothing
-gains more than a standard error there, the control stays at the fixed budget. What the control gains carries over; what
-the oracle gains beyond it does not, and is called luck.
+An oracle gains even over runs that differ by noise alone, because it takes a maximum. A query that truly needs K_q = 8
+needs it at every K_p, whereas luck at one K_p does not repeat. So the control chooses a query's K_q by its results at
+the *other* K_p, and is credited with the value that it did not see; likewise for K_p, and for both by the other cells
+of the same row and column. Other queries decide how far to trust that evidence; unless it gains more than a standard
+error there, the control keeps the fixed budget. The control's gain carries over; the rest of the oracle's gain is luck.
 
-Two things blur the line. The runs of one query share its vectors, so their luck is not independent, and some of it
-carries over; and evidence from few budgets is noisy itself, so some preference is missed and counted as luck, the more
-so for both at once, where a cell is evidence for the very cells it competes with. A part of what carries over may be no
-matter of the query at all but of the data set, where another fixed budget would be better: that part is told apart.
+Two errors remain: runs of one query share its vectors, so some luck carries over, and evidence from few budgets is
+noisy, so some preference counts as luck. The part that another fixed budget of the data set would gain is separate.
 
 Legend: A query budgets, B passage budgets, C candidates, Q queries.
 """
@@ -40,20 +34,15 @@ _TRUSTS = (0.1, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Oracle:
-    """Values of every query, float64 [Q] each; an oracle's gain is the sum of its three steps.
-
-    Attributes:
-        fixed_Q: with the fixed budget.
-        dataset_Q: with the candidate whose mean is best on other queries: step one, of the data set.
-        carried_Q: with the candidate that other cells' evidence names: step two, of the query. None where the sweep has
-            a single budget on the other side and so no evidence.
-        best_Q: with the query's own best candidate: step three, luck.
-    """
+    """Values of every query, float64 [Q] each; an oracle's gain is the sum of its three steps."""
 
     fixed_Q: np.ndarray
     dataset_Q: np.ndarray
+    """With the candidate whose mean is best on other queries: the gain of the data set."""
     carried_Q: np.ndarray | None
+    """With the candidate that other cells name: the gain of the query. None without other cells."""
     best_Q: np.ndarray
+    """With the query's own best candidate; the rest of the gain is luck."""
 
     @property
     def headroom(self) -> np.ndarray:
@@ -72,11 +61,7 @@ class Oracle:
 
 
 def oracle(outcomes: Outcomes, fixed: Budget, side: Side) -> Oracle:
-    """Return the oracle that adapts `side` per query and its control.
-
-    Raises:
-        ValueError: the sweep lacks `fixed`.
-    """
+    """Return the oracle that adapts `side` per query, and its control; raise `ValueError` if `fixed` was not swept."""
     a, b = outcomes.place(fixed)
     values_CQ, evidence_CQ, start = _candidates(outcomes.values_ABQ, a, b, side)
     fixed_Q, everyone = values_CQ[start], np.arange(len(outcomes.queries))

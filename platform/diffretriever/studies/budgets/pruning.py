@@ -1,7 +1,4 @@
-"""Fewer slots for passages that need fewer: which vectors to drop so that the least is lost (the paper's future work).
-
-Which vectors are worth most follows from the vectors alone; what is lost without the others is measured by dense search
-of a sweep's queries, or of a collection's.
+"""Fewer slots for passages that need fewer (the paper's future work): which vectors to drop, and what that costs.
 
 Legend: K slots of a passage, N vectors of all passages, P passages, C chosen passages, M query vectors, Q queries,
 H hidden size.
@@ -67,11 +64,10 @@ class Removals:
         return self.ranks_N >= np.repeat(counts_P - most, counts_P)
 
     def keep_total(self, total: int) -> np.ndarray:
-        """Return which vectors stay when the cheapest removals of all passages leave `total` vectors, bool [N].
+        """Return which vectors stay, bool [N], when the cheapest removals of all passages leave `total` vectors.
 
-        So there is one threshold on the cost for all, and passages with redundant slots lose more of them. Of equal
-        costs the slots that come earlier in their passages' orders go, then those of earlier passages. Every passage
-        keeps a slot, and so never fewer than P vectors stay.
+        One threshold on the cost serves all passages. Ties go by position in the removal order, then by passage. Every
+        passage keeps a slot.
         """
         removable = int(np.isfinite(self.costs_N).sum())
         n_dropped = min(max(len(self.costs_N) - total, 0), removable)
@@ -98,16 +94,12 @@ def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
 
 
 def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return in which order to drop the slots of passages with equally many, and what is lost by then.
+    """Return the order in which to drop the slots of passages with K slots each, and the loss after each removal.
 
-    MaxSim takes the best slot of a passage for each query vector. Where a slot is gone, its nearest kept neighbour
-    answers instead, and a query vector loses at most their distance. So the loss of a set of dropped slots is the sum
-    over them of 1 - cosine to the nearest kept slot (half the squared distance of unit vectors), and slots are dropped
-    one by one, each time the one that adds least; of equals the later one. Two copies of one vector cost nothing.
-
-    Returns:
-        order: int64 [P, K - 1], slots in the order in which they go; the last slot stays.
-        losses: float64 [P, K - 1], the loss after each, never falling but for rounding; 0 is nothing, 2 the opposite.
+    A query vector whose best slot is gone scores with that slot's nearest kept neighbour. The loss is the sum of 1 -
+    cosine to the nearest kept slot over the dropped slots; each step drops the slot that adds least, of equals
+    the later one.
+    The order is int64 [P, K - 1] and the losses float64 [P, K - 1]; the last slot stays.
     """
     n_passages, n_slots = vectors_PKH.shape[:2]
     wide_PKH = vectors_PKH.astype(np.float64)
@@ -167,11 +159,7 @@ class PruneSource:
 
 
 def open_source(job: PruneSlotsJob) -> PruneSource:
-    """Read all that the job names into memory; queries are encoded only where there is no sweep to take them from.
-
-    Raises:
-        ValueError: no such sweep, budget, index or split, or an index without slots.
-    """
+    """Read the index, queries and judgements that the job names; encode queries only without a sweep."""
     return _of_index(job) if job.sweep is None else _of_sweep(job)
 
 
@@ -259,10 +247,7 @@ def count_vectors(index: PassageIndex) -> int:
 def search_kept(
     queries: Representations, vectors_NH: np.ndarray, offsets: np.ndarray, passage_ids: Sequence[str], k: int
 ) -> Hits:
-    """Return each query's best k passages by mean MaxSim (paper Eq. 2), scores as every other search has them.
-
-    A matrix product finds the passages that can be among the best, and the fp32 kernel of all searches scores them.
-    """
+    """Return each query's best k passages by mean MaxSim (paper Eq. 2), exact as in every other search."""
     known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
     passages, widened_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH.astype(np.float32))
     relative_error = FP32_ROUNDING * longest(widened_NH.numpy())

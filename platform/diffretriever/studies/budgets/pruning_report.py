@@ -1,7 +1,4 @@
-"""From an index and queries to the pruning curve: `curve.md`, `curve.png`, `curve.json`.
-
-Nothing in these files depends on when or where they are made.
-"""
+"""The pruning curve of an index: `curve.md`, `curve.png` and `curve.json`, which depend on neither date nor folder."""
 
 from __future__ import annotations
 
@@ -91,14 +88,7 @@ class PruneReport(Model):
 
 
 def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
-    """Write the curve into the job's output folder, each file whole or not at all; return what is in the JSON.
-
-    All vectors of the index are held in memory, in fp16 and once more in fp32.
-
-    Raises:
-        ValueError: no such sweep, index, budget, split or measure, a number to keep that prunes nothing, or an index
-            where the pruned one is to be.
-    """
+    """Write the curve into the job's output folder and return it; the vectors of the index must fit in memory."""
     parse_measures([job.measure])
     source = open_source(job)
     manifest = source.index.manifest

@@ -1,7 +1,4 @@
-"""A selector fitted on sweeps, `fitted_selector.json`, and the report of what it gains.
-
-It is measured on queries that it was not fitted on: across folds of the queries, and across data sets. Only the date in
-`fitted_selector.json` depends on when that is.
+"""A selector fitted on sweeps, `fitted_selector.json`, and the report of its gains on queries outside the fit.
 
 Legend: A query budgets, F features, Q queries.
 """
@@ -120,13 +117,7 @@ class FittedSelectorReport(Model):
 
 
 def report_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
-    """Fit on all queries of all sweeps, evaluate across folds and across sets, and write the job's output folder.
-
-    Only `created` in fitted_selector.json depends on when that is.
-
-    Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure, a budget or a feature.
-    """
+    """Fit on all queries of all sweeps, evaluate across folds and sets, and write the job's output folder."""
     splits = open_splits(job.sweeps)
     sets = query_sets(job, splits)
     everything = joined(sets) if len(sets) > 1 else sets[0]
@@ -189,11 +180,7 @@ def across_sets(source: QuerySet, target: QuerySet, cost: float) -> AdaptiveRow:
 
 
 def as_given(selector: Selector, queries: QuerySet) -> AdaptiveRow:
-    """Evaluate a selector that was fitted on nothing, such as the default rule.
-
-    Raises:
-        ValueError: it chooses a budget that was not swept, or wants a feature that is not in the set.
-    """
+    """Evaluate a selector without a fit, such as the default rule; raise `ValueError` for an unswept budget."""
     budgets = queries.outcomes.query_budgets
     chosen = [selector.choose(dict(zip(queries.names, row, strict=True))) for row in queries.features_QF.tolist()]
     unknown = sorted(set(chosen) - set(budgets))

@@ -1,6 +1,4 @@
-"""How different the slots of a text are, and which passage slot answers each query slot under MaxSim (paper Eq. 2).
-
-All of it is read from a sweep's indexes and encoded queries; nothing is encoded.
+"""How different the slots of a text are, and which passage slot matches each query slot under MaxSim (paper Eq. 2).
 
 Legend: A query slots, B passage slots, K slots of a text, T texts, N vectors of all texts, H hidden size.
 """
@@ -281,10 +279,7 @@ def _draw_wins(panel: Axes, wins: SlotWins, highest: float) -> None:
 
 
 def mean_pairwise_cosines(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the mean cosine over the pairs of each text's slots, float64 [T]; NaN for a text of fewer than two.
-
-    1 says that all slots of a text are one vector, and more slots buy nothing.
-    """
+    """Return the mean cosine over the pairs of each text's slots, float64 [T]; NaN for fewer than two slots."""
     cosines_T = np.full(len(offsets) - 1, np.nan)
     for text, (first, end) in enumerate(pairwise(offsets.tolist())):
         count = end - first

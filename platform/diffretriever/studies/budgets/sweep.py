@@ -1,12 +1,8 @@
-"""The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
+"""Encode and search a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
-5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `studies.budgets.measuring`.
-
-The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
-is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
-cell is a split searched with one budget. `cell.json` says what its runs were made from, and is written last: a cell
-that has it for the same state, and the runs asked for, is not searched again.
+One pass over an index serves all K_q and all splits. The sweep's folder has `sweep.yaml`, `retriever.yaml`, the
+manifest, `indexes/pK` and, for each split, `encoded/qK-STATE.arrow` and `runs/BUDGET`. A cell is a split searched with
+one budget. Its `cell.json` is written last and records the runs' inputs; a cell with the same inputs is not repeated.
 """
 
 from __future__ import annotations
@@ -82,13 +78,10 @@ _STATE = "cell.json"
 
 
 def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
-    """Encode and search the missing parts of the sweep in the job's folder.
-
-    `command` is the command line, for the manifest; `log` takes a line for each step.
+    """Encode and search the missing parts of the sweep in the job's folder; `log` takes a line for each step.
 
     Raises:
-        ValueError: a retriever without slots, an unknown mode or split, bad input, a folder with another sweep, or a
-            request that the cluster cannot meet; nothing has been encoded then.
+        ValueError: a retriever without slots, an unknown split, bad input or a folder with another sweep.
     """
     started = time.monotonic()
     collection = open_collection(job.collection)

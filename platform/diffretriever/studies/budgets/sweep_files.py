@@ -1,4 +1,4 @@
-"""What a budget sweep leaves in its folder: the values of every query with every budget, queries, indexes.
+"""The files of a budget sweep: values of every query with every budget, queries, indexes.
 
 Legend: A query budgets, B passage budgets, F features, Q queries.
 """
@@ -47,14 +47,7 @@ _SEED = 42
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """One mode and one measure of one split: a value for every query with every budget.
-
-    Attributes:
-        queries: Q ids.
-        query_budgets: A numbers K_q, ascending.
-        passage_budgets: B numbers K_p, ascending.
-        values_ABQ: float64 [A, B, Q], larger is better.
-    """
+    """Values of one mode and one measure, float64 [A, B, Q], by ascending K_q, ascending K_p and query id."""
 
     queries: tuple[str, ...]
     query_budgets: tuple[int, ...]
@@ -72,11 +65,7 @@ class Outcomes:
 
     @classmethod
     def read(cls, folder: Path | StorePath, split: str, mode: SweepMode, measure: str) -> Outcomes:
-        """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
-
-        Raises:
-            ValueError: no such sweep, split, mode or measure, or a table that lacks a value or has one twice.
-        """
+        """Read one mode and measure of a split; raise `ValueError` if the table is not a complete grid."""
         manifest = read_manifest(folder)
         for what, name, known in (
             ("split", split, manifest.splits),
@@ -92,11 +81,7 @@ class Outcomes:
         return _from_table(table, manifest, f"{path} ({mode}, {measure})")
 
     def at(self, budget: Budget) -> np.ndarray:
-        """Return the values with `budget`, float64 [Q].
-
-        Raises:
-            ValueError: the sweep has no such cell.
-        """
+        """Return the values with `budget`, float64 [Q]."""
         a, b = self.place(budget)
         return self.values_ABQ[a, b]
 
@@ -116,11 +101,7 @@ class Outcomes:
 
 
 def read_manifest(folder: Path | StorePath) -> SweepManifest:
-    """Read `sweep.json` of a sweep's folder.
-
-    Raises:
-        ValueError: there is none, or it is malformed.
-    """
+    """Read `sweep.json` of a sweep's folder."""
     path = folder / MANIFEST_FILE
     if not is_file(path):
         raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
@@ -128,12 +109,7 @@ def read_manifest(folder: Path | StorePath) -> SweepManifest:
 
 
 def read_settings(folder: Path | StorePath) -> dict[str, Any]:
-    """Read the config of the job that swept, `sweep.yaml`.
-
-    Raises:
-        OSError: there is none.
-        ValueError: it is malformed, or lacks a setting.
-    """
+    """Read the settings of a sweep that later jobs need from its `sweep.yaml`."""
     path = folder / JOB_FILE
     with understood(path, _AGAIN):
         settings = yaml.safe_load(read_text(path))
@@ -183,11 +159,7 @@ def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query
 
 
 def read_queries(folder: Path | StorePath, split: str) -> dict[str, QueryText]:
-    """Read `<split>/queries.parquet` of the sweep in `folder`: texts and subwords by id, in the order of the file.
-
-    Raises:
-        ValueError: no such file, or an id that occurs twice.
-    """
+    """Read texts and subwords of a split's queries by id, in the order of `queries.parquet`."""
     path = folder / split / QUERIES_FILE
     if not is_file(path):
         raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
@@ -211,13 +183,7 @@ def encoded_files(folder: Path | StorePath, query_budget: int) -> list[Path | St
 
 @dataclass(frozen=True, slots=True)
 class SweptSplit:
-    """One split of one sweep.
-
-    Attributes:
-        folder: of the sweep.
-        split: name of its subfolder.
-        manifest: of the sweep.
-    """
+    """One split of the sweep in `folder`."""
 
     folder: Path | StorePath
     split: str
@@ -229,11 +195,7 @@ class SweptSplit:
         return f"{self.manifest.collection}/{self.split}"
 
     def qrels(self, collection: str | None = None) -> Qrels:
-        """Return the judgements of the swept queries, from `collection` or else the one that the sweep was made of.
-
-        Raises:
-            ValueError: it is no longer where the sweep found it.
-        """
+        """Return the judgements of the swept queries, from `collection` or the one that was swept."""
         settings = read_settings(self.folder)
         source = collection or settings["collection"]
         try:
@@ -256,11 +218,7 @@ class SweptSplit:
         return len(self._encoded_files(query_budget)) == 1
 
     def encoded(self, query_budget: int) -> Representations:
-        """Read the queries as this K_q encoded them, in the order of `queries.parquet`.
-
-        Raises:
-            ValueError: they are not there, or are not as many as the queries.
-        """
+        """Read the queries as this K_q encoded them, in the order of `queries.parquet`."""
         files = self._encoded_files(query_budget)
         if len(files) != 1:
             place = self.folder / self.split / ENCODED_FOLDER
@@ -275,12 +233,7 @@ class SweptSplit:
         return encoded_files(self.folder / self.split / ENCODED_FOLDER, query_budget)
 
     def features(self, queries: Sequence[str], names: Sequence[str]) -> np.ndarray:
-        """Return features of the queries with these ids, float64 [Q, F]; document frequencies are counted if needed.
-
-        Raises:
-            ValueError: a query that the sweep did not keep, no such feature, or one that needs an index or queries of
-                K_q = 1 or 2 that are not there.
-        """
+        """Return features of the queries with these ids, float64 [Q, F]; count document frequencies if needed."""
         check_names(names)
         lacking = next((name for name in names if FEATURES[name].needs_frequencies), None)
         place = self.some_index()
@@ -324,11 +277,7 @@ def _impacts(encoded: Representations) -> list[np.ndarray]:
 
 
 def open_splits(paths: Sequence[Path | StorePath]) -> list[SweptSplit]:
-    """Open split folders, such as sweeps/scifact/test.
-
-    Raises:
-        ValueError: no such split, one given twice, or sweeps of different retrievers or budgets.
-    """
+    """Open split folders, such as sweeps/scifact/test; raise `ValueError` for different retrievers or budgets."""
     splits = [_open(path) for path in paths]
     first = splits[0].manifest
     names = [split.name for split in splits]

@@ -1,8 +1,4 @@
-"""What a job has to do for each row and collection, or why nothing can be done there.
-
-A row becomes the retriever that runs it, with the stand-ins that the job names, if its weights are on this machine.
-Those are found without loading them and without the network.
-"""
+"""The plan of a reproduction: a task for each row and collection, or the reason why it cannot be run."""
 
 from __future__ import annotations
 
@@ -109,11 +105,7 @@ class Plan:
 
 
 def make_plan(job: ReproduceJob) -> Plan:
-    """Find out what can be run. Loads no model; a dry run does not touch the network either.
-
-    Raises:
-        ValueError: the job names a table, collection, backbone or preset that does not exist here.
-    """
+    """Find out what can be run, without loading a model; a dry run needs no network either."""
     runs = chosen(job.protocol)
     tables = load_tables(job.tables)
     names = {name for table in tables for row in table.rows for name in row.figures}
@@ -203,11 +195,7 @@ class Prepared:
 
 
 def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
-    """Return what runs `row`.
-
-    Raises:
-        ValueError: nothing here runs it; the message is the reason that listing and report give.
-    """
+    """Return the retriever that runs `row`; the message of a `ValueError` is the reason in listing and report."""
     if row.preset is None:
         raise ValueError("this job measures retrieval only: nothing to run")
     setup = set_up(row, load_retriever(row.preset))
@@ -296,11 +284,7 @@ class Weights:
 
 
 def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
-    """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
-
-    Raises:
-        ValueError: they are not here.
-    """
+    """Return the weights of a folder, of the embedded backbone, or of the hub's cache; else raise `ValueError`."""
     if source == "minilm":
         minilm_folder()
         return Weights(None, WEIGHTS_SHA256)

@@ -89,11 +89,7 @@ def named(collection: str) -> str:
 
 
 def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
-    """Return the analyses that the job names.
-
-    Raises:
-        ValueError: a folder without a report, or with a damaged one.
-    """
+    """Return the analyses that the job names."""
     found = {}
     for name, folder in job.analyses.items():
         file = folder / "report.json"

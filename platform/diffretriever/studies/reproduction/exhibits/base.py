@@ -33,11 +33,7 @@ class Findings:
 
     @cached_property
     def latencies(self) -> Latencies | None:
-        """Measured latencies, where the job names any.
-
-        Raises:
-            ValueError: the file is no such thing.
-        """
+        """Measured latencies, if the job names a file."""
         place = self.job.latencies
         if place is None:
             return None

@@ -61,11 +61,7 @@ class SystemsLayout(Model):
     underlined: Cells = Field(default_factory=dict)
 
     def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable]) -> Iterator[Table]:
-        """Yield the parts of the table, below each row of the paper ours; `measured` has a table for each protocol.
-
-        Raises:
-            ValueError: a row of the table has a figure for which the layout has no column.
-        """
+        """Yield the parts of the table, ours below each row of the paper; `measured` has a table for each protocol."""
         lines = [line for row in table.rows for line in _lines_of(row, measured)]
         columns = _columns_of(self, table)
         is_published = any(_is_published(row) for row in table.rows)
