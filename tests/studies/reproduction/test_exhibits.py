@@ -12,32 +12,22 @@ from pyarrow import parquet
 
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
-from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
-from diffretriever.studies.reproduction.exhibits.prompts import published_prompts, used_prompts
+from diffretriever.studies.reproduction.exhibits.hyperparameters import published_hyperparameters
+from diffretriever.studies.reproduction.exhibits.prompts import published_prompts
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
 from diffretriever.studies.reproduction.tables import BEIR7
 from tests.studies.reproduction.cases import JobMaker
 
 
-def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
-    straight = str.maketrans("\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}", '""')
-    paper = {
-        role: {side: text.translate(straight) for side, text in texts.items()}
-        for role, texts in published_prompts().items()
-    }
-    assert paper == used_prompts()
+def test_the_encoders_prompts_are_the_papers_letter_by_letter(job: JobMaker) -> None:
+    found = findings(job, "prompts")
+    assert exhibit("prompts").lacks(found) == []
+    assert len(published_prompts()) == 3
 
 
-def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
-    ours = code_values()
-    different = {
-        name
-        for lines in published_hyperparameters().values()
-        for name, line in lines.items()
-        if line.code is not None and ours[line.code] != line.paper
-    }
-    assert not different
+def test_the_recipe_paper_has_the_papers_hyperparameters(job: JobMaker) -> None:
+    assert exhibit("hyperparameters").lacks(findings(job, "hyperparameters")) == []
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
 
 

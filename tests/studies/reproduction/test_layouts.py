@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from diffretriever.evaluation.formats.pages import Section, Table, TableCell, html_page, latex_page, markdown_page
-from diffretriever.studies.reproduction.config import PublishedTable
+from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
 from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, compare_marks, marks_of_ours
@@ -64,14 +64,7 @@ def test_every_published_score_has_its_place(name: str) -> None:
     table = load_table(name)
     found = list(layout_of(table).tables(table, [measured(table)]))
     printed = [text for cell in cells(found) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
-    scores = [
-        value
-        for row in table.rows
-        for modes in row.figures.values()
-        for measures in modes.values()
-        for measure, value in measures.items()
-        if "@" in measure
-    ]
+    scores = [c.published for row in measured(table).rows for c in row.cells if "@" in c.measure]
     assert sorted(printed) == sorted(f"{value:.3f}"[1:] for value in scores if value is not None)
 
 
@@ -145,29 +138,14 @@ def signs(marking: Marking, p: float, difference: float) -> str:
 
 def compared(p: float, difference: float) -> ReproducedTable:
     """Row `a` tested against `b` on one collection."""
+    rows = tuple(
+        PublishedRow(id=n, system=n, variant=n, figures={"nq": {"dense": {"nDCG@10": None}}}) for n in ("a", "b")
+    )
+    table = measured(PublishedTable(id="t", place="Table 0", caption="", rows=rows), lambda _, __: 0.5)
+    a, b = table.rows
     test = PairedTest(against="b", difference=difference, p=p, significant=p < 0.05)
-    rows = [
-        ReproducedRow(
-            id=name,
-            label=name,
-            reported=False,
-            stand_ins={},
-            status={},
-            cells=(
-                ReproducedCell(
-                    collection="nq",
-                    mode="dense",
-                    measure="nDCG@10",
-                    published=None,
-                    ours=0.5,
-                    difference=None,
-                    tests=(test,) if name == "a" else (),
-                ),
-            ),
-        )
-        for name in ("a", "b")
-    ]
-    return ReproducedTable(id="t", place="Table 0", caption="", correction="none", rows=tuple(rows))
+    tested = a.model_copy(update={"cells": (a.cells[0].model_copy(update={"tests": (test,)}),)})
+    return table.model_copy(update={"rows": (tested, b)})
 
 
 def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
