@@ -1,4 +1,4 @@
-"""Made-up sweeps on disk, small enough that a report takes a second or two."""
+"""Synthetic sweeps on disk, small enough that a report takes a second or two."""
 
 from __future__ import annotations
 

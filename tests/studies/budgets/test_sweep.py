@@ -30,10 +30,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 Lines = list[str]
 
 
-def say(line: str) -> None:
-    print(line)
-
-
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> SweepJob:
     return make_job(tmp_path_factory.mktemp("sweep"), checkpoint)
@@ -48,7 +44,7 @@ def passes() -> Iterator[dict[str, int]]:
 
 @pytest.fixture(scope="module")
 def summary(job: SweepJob, passes: dict[str, int], cluster: None) -> SweepSummary:
-    summary = sweep_budgets(job, "python jobs/sweep_budgets.py", say)
+    summary = sweep_budgets(job, "python jobs/sweep_budgets.py", print)
     assert passes == {"dense": 2, "sparse": 2}, "one pass over each index for all K_q and both splits"
     return summary
 
@@ -82,7 +78,7 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
 def test_the_same_command_does_nothing_again(job: SweepJob, summary: SweepSummary) -> None:
     patterns = ("*/runs/*/*", "*/encoded/*", "indexes/*/*")
     before = [stamps(local(job.output), pattern) for pattern in patterns]
-    again = sweep_budgets(job, "again", say)
+    again = sweep_budgets(job, "again", print)
     assert (again.searched, again.found, again.passes) == (0, 8, 0)
     assert [stamps(local(job.output), pattern) for pattern in patterns] == before
 
@@ -99,8 +95,8 @@ def test_a_sweep_cut_off_goes_on(copy: SweepJob) -> None:
         write_run(path, parts, tag)
 
     with patch.object(sweep, "write_run", dying), pytest.raises(KeyboardInterrupt):
-        sweep_budgets(copy, "cut", say)
-    resumed = sweep_budgets(copy, "resumed", say)
+        sweep_budgets(copy, "cut", print)
+    resumed = sweep_budgets(copy, "resumed", print)
     assert (resumed.searched, resumed.found, resumed.passes) == (5, 3, 2)
     assert runs(local(copy.output)) == finished
 
@@ -122,7 +118,7 @@ def test_one_budget_more_is_one_search_more(copy: SweepJob) -> None:
 
 def test_cells_of_an_index_that_changed_are_searched_again(copy: SweepJob) -> None:
     PassageIndex.open(str(copy.output / "indexes" / "p2")).delete(["p5"])
-    again = sweep_budgets(copy, "again", say)
+    again = sweep_budgets(copy, "again", print)
     assert (again.searched, again.found) == (4, 4)
     assert all("p5" not in hits for hits in read_run(copy.output / "test" / "runs" / "q1p2" / "dense.trec").values())
 
@@ -162,17 +158,17 @@ def test_subwords_of_the_queries_are_kept(job: SweepJob, summary: SweepSummary) 
 def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path) -> None:
     before = (local(copy.output) / "sweep.json").read_bytes()
     with pytest.raises(ValueError, match=r"holds another sweep.*\n  top_k: 12 != 9\ngive another --output"):
-        sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", say)
+        sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", print)
     with pytest.raises(ValueError, match=r"max_queries: None != 2"):
-        sweep_budgets(copy.model_copy(update={"max_queries": 2}), "sampled", say)
+        sweep_budgets(copy.model_copy(update={"max_queries": 2}), "sampled", print)
     tail = tmp_path / "tail.yaml"
     tail.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\ntail_length: 1\n", "utf-8")
     with pytest.raises(ValueError, match=r"retriever: masked .* != masked .*"):
-        sweep_budgets(copy.model_copy(update={"retriever": str(tail)}), "other", say)
+        sweep_budgets(copy.model_copy(update={"retriever": str(tail)}), "other", print)
     assert (local(copy.output) / "sweep.json").read_bytes() == before
     with pytest.raises(ValueError, match="bm25: the bm25 method has no slots"):
-        sweep_budgets(copy.model_copy(update={"retriever": "bm25", "backbone": None}), "other", say)
+        sweep_budgets(copy.model_copy(update={"retriever": "bm25", "backbone": None}), "other", print)
     with pytest.raises(ValueError, match=r"has no split 'tset'\. Did you mean 'test'"):
-        sweep_budgets(copy.model_copy(update={"splits": ("tset",)}), "other", say)
+        sweep_budgets(copy.model_copy(update={"splits": ("tset",)}), "other", print)
     with pytest.raises(ValueError, match="--select-split dev is not swept: it must be one of test"):
         SweepJob(collection="c", output=tmp_path, splits=("test",), select_split="dev")

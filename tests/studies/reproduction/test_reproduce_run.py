@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_retriever_that_fails_does_not_stop_the_others(job: JobMaker, monkeypa
         raise ValueError("no room for it")
 
     monkeypatch.setattr(runner, "encode_collection", refuse)
-    monkeypatch.setattr(runner, "ray_session", _Nothing)
+    monkeypatch.setattr(runner, "ray_session", nullcontext)
     lines: list[str] = []
     config = job("mini")
     plan = make_plan(config)
@@ -121,12 +122,6 @@ def test_a_retriever_that_fails_does_not_stop_the_others(job: JobMaker, monkeypa
     assert set(failed.values()) == {"no room for it"}
     assert len(failed) == len(rows)
     assert sum("encoding" in text for text in lines) == len(rows) - 2, "two scores of one index fail together, twice"
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _ranked(scores: dict[str, float]) -> list[str]:
