@@ -193,26 +193,21 @@ def _encode_indexes(
     missing = {budget: place for budget, place in places.items() if Ledger(place).get_json(_FINISHED) != state}
     for together in [missing] if nested and missing else [{budget: missing[budget]} for budget in missing]:
         log(f"index of K_p = {', '.join(str(budget) for budget in together)}")
-        _encode(job, together)
-        for place in together.values():
-            Ledger(place).put_json(_FINISHED, state)
-    return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
-
-
-def _encode(job: SweepJob, places: dict[int, Path | StorePath]) -> None:
-    largest = max(places)
-    encode_collection(
-        EncodeJob(
+        largest = max(together)
+        encoding = EncodeJob(
             **job.model_dump(include=set(RayConfig.model_fields)),
             collection=job.collection,
             metadata=NO_METADATA,
             retriever=str(job.output / RETRIEVER_FILE),
-            index=str(places[largest]),
+            index=str(together[largest]),
+            # No stored vector depends on K_q.
             budget=Budget(1, largest),
             on_bad_input=job.on_bad_input,
-        ),
-        {budget: str(place) for budget, place in places.items() if budget < largest},
-    )
+        )
+        encode_collection(encoding, {budget: str(place) for budget, place in together.items() if budget < largest})
+        for place in together.values():
+            Ledger(place).put_json(_FINISHED, state)
+    return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
 
 
 class QueryStore:
@@ -234,26 +229,24 @@ class QueryStore:
 
     def encode(self, budgets: Sequence[int], executor: Executor, log: Callable[[str], None]) -> None:
         """Encode the queries of all splits with every K_q of `budgets` that no attempt has encoded them with yet."""
+        size = QUERIES_PER_BLOCK
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
-        blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
+        blocks = {
+            json.dumps([split, budget, start]): query_block(self.queries[split][start : start + size], budget)
+            for split, budget in missing
+            for start in range(0, len(self.queries[split]), size)
+        }
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
         for name, table in executor.encode_queries(blocks):
             split, budget, start = json.loads(name)
             parts = done[split, budget]
             parts[start] = table
-            if len(parts) * QUERIES_PER_BLOCK >= len(self.queries[split]):
-                self._write(split, budget, pa.concat_tables([parts.pop(start) for start in sorted(parts)]))
+            if len(parts) * size >= len(self.queries[split]):
+                for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
+                    remove(stale)
+                joined = pa.concat_tables([parts.pop(start) for start in sorted(parts)])
+                self._ledger.put_table(self._name(split, budget), joined)
                 log(f"  {len(self.queries[split]):,} queries of {split} encoded with K_q = {budget}")
-
-    def _blocks(self, split: str, budget: int) -> Iterator[tuple[int, pa.Table]]:
-        queries = self.queries[split]
-        for start in range(0, len(queries), QUERIES_PER_BLOCK):
-            yield start, query_block(queries[start : start + QUERIES_PER_BLOCK], budget)
-
-    def _write(self, split: str, budget: int, table: pa.Table) -> None:
-        for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
-            remove(stale)
-        self._ledger.put_table(self._name(split, budget), table)
 
     def _name(self, split: str, budget: int) -> str:
         return f"{split}/{ENCODED_FOLDER}/q{budget}-{self.states[split]}.arrow"
@@ -267,7 +260,11 @@ def _search_missing(
         cells = _cells_of(index, budget, store, job)
         missing = [cell for cell in cells if not cell.is_done(job.modes)]
         log(f"K_p = {budget}: {len(missing):,} of {len(cells):,} cells to search")
-        passes += _search_cells(index, missing, store, job, log)
+        for together in _rounds(missing, store):
+            count = sum(len(store.queries[cell.split]) for cell in together)
+            log(f"  {len(together)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
+            _search_round(index, together, store, job)
+            passes += 1
         searched, found = searched + len(missing), found + len(cells) - len(missing)
     return SweepSummary(
         passages=len(indexes[job.passage_budgets[0]]),
@@ -308,17 +305,6 @@ def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: 
     return cells
 
 
-def _search_cells(
-    index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
-) -> int:
-    rounds = list(_rounds(cells, store))
-    for each in rounds:
-        count = sum(len(store.queries[cell.split]) for cell in each)
-        log(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
-        _search_round(index, each, store, job)
-    return len(rounds)
-
-
 def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
     group: list[Cell] = []
     count = 0
@@ -335,18 +321,23 @@ def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
 
 def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob) -> None:
     queries = Representations.concatenate([store.read(cell.split, cell.budget.query) for cell in cells])
-    lists, averaged = _lists(index, queries, job)
+    hits = _search_modes(index, queries, job)
     start = 0
     for cell in track(cells, "writing runs", "cells"):
-        asked = store.queries[cell.split]
-        rows = slice(start, start + len(asked))
-        start += len(asked)
-        own = {name: hits[rows] for name, hits in lists.items()}
+        names = [query.id for query in store.queries[cell.split]]
+        rows = slice(start, start + len(names))
+        start += len(names)
         system = system_name(index.manifest, cell.budget.query)
-        _write(cell, asked, own, None if averaged is None else averaged[rows], job, system)
+        # Runs of an older state are replaced one by one: without the state's file, none of them counts.
+        ledger = Ledger(cell.folder)
+        ledger.remove(_STATE)
+        for mode in job.modes:
+            kept = kept_hits(names, hits[mode][rows], job.top_k, exclude_self=job.drops_self)
+            write_run(cell.folder / f"{mode}.trec", [Run(names, kept)], f"{system}.{mode}")
+        ledger.put_json(_STATE, {"state": cell.state})
 
 
-def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits | None]:
+def _search_modes(index: PassageIndex, queries: Representations, job: SweepJob) -> dict[SweepMode, Hits]:
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     options = SearchOptions(index=index.uri)
     device = resolve_device("auto")
@@ -355,26 +346,7 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     for name in lists_for(modes):
         search = open_dense(index, options, device) if name == "dense" else open_sparse(index, options)
         lists[name] = search.search(queries, depth_for(modes, depth))
-    averaged = AveragedSlots(index).search(queries, depth) if "pooled-slots" in job.modes else None
-    return lists, averaged
-
-
-def _write(
-    cell: Cell,
-    queries: list[Query],
-    lists: dict[ListName, Hits],
-    averaged: Hits | None,
-    job: SweepJob,
-    system: str,
-) -> None:
-    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
-    # Runs of an older state are replaced one by one: from here on none of them is vouched for.
-    ledger = Ledger(cell.folder)
-    ledger.remove(_STATE)
-    ids = [query.id for query in queries]
-    for mode in job.modes:
-        hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
-        assert hits is not None, "what the modes take has been searched for"
-        kept = kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)
-        write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], f"{system}.{mode}")
-    ledger.put_json(_STATE, {"state": cell.state})
+    hits: dict[SweepMode, Hits] = {mode: ranked(mode, lists, depth) for mode in modes}
+    if "pooled-slots" in job.modes:
+        hits["pooled-slots"] = AveragedSlots(index).search(queries, depth)
+    return hits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,63 +111,55 @@ def make_plan(job: ReproduceJob) -> Plan:
     names = {name for table in tables for row in table.rows for name in row.figures}
     check_names(job, names - {AVERAGE})
     check_overrides(job, tables)
-    planner = _Planner(job)
+    sets: dict[str, EvaluationSet | str] = {}
     tables = [
         each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
     ]
-    planned = tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables)
-    return Plan(planned, planner.absent())
+    planned = tuple((table, tuple(_plan_row(row, job, sets) for row in table.rows)) for table in tables)
+    return Plan(planned, {name: reason for name, reason in sets.items() if isinstance(reason, str)})
 
 
-class _Planner:
-    """Plans rows, looking at each evaluation set once."""
+def _plan_row(row: PublishedRow, job: ReproduceJob, sets: dict[str, EvaluationSet | str]) -> PlannedRow:
+    """Plan one row; `sets` gets each of its evaluation sets, or why it is missing."""
+    collections = [name for name in row.figures if name != AVERAGE]
+    prepared: Prepared | None = None
+    reason = ""
+    try:
+        prepared = prepare(row, job)
+    except ValueError as error:
+        reason = str(error)
+    if prepared is not None or (row.preset is not None and job.dry_run):
+        for name in (name for name in collections if name not in sets):
+            try:
+                sets[name] = find_set(name, job)
+            except ValueError as error:
+                sets[name] = str(error)
+    if prepared is None:
+        return PlannedRow(row, {}, dict.fromkeys(collections, reason))
+    tasks = {name: _task(row, prepared, name, sets[name], job.output) for name in collections}
+    return PlannedRow(row, prepared.stand_ins, tasks)
 
-    def __init__(self, job: ReproduceJob) -> None:
-        self._job = job
-        self._sets: dict[str, EvaluationSet | str] = {}
 
-    def plan(self, row: PublishedRow) -> PlannedRow:
-        collections = [name for name in row.figures if name != AVERAGE]
-        try:
-            prepared = prepare(row, self._job)
-        except ValueError as error:
-            if row.preset is not None and self._job.dry_run:
-                self._find(collections)
-            return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
-        self._find(collections)
-        return PlannedRow(row, prepared.stand_ins, {name: self._task(row, prepared, name) for name in collections})
-
-    def absent(self) -> dict[str, str]:
-        """Return what the rows planned by now lack in collections: name → why."""
-        return {name: found for name, found in self._sets.items() if isinstance(found, str)}
-
-    def _task(self, row: PublishedRow, prepared: Prepared, name: str) -> Task | str:
-        found = self._sets[name]
-        if isinstance(found, str):
-            return found
-        # By the paper's name of the collection: its folder may have another.
-        prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
-        key = _key(prepared, found)
-        evaluations = self._job.output / "evaluations"
-        plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"
-        return Task(
-            label=f"{row.label} on {name}",
-            retriever=prepared.config,
-            queries=found,
-            measured=row.measured,
-            search=prepared.search,
-            index=self._job.output / "indexes" / f"{key}-{found.name}",
-            results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
-            uncompressed=plain,
-        )
-
-    def _find(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._sets:
-                try:
-                    self._sets[name] = find_set(name, self._job)
-                except ValueError as error:
-                    self._sets[name] = str(error)
+def _task(
+    row: PublishedRow, prepared: Prepared, name: str, queries: EvaluationSet | str, output: Path | StorePath
+) -> Task | str:
+    if isinstance(queries, str):
+        return queries
+    # By the paper's name of the collection: its folder may have another.
+    prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
+    key = _key(prepared, queries)
+    evaluations = output / "evaluations"
+    plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{queries.split}"
+    return Task(
+        label=f"{row.label} on {name}",
+        retriever=prepared.config,
+        queries=queries,
+        measured=row.measured,
+        search=prepared.search,
+        index=output / "indexes" / f"{key}-{queries.name}",
+        results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
+        uncompressed=plain,
+    )
 
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:

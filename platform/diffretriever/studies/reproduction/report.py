@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +27,7 @@ from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
 
 Column: TypeAlias = tuple[str, str, str]
 """Collection, mode, measure."""
+Reader: TypeAlias = Callable[[Path | StorePath], dict[str, EvaluationResult]]
 
 _MARK = " (stand-in)"
 _AGAIN = "remove its folder, and the same command makes it anew"
@@ -106,9 +108,10 @@ def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
     """Return what was measured by now, beside what is published."""
-    results = Results()
+    # Rows share evaluations: each is read once.
+    read = cache(read_results)
     return ReproductionReport(
-        tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
+        tables=tuple(_table(table, rows, read, failed) for table, rows in plan.tables),
         stand_ins={source: folder for row in plan.rows() if _was_run(row) for source, folder in row.stand_ins.items()},
         notes=tuple(_notes(plan)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -127,10 +130,10 @@ def write_report(
 
 
 def _table(
-    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path | StorePath, str]
+    table: PublishedTable, rows: tuple[PlannedRow, ...], read: Reader, failed: Mapping[Path | StorePath, str]
 ) -> ReproducedTable:
     samples = {
-        (planned.row.id, column): results.sample(planned, *column) for planned in rows for column in _columns(planned)
+        (planned.row.id, column): _sample(planned, column, read) for planned in rows for column in _columns(planned)
     }
     tests = _paired_tests(table, rows, samples)
     return ReproducedTable(
@@ -247,40 +250,30 @@ class Sample:
     """Query id → value; of an average, every query of every collection."""
 
 
-class Results:
-    """Reads evaluations, each once."""
+def _sample(planned: PlannedRow, column: Column, read: Reader) -> Sample | None:
+    collection, mode, measure = column
+    if collection == AVERAGE:
+        return _average(planned, mode, measure, read)
+    task = planned.tasks[collection]
+    if not isinstance(task, Task) or not task.is_done:
+        return None
+    result = read(task.results).get(mode)
+    if result is None or measure not in result.mean:
+        return None
+    return Sample(result.mean[measure], result.per_query[measure])
 
-    def __init__(self) -> None:
-        self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
-    def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was."""
-        if collection == AVERAGE:
-            return self._average(planned, mode, measure)
-        task = planned.tasks[collection]
-        if not isinstance(task, Task) or not task.is_done:
+def _average(planned: PlannedRow, mode: str, measure: str, read: Reader) -> Sample | None:
+    """Average the seven collections with equal weight; tests pool their queries, as the paper does."""
+    pooled: dict[str, float] = {}
+    means = []
+    for collection in BEIR7:
+        sample = _sample(planned, (collection, mode, measure), read)
+        if sample is None:
             return None
-        result = self._results(task.results).get(mode)
-        if result is None or measure not in result.mean:
-            return None
-        return Sample(result.mean[measure], result.per_query[measure])
-
-    def _average(self, planned: PlannedRow, mode: str, measure: str) -> Sample | None:
-        """Average the seven collections with equal weight; tests pool their queries, as the paper does."""
-        pooled: dict[str, float] = {}
-        means = []
-        for collection in BEIR7:
-            sample = self.sample(planned, collection, mode, measure)
-            if sample is None:
-                return None
-            means.append(sample.mean)
-            pooled |= {f"{collection}/{query}": value for query, value in sample.per_query.items()}
-        return Sample(sum(means) / len(means), pooled)
-
-    def _results(self, folder: Path | StorePath) -> Mapping[str, EvaluationResult]:
-        if folder not in self._read:
-            self._read[folder] = read_results(folder)
-        return self._read[folder]
+        means.append(sample.mean)
+        pooled |= {f"{collection}/{query}": value for query, value in sample.per_query.items()}
+    return Sample(sum(means) / len(means), pooled)
 
 
 def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
