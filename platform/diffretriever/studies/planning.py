@@ -20,7 +20,7 @@ from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
-from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, Side, has_slots, is_neural
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
 from diffretriever.vectors.kernels import scan_of
 from diffretriever.vectors.sketches import READ_BYTES, SKETCH_BYTES
@@ -104,9 +104,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
     hidden_size = known[0].hidden_size if known[0] else job.hidden_size or _hidden_size(made[0])
     plans = []
     for retriever, facts in zip(made, known, strict=True):
-        most = retriever.max_vectors("passage")
-        computed = min(tokens, most) if retriever.has_token_vectors else most
-        vectors = facts.vectors if facts else computed
+        vectors = facts.vectors if facts else _vectors(retriever, "passage", tokens)
         impacts = (facts.impacts if facts else _IMPACTS) if "sparse" in retriever.modes else 0.0
         shape = Shape(passages, hidden_size, vectors, impacts, text_bytes)
         plans.append(_budget_plan(job, retriever, shape, facts.rate if facts else job.rate))
@@ -123,12 +121,12 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
 
 
 def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: float | None) -> BudgetPlan:
-    table, codes, postings = table_bytes(shape), codes_bytes(shape), postings_bytes(shape)
     scanned = scanned_bytes(shape)
     if job.bandwidth is not None:
         speed = job.bandwidth * 1e9
     else:
-        speed = scan_rate(_query_vectors(retriever), max(1, round(shape.vectors)), shape.hidden_size)
+        query_vectors = round(_vectors(retriever, "query", _QUERY_TOKENS))
+        speed = scan_rate(query_vectors, max(1, round(shape.vectors)), shape.hidden_size)
     return BudgetPlan(
         budget=str(retriever.budget) if has_slots(retriever) else retriever.method,
         vectors=shape.vectors,
@@ -136,10 +134,10 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         rate=rate,
         hours=None if rate is None else shape.passages / rate / _SECONDS_PER_HOUR,
         layouts=vector_layouts(shape),
-        table_bytes=table,
-        codes_bytes=codes,
+        table_bytes=table_bytes(shape),
+        codes_bytes=codes_bytes(shape),
         means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
-        postings_bytes=postings,
+        postings_bytes=postings_bytes(shape),
         search_memory=search_memory(shape),
         scanned=scanned,
         scan_rate=speed,
@@ -155,9 +153,9 @@ def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
     return (job.tokens or _TOKENS) * _BYTES_PER_TOKEN
 
 
-def _query_vectors(retriever: NeuralRetriever) -> int:
-    most = retriever.max_vectors("query")
-    return min(_QUERY_TOKENS, most) if retriever.has_token_vectors else most
+def _vectors(retriever: NeuralRetriever, side: Side, tokens: float) -> float:
+    most = retriever.max_vectors(side)
+    return min(tokens, most) if retriever.has_token_vectors else most
 
 
 def _hidden_size(retriever: NeuralRetriever) -> int:

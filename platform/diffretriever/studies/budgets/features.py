@@ -12,7 +12,6 @@ from typing import Literal, Self
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.features import FEATURES
 from diffretriever.evaluation.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
@@ -106,9 +105,8 @@ class FeatureSection(Section):
         budgets = data.facts.query_budgets
         for panel in panels.flatten():
             panel.set_yscale("log", base=2)
-            panel.yaxis.set_major_locator(FixedLocator(budgets))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter("{x:.0f}")
+            panel.set_yticks(budgets, [str(budget) for budget in budgets])
+            panel.minorticks_off()
             panel.set_ylim(budgets[0] * 0.85, budgets[-1] * 1.15)
         return png(figure)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.core.files import write_bytes, write_text
 from diffretriever.evaluation.figures import (
@@ -14,9 +13,9 @@ from diffretriever.evaluation.figures import (
     GREY,
     HEAD_INCHES,
     INK,
-    MUTED,
     ORANGE,
     headed_figure,
+    label_curve,
     png,
     quiet,
 )
@@ -144,7 +143,7 @@ def prune_page(report: PruneReport) -> str:
         markdown_table(facts, ["what", "value"]),
         _INTRODUCTION,
         "![Effectiveness by storage](curve.png)",
-        markdown_table(_rows(report), _columns(report)),
+        markdown_table([_row(point) for point in report.points], _columns(report.measure)),
         _TESTS,
         *command_blocks(report.command, report.config),
     ]
@@ -153,15 +152,11 @@ def prune_page(report: PruneReport) -> str:
 
 def prune_table(report: PruneReport) -> str:
     """Return the points as plain text."""
-    return format_table(_rows(report), _columns(report))
+    return format_table([_row(point) for point in report.points], _columns(report.measure))
 
 
-def _columns(report: PruneReport) -> list[str]:
-    return ["rule", "mean K_p", "MB", f"dense {report.measure}", "less all", "less first k", "less encoded k"]
-
-
-def _rows(report: PruneReport) -> list[list[Cell]]:
-    return [_row(point) for point in report.points]
+def _columns(measure: str) -> list[str]:
+    return ["rule", "mean K_p", "MB", f"dense {measure}", "less all", "less first k", "less encoded k"]
 
 
 def _row(point: PrunePoint) -> list[Cell]:
@@ -202,15 +197,6 @@ def draw_pruning(report: PruneReport) -> bytes:
             linestyle=line, linewidth=1.6, markersize=5, label=rule, zorder=3,
         )  # fmt: skip
     panel.plot([whole.average], [whole.mean], color=INK, marker="*", markersize=11, linestyle="none", zorder=4)
-    panel.set_xscale("log", base=2)
-    ticks = sorted({point.keep for point in report.points})
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    megabytes = whole.bytes / whole.average / 1e6
-    panel.set_xlabel(f"slots a passage has on average; one is {megabytes:.2f} MB of vectors", fontsize=9.5, color=INK)
-    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
-    panel.margins(x=0.06, y=0.14)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    panel.tick_params(labelcolor=MUTED)
+    x_label = f"slots a passage has on average; one is {whole.bytes / whole.average / 1e6:.2f} MB of vectors"
+    label_curve(panel, sorted({point.keep for point in report.points}), x_label, report.measure)
     return png(figure)

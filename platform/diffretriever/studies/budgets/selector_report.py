@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.selectors import RuleSelector, Selector, fit, folds
 from diffretriever.core.files import write_bytes, write_text
 from diffretriever.core.progress import track
-from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, ORANGE, headed_figure, label_curve, png, quiet
 from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
@@ -324,13 +323,5 @@ def draw_curve(report: FittedSelectorReport, fixed: Mapping[int, float], rule: A
             f"λ = {row.cost:g}", (row.mean_budget, row.mean), offset, textcoords="offset points", ha=side,
             fontsize=8.5, color=BLUE, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
         )  # fmt: skip
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(list(fixed)))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    panel.set_xlabel("mean $K_q$", fontsize=9.5, color=INK)
-    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
-    panel.margins(x=0.06, y=0.14)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    panel.tick_params(labelcolor=MUTED)
+    label_curve(panel, list(fixed), "mean $K_q$", report.measure)
     return png(figure)

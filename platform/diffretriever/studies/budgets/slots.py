@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from diffretriever.collections import read_run
 from diffretriever.core.files import is_file
@@ -127,31 +127,26 @@ class SlotSection(Section):
 
 
 def _similarities(split: SweptSplit) -> Iterator[SlotSimilarity]:
+    cosines: dict[tuple[_Side, int], np.ndarray] = {}
     for k in (k for k in split.manifest.query_budgets if k > 1 and split.has_encoded(k)):
         encoded = split.encoded(k)
         queries = encoded.take(_spaced(len(encoded)))
-        yield from _similarity(split, "query", k, mean_pairwise_cosines(queries.vectors_MH, queries.offsets))
+        cosines["query", k] = mean_pairwise_cosines(queries.vectors_MH, queries.offsets)
     for k in (k for k in split.manifest.passage_budgets if k > 1):
-        place = str(split.index_folder(k))
-        if not PassageIndex.exists(place):
-            continue
-        index = PassageIndex.open(place)
-        cosines_T = mean_pairwise_cosines(*read_vectors(index.take(_spaced(len(index)), ["reps"])))
-        yield from _similarity(split, "passage", k, cosines_T)
-
-
-def _similarity(split: SweptSplit, side: _Side, slots: int, cosines_T: np.ndarray) -> Iterator[SlotSimilarity]:
-    several = cosines_T[~np.isnan(cosines_T)]
-    if not len(several):
-        return
-    yield SlotSimilarity(
-        collection=split.name,
-        side=side,
-        slots=slots,
-        texts=len(several),
-        cosine=float(several.mean()),
-        interval=bootstrap_interval(several),
-    )
+        if PassageIndex.exists(str(split.index_folder(k))):
+            index = PassageIndex.open(str(split.index_folder(k)))
+            cosines["passage", k] = mean_pairwise_cosines(*read_vectors(index.take(_spaced(len(index)), ["reps"])))
+    for (side, k), cosines_T in cosines.items():
+        several = cosines_T[~np.isnan(cosines_T)]
+        if len(several):
+            yield SlotSimilarity(
+                collection=split.name,
+                side=side,
+                slots=k,
+                texts=len(several),
+                cosine=float(several.mean()),
+                interval=bootstrap_interval(several),
+            )
 
 
 def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
@@ -251,9 +246,9 @@ def _draw_cosines(panel: Axes, found: Sequence[SlotSimilarity]) -> None:
         for f in own:
             panel.plot([f.slots, f.slots], f.interval, color=_COLOURS[side], linewidth=1.2, alpha=0.7)
     panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(sorted({f.slots for f in found})))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
+    ticks = sorted({f.slots for f in found})
+    panel.set_xticks(ticks, [str(tick) for tick in ticks])
+    panel.minorticks_off()
     panel.set_xlabel("K", fontsize=9, color=INK)
     panel.set_title("mean cosine between slots", loc="left", fontsize=10, color=INK)
     panel.set_ylim(min(0.0, *(f.cosine for f in found)) - 0.02, 1.02)
