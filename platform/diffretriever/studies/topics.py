@@ -28,9 +28,9 @@ from diffretriever.vectors.representations import read_vectors
 _TAKEN_ROWS = 256
 _EXAMPLES = 3
 _ROUNDS = 6
+"""Of spherical k-means."""
 _SEED = 0
 """Of the sample and of the first centres: the same index gives the same topics."""
-"""Of spherical k-means."""
 
 
 @dataclass(slots=True)
@@ -55,15 +55,13 @@ class _Said:
         self.examples.append(example)
         self.means.append(vectors_MH.mean(axis=0, dtype=np.float32))
         said = [[each.word.casefold() for each in reading] for reading in readings]
-        self.words.append(np.array([self._number(word) for words in said for word in words], np.int64))
+        numbers = [self.numbers.setdefault(word, len(self.numbers)) for words in said for word in words]
+        self.words.append(np.array(numbers, np.int64))
         for slot, words in enumerate(said):
             if slot == len(self.by_slot):
                 self.by_slot.append(Counter())
             self.by_slot[slot].update(words)
             self.slots[slot] += 1
-
-    def _number(self, word: str) -> int:
-        return self.numbers.setdefault(word, len(self.numbers))
 
 
 def check_readable(index: PassageIndex) -> None:

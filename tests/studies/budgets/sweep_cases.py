@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 from diffretriever.schemas.sweep import SweepJob, SweepMode
-from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.sparse.postings import StreamingImpacts
-from diffretriever.vectors.hits import Hits
-from diffretriever.vectors.representations import Representations
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")
@@ -45,25 +38,6 @@ def make_job(folder: Path, checkpoint: Path) -> SweepJob:
         top_k=12,
         exclude_self=True,
     )
-
-
-@contextmanager
-def counted_passes() -> Iterator[dict[str, int]]:
-    """How often the vectors and the impacts of an index were searched, in the first sweep."""
-    counts = {"dense": 0, "sparse": 0}
-
-    def counting(name: str, search: Callable[..., Hits]) -> Callable[..., Hits]:
-        def counted(self: object, queries: Representations, k: int) -> Hits:
-            counts[name] += 1
-            return search(self, queries, k)
-
-        return counted
-
-    with (
-        patch.object(StreamingScan, "search", counting("dense", StreamingScan.search)),
-        patch.object(StreamingImpacts, "search", counting("sparse", StreamingImpacts.search)),
-    ):
-        yield counts
 
 
 def stamps(folder: Path, pattern: str) -> dict[str, int]:

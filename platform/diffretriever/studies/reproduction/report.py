@@ -279,15 +279,12 @@ def _average(planned: PlannedRow, mode: str, measure: str, read: Reader) -> Samp
 def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
     """Return, by mode, what `write_evaluation` left in `folder`; raises `ValueError` for damaged files."""
     report = read_model(folder / "metrics.json", EvaluationReport, _AGAIN)
-    per_query: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     place = folder / "per_query.parquet"
-    with understood(place, _AGAIN):
-        with open_input(place) as stream:
-            rows = parquet.read_table(stream).to_pylist()
-        for row in rows:
-            per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
+    with understood(place, _AGAIN), open_input(place) as stream:
+        groups = parquet.read_table(stream).to_pandas().groupby(["mode", "measure"])
+        per_query = {key: dict(zip(rows["query_id"], rows["value"], strict=True)) for key, rows in groups}
     results = {
-        mode: EvaluationResult(means, {measure: per_query[mode, measure] for measure in means})
+        mode: EvaluationResult(means, {measure: per_query.get((mode, measure), {}) for measure in means})
         for mode, means in report.measures.items()
     }
     return _with_sizes(folder, results)

@@ -145,9 +145,9 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     write_evaluation(job.output, report, results, texts)
 
 
-def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str) -> dict[str, EvaluationResult]:
+def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str) -> None:
     """Compress a copy of the job's index and write its dense scores and sizes next to those of the index, `before`."""
-    copy = compressed_place(job.index)
+    copy = f"{job.index.rstrip('/')}-{CODEC}"
     if not PassageIndex.exists(copy):
         PassageIndex.open(job.index).clone(copy)
     compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC}))
@@ -158,12 +158,6 @@ def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str
     write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
     report = evaluation_report(results, command=command, collection=job.collection, **index_facts(index, own))
     write_evaluation(job.output, report, results)
-    return results
-
-
-def compressed_place(index: str) -> str:
-    """Return where the compressed copy of an index lies: beside it."""
-    return f"{index.rstrip('/')}-{CODEC}"
 
 
 def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
