@@ -44,9 +44,9 @@ HIDDEN_SIZES = {
 }
 """H by backbone (Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
 _TOKENS = 75.0
-"""Of a passage, where nothing is known of them."""
+"""Default tokens of a passage."""
 _QUERY_TOKENS = 32
-"""Of a query with a vector for each: as many as ColBERT fills queries up to."""
+"""Tokens of a query with token vectors: ColBERT pads queries to this length."""
 _IMPACTS = 30.0
 _BYTES_PER_TOKEN = 4.3
 """English text in the vocabulary of the built-in backbone."""
@@ -269,12 +269,12 @@ def postings_bytes(shape: Shape) -> int:
 
 
 def sketches_bytes(shape: Shape) -> int:
-    """Return the bytes of sketches, all of which a search by them reads for a query; they want to stay in memory."""
+    """Return the bytes of sketches, all of which a search reads for a query from memory."""
     return shape.passages * SKETCH_BYTES
 
 
 def sketches_seconds(shape: Shape, rate: float) -> float:
-    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table."""
+    """Return the seconds of a query by sketches with 200 candidates, whose vectors Lance reads from the table."""
     vectors = shape.vectors * shape.hidden_size * _FP16
     candidates = min(_CANDIDATES, shape.passages)
     return shape.passages * READ_BYTES / rate + _READING + candidates * (_READING_PASSAGE + vectors * _READING_BYTE)
@@ -286,7 +286,7 @@ def scanned_bytes(shape: Shape) -> int:
 
 
 def search_memory(shape: Shape) -> int:
-    """Return the bytes that the exact scan of the codes wants to stay in memory."""
+    """Return the bytes that the exact scan of the codes keeps in memory."""
     return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
 
 
@@ -311,7 +311,7 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
 
 
 def page(plan: CapacityPlan) -> str:
-    """Return the plan as an aligned table, under what it is for."""
+    """Return the plan as an aligned table with a heading."""
     heading = (
         f"{plan.passages:,} passages of {plan.tokens:.0f} tokens ({plan.text_bytes:.0f} bytes), {plan.retriever}, "
         f"vectors of {plan.hidden_size:,} numbers"

@@ -31,10 +31,9 @@ from diffretriever.studies.budgets.sweep_files import (
 )
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
-"""Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""
+"""Analysed modes, in the order of tables; `pooled-slots` is a baseline."""
 
-# In place of the name of a set: its figures weigh every set alike, are of all queries together, or are of the queries
-# that chose the fixed budget.
+# In place of a set's name: the mean of all sets with equal weight, all queries pooled, the queries of the selection.
 AVERAGE, POOLED, SELECTION = "average", "pooled", "selection"
 
 
@@ -81,7 +80,7 @@ class AnalysisData:
 
     @cached_property
     def facts(self) -> AnalysisFacts:
-        """What was analysed, as the report tells it."""
+        """The head of the report."""
         manifest = self.splits[self.names[0]].manifest
         return AnalysisFacts(
             retriever=manifest.retriever,
@@ -121,7 +120,7 @@ class AnalysisData:
         return [*alone, (AVERAGE, self.names)] if len(alone) > 1 else alone
 
     def of_group(self, label: str, mode: SweepMode) -> Outcomes:
-        """Return the outcomes of a set, or of the average: a made-up query for each set, which has the set's means."""
+        """Return the outcomes of a set, or of the average, with the means of each set as one query."""
         if label != AVERAGE:
             return self.outcomes[label, mode]
         sets = [self.outcomes[name, mode] for name in self.names]
@@ -170,7 +169,7 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     }
     queries = {name: outcomes[name, job.mode].queries for name in splits}
     for name in splits:
-        # Whether the budget was swept; nothing is computed or counted before that is known.
+        # Fail before anything is computed if the budget was not swept.
         outcomes[name, job.mode].place(fixed)
     feature_names = available_features(analysed)
     return AnalysisData(

@@ -21,7 +21,7 @@ from diffretriever.studies.budgets.sweep_files import Outcomes, read_manifest, r
 
 SELECTION_FILE = "selection.json"
 
-# The split that a budget is chosen on where nobody says which.
+# Default split for the selection.
 _TRAIN = "train"
 
 
@@ -102,5 +102,5 @@ def _grid(outcomes: Outcomes) -> str:
 
 def _measured(run: Path | StorePath, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:
     if not is_file(run):
-        raise ValueError(f"{run} is not there: run jobs/sweep_budgets.py again to the end")
+        raise ValueError(f"{run} is missing: run jobs/sweep_budgets.py again to the end")
     return evaluate(read_run(run), qrels, manifest.measures).per_query

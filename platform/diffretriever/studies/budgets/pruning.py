@@ -37,7 +37,7 @@ from diffretriever.vectors.representations import Representations, offsets_of, r
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""
 _PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
-"""The rules that drop the cheapest slots; the others are there to be compared with."""
+"""Rules that drop the cheapest slots; the others are baselines."""
 
 _PASSAGES_AT_ONCE = 4096
 _BATCH_ROWS = 4096
@@ -293,9 +293,9 @@ class PrunePoint(Model):
     against_all: PruneTest | None
     """None for the unpruned passages themselves."""
     against_first: PruneTest | None
-    """Pruned less `first slots` with the same k; None for what is not pruned."""
+    """Pruned less `first slots` with the same k; None for the other rules."""
     against_encoded: PruneTest | None
-    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
+    """Pruned less `encoded` with the same k; None for the other rules, or without that index."""
 
 
 class _Measured(NamedTuple):

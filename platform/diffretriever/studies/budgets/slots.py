@@ -50,7 +50,7 @@ class SlotSimilarity(Model):
     slots: int
     """K_q or K_p, more than 1."""
     texts: int
-    """How many were looked at, with more than one slot each."""
+    """Texts with more than one slot."""
     cosine: float
     """Mean over texts of the mean cosine over the pairs of a text's slots; 1: all are one vector."""
     interval: Interval
@@ -70,11 +70,11 @@ class SlotWins(Model):
     shares: tuple[tuple[float, ...], ...]
     """By query slot, then passage slot: the share of the pairs in which it wins; each row adds up to 1."""
     in_use: float
-    """Two to the entropy of the passage slots' shares over all query slots: how many are as good as in use."""
+    """Effective number of passage slots: two to the entropy of their shares over all query slots."""
 
 
 class SlotSection(Section):
-    """Which slots win, and how different they are. Of more than 500 texts, 500 are looked at, evenly spaced."""
+    """Which slots win, and how different they are, over at most 500 evenly spaced texts."""
 
     similarities: tuple[SlotSimilarity, ...]
     """For every K above 1. Empty where the sweeps no longer have indexes and encoded queries."""
@@ -84,7 +84,7 @@ class SlotSection(Section):
 
     @classmethod
     def compute(cls, data: AnalysisData) -> Self:
-        """Compare and count the vectors that the sweeps still have."""
+        """Compare the slots' vectors and count wins, as far as the sweeps still have vectors."""
         splits = data.splits.values()
         return cls(
             similarities=tuple(found for split in splits for found in _similarities(split)),

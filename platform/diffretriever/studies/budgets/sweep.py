@@ -68,7 +68,7 @@ from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
 NO_BUDGET = Budget(1, 1)
-"""Stands for any budget in what all cells of a sweep share."""
+"""Placeholder in the retriever that all cells of a sweep share."""
 
 _QUERIES_AT_ONCE = 5000
 """Encoded queries that share a pass over an index; their results take about 0.2 MB each until they are written."""
@@ -121,9 +121,9 @@ def _retriever(job: SweepJob) -> MaskedRetriever:
 def _settled(job: SweepJob, collection: Collection, log: Callable[[str], None]) -> SweepJob:
     queries = {query.id: query for split in job.splits for query in collection.queries(split)}
     qrels = {query: judged for split in job.splits for query, judged in collection.qrels(split).items()}
-    job, told = settled_by_passages(job, collection.records(), [*queries.values()], qrels)
-    for each in told:
-        log(each)
+    job, notes = settled_by_passages(job, collection.records(), [*queries.values()], qrels)
+    for note in notes:
+        log(note)
     return job
 
 
@@ -188,7 +188,7 @@ def _encode_indexes(
     job: SweepJob, collection: Collection, *, nested: bool, log: Callable[[str], None]
 ) -> dict[int, PassageIndex]:
     places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
-    # What `finished.json` holds of a finished index.
+    # The content of `finished.json`.
     state = {"source": collection.source_state()}
     missing = {budget: place for budget, place in places.items() if Ledger(place).get_json(_FINISHED) != state}
     for together in [missing] if nested and missing else [{budget: missing[budget]} for budget in missing]:
@@ -211,7 +211,7 @@ def _encode_indexes(
 
 
 class QueryStore:
-    """Encoded queries of every split and K_q, in files named after what they depend on."""
+    """Encoded queries of every split and K_q, in files named by a digest of their inputs."""
 
     def __init__(self, folder: Path | StorePath, queries: dict[str, list[Query]], fingerprint: str) -> None:
         """`queries` by split; `fingerprint` is the encoder's, whatever its budget."""
@@ -228,7 +228,7 @@ class QueryStore:
         return Representations.from_arrow(self._ledger.get_table(self._name(split, budget)))
 
     def encode(self, budgets: Sequence[int], executor: Executor, log: Callable[[str], None]) -> None:
-        """Encode the queries of all splits with every K_q of `budgets` that no attempt has encoded them with yet."""
+        """Encode the queries of all splits with every K_q of `budgets` that is missing."""
         size = QUERIES_PER_BLOCK
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
         blocks = {
@@ -282,12 +282,12 @@ class Cell:
     split: str
     budget: Budget
     folder: Path | StorePath
-    """Where its runs lie."""
+    """Folder of its runs."""
     state: str
-    """What the runs depend on, as a text to compare."""
+    """Digest of the runs' inputs."""
 
     def is_done(self, modes: Sequence[SweepMode]) -> bool:
-        """Return whether the runs of these modes are there, made from the same state."""
+        """Return whether the runs of these modes exist and have the same inputs."""
         ledger = Ledger(self.folder)
         same = ledger.get_json(_STATE) == {"state": self.state}
         return same and all(ledger.has(f"{mode}.trec") for mode in modes)

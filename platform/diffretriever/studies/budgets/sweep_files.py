@@ -175,7 +175,7 @@ def write_queries(folder: Path | StorePath, split: str, queries: Mapping[str, Qu
 
 
 def encoded_files(folder: Path | StorePath, query_budget: int) -> list[Path | StorePath]:
-    """Return the files of queries that a K_q encoded, by name: several where an attempt was cut off."""
+    """Return the files with queries encoded by this K_q; an interrupted sweep can leave several."""
     names = (info.base_name for info in files_in(folder))
     return [folder / name for name in names if name.startswith(f"q{query_budget}-") and name.endswith(".arrow")]
 
@@ -209,11 +209,11 @@ class SweptSplit:
         return {query: judged for query, judged in qrels.items() if query in swept}
 
     def index_folder(self, passage_budget: int) -> Path | StorePath:
-        """Return where the index of one K_p lies, if the sweep still has it."""
+        """Return the folder of the index of one K_p."""
         return self.folder / "indexes" / f"p{passage_budget}"
 
     def has_encoded(self, query_budget: int) -> bool:
-        """Return whether the sweep still has the queries as this K_q encoded them."""
+        """Return whether the sweep still has the queries encoded with this K_q."""
         return len(self._encoded_files(query_budget)) == 1
 
     def encoded(self, query_budget: int) -> Representations:
@@ -251,7 +251,7 @@ class SweptSplit:
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 
     def some_index(self) -> str | None:
-        """Return where an index of the sweep is stored, if it has one: all contain the same texts."""
+        """Return the URI of an index of the sweep, if any is left: all have the same texts."""
         places = (str(self.index_folder(budget)) for budget in self.manifest.passage_budgets)
         return next(filter(PassageIndex.exists, places), None)
 

@@ -46,7 +46,7 @@ class Task:
     results: Path | StorePath
     """Folder of the evaluation, below one of the protocol's name."""
     uncompressed: Path | StorePath
-    """The same of the plain index's scores; another folder where the index is to be compressed."""
+    """Folder of the evaluation of the plain index; differs from `results` for a compressed row."""
 
     @property
     def is_indexed(self) -> bool:
@@ -55,18 +55,18 @@ class Task:
 
     @property
     def summary(self) -> Path | StorePath:
-        """What the encoding said at its end; its being there says that the index is finished."""
+        """Summary of the encoding; it exists once the index is finished."""
         return self.index / "finished.json"
 
     @property
     def is_done(self) -> bool:
-        """Whether the evaluation is there; `metrics.json` is the last that it writes."""
+        """Whether the evaluation is complete; it writes `metrics.json` last."""
         return is_file(self.results / "metrics.json")
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row with what is to be done for each of its collections."""
+    """A row with its tasks."""
 
     row: PublishedRow
     stand_ins: dict[str, str]
@@ -83,12 +83,12 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """All tables that were asked for, each once for every protocol, in the order of the protocols."""
+    """The requested tables, each once for every protocol, in the order of the protocols."""
 
     tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
     absent: Mapping[str, str]
-    """Collection → why it cannot be searched. Those of rows without weights are looked for only where nothing is run:
-    a run would download them."""
+    """Collection → why it cannot be searched. Only a dry run checks those of rows without weights: a run would download
+    them."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Yield the rows of all tables."""

@@ -1,4 +1,4 @@
-"""From a plan and the evaluations on disk to `reproduction.json` and the listing of a dry run."""
+"""The report of a reproduction, `reproduction.json`, and the listing of a dry run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Column: TypeAlias = tuple[str, str, str]
 Reader: TypeAlias = Callable[[Path | StorePath], dict[str, EvaluationResult]]
 
 _MARK = " (stand-in)"
-_AGAIN = "remove its folder, and the same command makes it anew"
+_AGAIN = "remove its folder and run the same command again"
 _CITED = " (reported by others, cited by the paper)"
 _SMALLEST_P = 0.001
 
@@ -39,7 +39,7 @@ class PairedTest(Model):
     """A two-sided paired t-test over queries."""
 
     against: str
-    """Id of the other row; of a compressed index's scores the row's own: its index before."""
+    """Id of the other row; a compressed row is compared with its own index before."""
     difference: float
     """Mean over queries of this row less the other."""
     p: float
@@ -95,7 +95,7 @@ class ReproductionReport(Model):
     stand_ins: dict[str, str]
     """Of all rows that were run."""
     notes: tuple[str, ...]
-    """What else a reader must know, such as records that could not be encoded."""
+    """Further notes, such as records that could not be encoded."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
@@ -107,7 +107,7 @@ class ReproductionReport(Model):
 def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Return what was measured by now, beside what is published."""
+    """Return the results so far next to the published figures."""
     # Rows share evaluations: each is read once.
     read = cache(read_results)
     return ReproductionReport(
@@ -277,7 +277,7 @@ def _average(planned: PlannedRow, mode: str, measure: str, read: Reader) -> Samp
 
 
 def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
-    """Return, by mode, what `write_evaluation` left in `folder`; raises `ValueError` for damaged files."""
+    """Read the evaluation in `folder` by mode; raise `ValueError` for damaged files."""
     report = read_model(folder / "metrics.json", EvaluationReport, _AGAIN)
     place = folder / "per_query.parquet"
     with understood(place, _AGAIN), open_input(place) as stream:
@@ -303,7 +303,7 @@ def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) 
 
 
 def terminal_table(report: ReproductionReport) -> str:
-    """Return what was measured as plain text: a line for each figure."""
+    """Return the results as plain text, a line for each figure."""
     rows: list[list[Cell]] = [
         [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests_shown(table, cell)]
         for table in report.tables
@@ -320,7 +320,7 @@ def terminal_table(report: ReproductionReport) -> str:
 
 
 def listing(plan: Plan) -> str:
-    """Return every row of every table with its collections, grouped by what their status is."""
+    """Return every row of every table with its collections, grouped by status."""
     lines: list[str] = []
     counts: Counter[str] = Counter()
     for table, rows in plan.tables:
