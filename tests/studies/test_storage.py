@@ -48,8 +48,8 @@ def test_a_real_index_is_as_large_as_predicted(
     n_vectors: int, hidden_size: int, n_impacts: int, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)
-    passages = made_up_passages(rng, 3000)
-    index = fill(str(tmp_path / "index"), passages, made_up(rng, len(passages), n_vectors, hidden_size, n_impacts))
+    passages = synthetic_passages(rng, 3000)
+    index = fill(str(tmp_path / "index"), passages, synthetic(rng, len(passages), n_vectors, hidden_size, n_impacts))
     text_bytes = float(np.mean([len(p.text.encode()) for p in passages]))
     shape = storage.Shape(len(passages), hidden_size, n_vectors, n_impacts, text_bytes)
     assert storage.table_bytes(shape) == pytest.approx(index.contents().bytes, rel=0.1)
@@ -67,8 +67,8 @@ def test_a_real_index_is_as_large_as_predicted(
     assert 0 <= rounded_up < 64 * SKETCH_BYTES
 
 
-def made_up_passages(rng: np.random.Generator, n: int) -> list[Passage]:
-    """Sentences of words as frequent as words are, from a made-up vocabulary."""
+def synthetic_passages(rng: np.random.Generator, n: int) -> list[Passage]:
+    """Sentences of words with Zipf frequencies, from a synthetic vocabulary."""
     letters = np.array(list("etaoinshrdlucmfw"))
     words = ["".join(rng.choice(letters, rng.integers(2, 9))) for _ in range(3000)]
     shares = 1 / np.arange(1, len(words) + 1)
@@ -76,7 +76,7 @@ def made_up_passages(rng: np.random.Generator, n: int) -> list[Passage]:
     return [Passage(f"module.part.{i}", "", " ".join(words[w] for w in row)) for i, row in enumerate(drawn)]
 
 
-def made_up(rng: np.random.Generator, n: int, n_vectors: int, hidden_size: int, n_impacts: int) -> Representations:
+def synthetic(rng: np.random.Generator, n: int, n_vectors: int, hidden_size: int, n_impacts: int) -> Representations:
     vectors = rng.normal(size=(n * n_vectors, hidden_size)).astype(np.float32)
     ids = np.sort(rng.integers(0, 30522, (n, n_impacts)), axis=1).reshape(-1)
     return Representations(

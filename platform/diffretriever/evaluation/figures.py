@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Literal
 
 from matplotlib.artist import Artist
@@ -79,6 +80,18 @@ def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
     for side in ("top", "right", "left"):
         panel.spines[side].set_visible(False)
     panel.spines["bottom"].set_color(BASE)
+
+
+def label_curve(panel: Axes, ticks: Sequence[int], x_label: str, y_label: str) -> None:
+    """Give a panel of curves an x axis in powers of two with these ticks, labels and a legend."""
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(ticks, [str(tick) for tick in ticks])
+    panel.minorticks_off()
+    panel.set_xlabel(x_label, fontsize=9.5, color=INK)
+    panel.set_ylabel(y_label, fontsize=9.5, color=INK)
+    panel.margins(x=0.06, y=0.14)
+    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+    panel.tick_params(labelcolor=MUTED)
 
 
 def in_the_foot(panel: Axes, text: str, x: float) -> None:

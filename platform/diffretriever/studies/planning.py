@@ -1,8 +1,7 @@
 """The capacity plan of an index: hours, bytes, memory and seconds a query, before anything is encoded.
 
-A collection is counted, an encoder timed on a sample, a scan on made-up codes; what is not measured is computed. Bytes
-of vectors are exact. What Lance makes of texts, ids and small numbers was measured on the built-in collection (4,729
-passages, Lance file format 2.2) and stands here as constants.
+Bytes of vectors are exact. The constants for texts, ids and small numbers were measured on the built-in collection
+(4,729 passages, Lance file format 2.2).
 
 Legend: M query vectors, N passage vectors, P passages, H hidden size.
 """
@@ -21,7 +20,7 @@ from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.codec import Bits, CodecConfig
-from diffretriever.schemas.retriever import NeuralRetriever, has_slots, is_neural
+from diffretriever.schemas.retriever import NeuralRetriever, Side, has_slots, is_neural
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
 from diffretriever.vectors.kernels import scan_of
 from diffretriever.vectors.sketches import READ_BYTES, SKETCH_BYTES
@@ -45,9 +44,9 @@ HIDDEN_SIZES = {
 }
 """H by backbone (Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
 _TOKENS = 75.0
-"""Of a passage, where nothing is known of them."""
+"""Default tokens of a passage."""
 _QUERY_TOKENS = 32
-"""Of a query with a vector for each: as many as ColBERT fills queries up to."""
+"""Tokens of a query with token vectors: ColBERT pads queries to this length."""
 _IMPACTS = 30.0
 _BYTES_PER_TOKEN = 4.3
 """English text in the vocabulary of the built-in backbone."""
@@ -87,11 +86,7 @@ _SECONDS = 0.5
 
 
 def retrievers(job: PlanJob) -> list[NeuralRetriever]:
-    """Return the retriever with each of the budgets.
-
-    Raises:
-        ValueError: there is no such retriever, or it has no slots or no vectors.
-    """
+    """Return the retriever with each of the budgets; raise `ValueError` for one without vectors."""
     made = [load_retriever(job.retriever, job.backbone, budget) for budget in job.budget or (None,)]
     neural = [retriever for retriever in made if is_neural(retriever)]
     if len(neural) < len(made):
@@ -100,11 +95,7 @@ def retrievers(job: PlanJob) -> list[NeuralRetriever]:
 
 
 def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured]) -> CapacityPlan:
-    """Return the plan for the job's retrievers; `counted` if it has a collection, `measured` one for each or none.
-
-    Raises:
-        ValueError: the vectors' size is neither known nor given.
-    """
+    """Return the plan for the job's retrievers; `measured` has one result for each retriever, or none."""
     made = retrievers(job)
     known: list[Measured | None] = [*measured] or [None] * len(made)
     passages = job.passages or (counted.passages if counted else 0)
@@ -113,9 +104,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
     hidden_size = known[0].hidden_size if known[0] else job.hidden_size or _hidden_size(made[0])
     plans = []
     for retriever, facts in zip(made, known, strict=True):
-        most = retriever.max_vectors("passage")
-        computed = min(tokens, most) if retriever.has_token_vectors else most
-        vectors = facts.vectors if facts else computed
+        vectors = facts.vectors if facts else _vectors(retriever, "passage", tokens)
         impacts = (facts.impacts if facts else _IMPACTS) if "sparse" in retriever.modes else 0.0
         shape = Shape(passages, hidden_size, vectors, impacts, text_bytes)
         plans.append(_budget_plan(job, retriever, shape, facts.rate if facts else job.rate))
@@ -132,12 +121,12 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
 
 
 def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: float | None) -> BudgetPlan:
-    table, codes, postings = table_bytes(shape), codes_bytes(shape), postings_bytes(shape)
     scanned = scanned_bytes(shape)
     if job.bandwidth is not None:
         speed = job.bandwidth * 1e9
     else:
-        speed = scan_rate(_query_vectors(retriever), max(1, round(shape.vectors)), shape.hidden_size)
+        query_vectors = round(_vectors(retriever, "query", _QUERY_TOKENS))
+        speed = scan_rate(query_vectors, max(1, round(shape.vectors)), shape.hidden_size)
     return BudgetPlan(
         budget=str(retriever.budget) if has_slots(retriever) else retriever.method,
         vectors=shape.vectors,
@@ -145,10 +134,10 @@ def _budget_plan(job: PlanJob, retriever: NeuralRetriever, shape: Shape, rate: f
         rate=rate,
         hours=None if rate is None else shape.passages / rate / _SECONDS_PER_HOUR,
         layouts=vector_layouts(shape),
-        table_bytes=table,
-        codes_bytes=codes,
+        table_bytes=table_bytes(shape),
+        codes_bytes=codes_bytes(shape),
         means_bytes=codes_bytes(shape, "means") + sketches_bytes(shape),
-        postings_bytes=postings,
+        postings_bytes=postings_bytes(shape),
         search_memory=search_memory(shape),
         scanned=scanned,
         scan_rate=speed,
@@ -164,9 +153,9 @@ def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
     return (job.tokens or _TOKENS) * _BYTES_PER_TOKEN
 
 
-def _query_vectors(retriever: NeuralRetriever) -> int:
-    most = retriever.max_vectors("query")
-    return min(_QUERY_TOKENS, most) if retriever.has_token_vectors else most
+def _vectors(retriever: NeuralRetriever, side: Side, tokens: float) -> float:
+    most = retriever.max_vectors(side)
+    return min(tokens, most) if retriever.has_token_vectors else most
 
 
 def _hidden_size(retriever: NeuralRetriever) -> int:
@@ -201,11 +190,7 @@ class Measured:
 
 
 def count(passages: Iterable[Passage]) -> Counted:
-    """Count passages and draw a sample, in one pass.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Count passages and draw a sample, in one pass."""
     draw = random.Random(0)  # noqa: S311 (no secret)
     n, size = 0, 0
     sample: list[Passage] = []
@@ -253,10 +238,7 @@ class Shape:
 
 
 def vector_layouts(shape: Shape) -> dict[str, int]:
-    """Return the bytes of all vectors by layout: as they are, as the 8-bit codes that the exact scan reads, packed.
-
-    The codes lie beside the vectors; what a codec packs can take their place.
-    """
+    """Return the bytes of all vectors by layout: fp16, zstd, 8-bit codes, products."""
     vectors = shape.passages * shape.vectors
     raw = vectors * shape.hidden_size * _FP16
     layouts = {"fp16 or bf16": raw, "bf16, zstd": raw * ZSTD_SHARE, "8-bit codes": float(scanned_bytes(shape))}
@@ -287,12 +269,12 @@ def postings_bytes(shape: Shape) -> int:
 
 
 def sketches_bytes(shape: Shape) -> int:
-    """Return the bytes of sketches, all of which a search by them reads for a query; they want to stay in memory."""
+    """Return the bytes of sketches, all of which a search reads for a query from memory."""
     return shape.passages * SKETCH_BYTES
 
 
 def sketches_seconds(shape: Shape, rate: float) -> float:
-    """Return the seconds of a query by sketches that names 200 candidates, whose vectors Lance reads from the table."""
+    """Return the seconds of a query by sketches with 200 candidates, whose vectors Lance reads from the table."""
     vectors = shape.vectors * shape.hidden_size * _FP16
     candidates = min(_CANDIDATES, shape.passages)
     return shape.passages * READ_BYTES / rate + _READING + candidates * (_READING_PASSAGE + vectors * _READING_BYTE)
@@ -304,15 +286,12 @@ def scanned_bytes(shape: Shape) -> int:
 
 
 def search_memory(shape: Shape) -> int:
-    """Return the bytes that the exact scan of the codes wants to stay in memory."""
+    """Return the bytes that the exact scan of the codes keeps in memory."""
     return scanned_bytes(shape) + shape.passages * _SCAN_PER_PASSAGE
 
 
 def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> float:
-    """Return the bytes of codes a second that one core scans for a query, by its own time, as of an idle machine.
-
-    Memory sets the limit where a query has few vectors, arithmetic where it has many.
-    """
+    """Return the bytes of codes a second that one idle core scans for a query."""
     rng = np.random.default_rng(0)
     n_passages = max(1, _PROBE_BYTES // (passage_vectors * hidden_size))
     codes_NH = rng.integers(-127, 128, (n_passages * passage_vectors, hidden_size), np.int8)
@@ -332,7 +311,7 @@ def scan_rate(query_vectors: int, passage_vectors: int, hidden_size: int) -> flo
 
 
 def page(plan: CapacityPlan) -> str:
-    """Return the plan as an aligned table, under what it is for."""
+    """Return the plan as an aligned table with a heading."""
     heading = (
         f"{plan.passages:,} passages of {plan.tokens:.0f} tokens ({plan.text_bytes:.0f} bytes), {plan.retriever}, "
         f"vectors of {plan.hidden_size:,} numbers"
@@ -344,7 +323,6 @@ def page(plan: CapacityPlan) -> str:
 
 
 def _cells(plan: CapacityPlan, budget: BudgetPlan) -> dict[str, str]:
-    """Return the cells of one budget, by the label of their row."""
     cells = {"vectors a passage": f"{budget.vectors:.4g}", "impacts a passage": f"{budget.impacts:.4g}"}
     if budget.rate is not None:
         how = f"measured here on {plan.measured_on} passages" if plan.measured_on else "as given"

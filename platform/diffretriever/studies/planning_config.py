@@ -1,4 +1,4 @@
-"""The capacity planner's job, and what it finds an index to take."""
+"""The capacity planner's job and its result."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ class BudgetPlan(Model):
     table_bytes: int
     """The Lance table: texts, vectors in fp16, impacts."""
     codes_bytes: int
-    """Beside it, for dense searches: 8-bit codes, and the vectors once more."""
+    """Files of dense searches: 8-bit codes, and a copy of the vectors."""
     means_bytes: int
-    """Codes of mean vectors alone, and sketches: what candidates are named by, all of it wanted in memory."""
+    """Codes of mean vectors, and sketches, which propose candidates; keep both in memory."""
     postings_bytes: int
-    """Impacts turned into postings."""
+    """Impacts as postings."""
     search_memory: int
-    """Bytes that the exact scan of the codes wants to stay in memory."""
+    """Bytes that the exact scan of the codes keeps in memory."""
     scanned: int
     """Bytes of codes that it reads for a query."""
     scan_rate: float
     """Bytes a second at which it reads them."""
     seconds_per_query: float
-    """`scanned` at that rate: without encoding the query, and without the rescoring of some passages."""
+    """`scanned` at that rate, without encoding the query and rescoring passages."""
     sketches_bytes: int
-    """Bytes of the sketches, if there are any, which want to stay in memory."""
+    """Bytes of the sketches, kept in memory."""
     sketches_seconds: float
-    """Of a query: what it reads of all sketches at that rate, and the vectors of 200 candidates from the table."""
+    """Seconds a query: all sketches at that rate, and the vectors of 200 candidates from the table."""
 
     @property
     def stored_bytes(self) -> int:

@@ -1,10 +1,9 @@
-"""What a collection is about, by the words that its passages' slots say: for each slot, and in topics.
+"""What a collection is about, by the tokens that its passages' slots predict: for each slot, and in topics.
 
-Topics are clusters of passages, of the mean of each one's vectors less the mean of all, so that a topic is no slot and
-not what all passages have in common. Its words are those that add most to the divergence of what it says from what all
-passages say (Kullback and Leibler's), each slot's reading being so many words.
+Topics are clusters of centred mean vectors of passages. Their words add most to the Kullback-Leibler divergence of the
+topic's predicted words from those of all passages.
 
-Legend: P passages that are read, M their vectors, H hidden size, W different words that are said, C topics.
+Legend: P passages that are read, M their vectors, H hidden size, W different words, C topics.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from diffretriever.vectors.representations import read_vectors
 _TAKEN_ROWS = 256
 _EXAMPLES = 3
 _ROUNDS = 6
+"""Of spherical k-means."""
 _SEED = 0
 """Of the sample and of the first centres: the same index gives the same topics."""
-"""Of spherical k-means."""
 
 
 @dataclass(slots=True)
@@ -56,23 +55,17 @@ class _Said:
         self.examples.append(example)
         self.means.append(vectors_MH.mean(axis=0, dtype=np.float32))
         said = [[each.word.casefold() for each in reading] for reading in readings]
-        self.words.append(np.array([self._number(word) for words in said for word in words], np.int64))
+        numbers = [self.numbers.setdefault(word, len(self.numbers)) for words in said for word in words]
+        self.words.append(np.array(numbers, np.int64))
         for slot, words in enumerate(said):
             if slot == len(self.by_slot):
                 self.by_slot.append(Counter())
             self.by_slot[slot].update(words)
             self.slots[slot] += 1
 
-    def _number(self, word: str) -> int:
-        return self.numbers.setdefault(word, len(self.numbers))
-
 
 def check_readable(index: PassageIndex) -> None:
-    """Check that the vectors of an index can be read as words.
-
-    Raises:
-        ValueError: it has no passages, no vectors, or those of a model whose output head is not known.
-    """
+    """Raise `ValueError` for an index without passages, without vectors, or without an output head to read them."""
     retriever = index.manifest.retriever
     if index.manifest.hidden_size is None:
         raise ValueError(f"{index.uri} has no vectors: {retriever.method} goes by the words of texts")
@@ -86,11 +79,7 @@ def check_readable(index: PassageIndex) -> None:
 
 
 def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDescription:
-    """Read a sample of the passages and say what they say.
-
-    Raises:
-        ValueError: a passage that is read holds NaN or infinity.
-    """
+    """Read a sample of the passages and describe slots and topics."""
     said = _Said()
     rows = np.random.default_rng(_SEED).choice(len(index), min(job.sample, len(index)), replace=False)
     with Progress("reading slots", len(rows), quiet=True) as progress:
@@ -113,7 +102,6 @@ def describe(index: PassageIndex, encoder: Encoder, job: DescribeJob) -> IndexDe
 def _passages(
     index: PassageIndex, encoder: Encoder, rows: np.ndarray, words: int
 ) -> Iterator[tuple[Example, np.ndarray, list[Reading]]]:
-    """Yield passages with their vectors and what these say; so many at a time are read together."""
     for start in range(0, len(rows), _TAKEN_ROWS):
         table = index.take(rows[start : start + _TAKEN_ROWS], ["id", "title", "reps"])
         refuse_rows(index.uri, table)
@@ -154,7 +142,6 @@ def _topics(said: _Said, job: DescribeJob) -> list[Topic]:
 
 
 def _counts(said: _Said, members: np.ndarray) -> np.ndarray:
-    """Return int64 [W]: how often the passages say each word."""
     return np.bincount(np.concatenate([said.words[each] for each in members]), minlength=len(said.numbers))
 
 
@@ -169,10 +156,7 @@ def _telling(said: _Said, own_W: np.ndarray, overall_W: np.ndarray, count: int) 
 
 
 def _spherical_topics(apart_PH: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return centroids by inner product, float32 [C, H] of unit length, and the nearest one of each passage, int64 [P].
-
-    A centroid that is nearest to no passage moves to the passage that is farthest from its own.
-    """
+    """Run spherical k-means; an empty cluster moves to the passage farthest from its own centroid."""
     means_PH = torch.from_numpy(apart_PH)
     first = np.random.default_rng(seed).choice(len(apart_PH), count, replace=False)
     centroids_CH = normalize(means_PH[torch.from_numpy(first)], dim=1)

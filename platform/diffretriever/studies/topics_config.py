@@ -1,4 +1,4 @@
-"""Describing a collection by what its slots say: the job's config, and what comes of it."""
+"""Describing a collection by its slots' predicted tokens: the job's config and its result."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class DescribeJob(IndexOptions):
 
 
 class SlotWord(Model):
-    """A word that slots of one number say."""
+    """A predicted word of one slot."""
 
     word: str
     share: float
-    """Part of the passages whose slot has it among its words."""
+    """Share of the passages whose slot predicts it."""
 
 
 class SlotDescription(Model):
-    """What one slot says, over all passages that have it."""
+    """The words of one slot, over all passages that have it."""
 
     slot: int
     """From 0."""
@@ -58,13 +58,13 @@ class Topic(Model):
     share: float
     """Part of the passages that were read."""
     words: list[str]
-    """Those that set it apart: said often, and more often than elsewhere."""
+    """Words predicted more often than in other passages."""
     examples: list[Example]
-    """The passages nearest to its middle."""
+    """The passages nearest to its centroid."""
 
 
 class IndexDescription(Model):
-    """What `describe_index.py` says of an index."""
+    """The output of `describe_index.py`."""
 
     index: str
     """Where it is."""

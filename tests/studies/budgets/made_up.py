@@ -1,4 +1,4 @@
-"""Made-up sweeps on disk, small enough that a report takes a second or two."""
+"""Synthetic sweeps on disk, small enough that a report takes a second or two."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from diffretriever.budgets.features import QueryText
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import SweepManifest, SweepMode
-from diffretriever.studies.budgets.sweep_files import SweptQuery, write_outcomes, write_queries
+from diffretriever.studies.budgets.sweep_files import write_outcomes, write_queries
 
 BUDGETS = (1, 4)
 
@@ -47,11 +48,8 @@ def make_sweep(
         generator = np.random.default_rng([*(name + split).encode()])
         lengths = generator.integers(1, 30, n)
         ids = [f"q{i}" for i in range(n)]
-        write_queries(
-            folder,
-            split,
-            [SweptQuery(i, f"heat {i}", tuple(range(k))) for i, k in zip(ids, lengths.tolist(), strict=True)],
-        )
+        texts = {i: QueryText(f"heat {i}", [*range(k)]) for i, k in zip(ids, lengths.tolist(), strict=True)}
+        write_queries(folder, split, texts)
         cells = {}
         for mode in modes:
             for a in budgets:

@@ -1,4 +1,4 @@
-"""What made-up sweeps lack: indexes, encoded queries, dense runs and judgements, over random vectors."""
+"""Indexes, encoded queries and dense runs of synthetic sweeps, over random vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pyarrow import feather
 
-from diffretriever.collections import Passage, Run, write_qrels, write_run
+from diffretriever.collections import Passage, Run, write_run
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.budget import Budget
@@ -51,8 +51,8 @@ def scores(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
     return found
 
 
-def add_vectors(folder: Path, split: str, n: int) -> Path:
-    """Add to a made-up sweep of `n` queries whatever holds vectors; return judgements: query i wants passage i % 20."""
+def add_vectors(folder: Path, split: str, n: int) -> None:
+    """Add indexes, encoded queries and dense runs to a synthetic sweep of `n` queries."""
     for slots in BUDGETS:
         place = folder / "indexes" / f"p{slots}"
         if not place.exists():
@@ -65,9 +65,6 @@ def add_vectors(folder: Path, split: str, n: int) -> Path:
             found = scores(query_vectors(n, k_q), passage_vectors(k_p))
             run = Run.of({f"q{q}": {f"d{p}": float(s) for p, s in enumerate(row)} for q, row in enumerate(found)})
             write_run(folder / split / "runs" / str(Budget(k_q, k_p)) / "dense.trec", [run], "dense")
-    qrels = folder / split / "qrels.tsv"
-    write_qrels(qrels, {f"q{i}": {f"d{i % 20}": 1} for i in range(n)})
-    return qrels
 
 
 def _write_index(uri: str, slots: int) -> None:

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
-
-import numpy as np
 
 from diffretriever.schemas.sweep import SweepJob, SweepMode
-from diffretriever.search.dense.stream import StreamingScan
-from diffretriever.search.searcher import Searcher
-from diffretriever.search.sparse.postings import StreamingImpacts
-from diffretriever.vectors.hits import Hit, Hits
-from diffretriever.vectors.representations import Representations
 from tests.pipelines.corpora import WORDS, line, write_corpus
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid", "pooled-slots")
@@ -48,39 +38,6 @@ def make_job(folder: Path, checkpoint: Path) -> SweepJob:
         top_k=12,
         exclude_self=True,
     )
-
-
-@contextmanager
-def counted_passes() -> Iterator[dict[str, int]]:
-    """How often the vectors and the impacts of an index were searched, in the first sweep."""
-    counts = {"dense": 0, "sparse": 0}
-
-    def counting(name: str, search: Callable[..., Hits]) -> Callable[..., Hits]:
-        def counted(self: object, queries: Representations, k: int) -> Hits:
-            counts[name] += 1
-            return search(self, queries, k)
-
-        return counted
-
-    with (
-        patch.object(StreamingScan, "search", counting("dense", StreamingScan.search)),
-        patch.object(StreamingImpacts, "search", counting("sparse", StreamingImpacts.search)),
-    ):
-        yield counts
-
-
-def pooled_by_hand(searcher: Searcher, texts: list[str], budgets: list[int]) -> list[list[Hit]]:
-    """Rank by the inner product of mean slots, in float64."""
-    assert searcher.encoder is not None
-    asked = searcher.encoder.encode_queries(texts, budgets)
-    table = searcher.index.take(np.arange(len(searcher.index)), ["id", "reps"])
-    means = {i: np.mean(np.array(r, np.float64), axis=0) for i, r in zip(*table.to_pydict().values(), strict=True)}
-    ranked = []
-    for start, stop in zip(asked.offsets[:-1], asked.offsets[1:], strict=True):
-        query = asked.vectors_MH[start:stop].astype(np.float64).mean(axis=0)
-        scores = {i: float(query @ mean) for i, mean in means.items()}
-        ranked.append(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0])))
-    return ranked
 
 
 def stamps(folder: Path, pattern: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Made-up outcomes whose truth is known."""
+"""Synthetic outcomes whose truth is known."""
 
 from __future__ import annotations
 

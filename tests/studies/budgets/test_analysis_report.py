@@ -14,11 +14,10 @@ from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.sweep import BudgetSelection
 from diffretriever.studies.budgets.analysis import read_data
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
-from diffretriever.studies.budgets.features import FeatureSection
+from diffretriever.studies.budgets.features import FeatureSection, binned_means
 from diffretriever.studies.budgets.grids import GridSection
 from diffretriever.studies.budgets.oracle_gains import OracleSection
 from diffretriever.studies.budgets.report import AnalysisReport, analyse
-from diffretriever.studies.budgets.scoring import ScoringSection
 from diffretriever.studies.budgets.significance import SignificanceSection
 from diffretriever.studies.budgets.sweep_files import Outcomes
 from tests.studies.budgets.made_up import make_sweep
@@ -90,39 +89,21 @@ def test_oracles_are_maxima(root: Path, made: tuple[AnalysisReport, Path]) -> No
     values = outcomes(root, "two").values_ABQ
     fixed = values[0, 1]
     assert gains["two/test", "query"].headroom == pytest.approx((values[:, 1].max(axis=0) - fixed).mean())
-    assert gains["two/test", "passage"].headroom == pytest.approx((values[0].max(axis=0) - fixed).mean())
-    assert gains["two/test", "joint"].headroom == pytest.approx((values.max(axis=(0, 1)) - fixed).mean())
     average = [gains[f"{name}/test", "query"].headroom for name in ("one", "two")]
     assert gains["average", "query"].headroom == pytest.approx(np.mean(average))
-    for gain in gains.values():
-        assert gain.carried is not None
-        assert gain.luck == pytest.approx(gain.headroom - gain.carried)
-    assert gains["two/test", "query"].carried_interval is not None
-    assert gains["two/test", "query"].carried_interval[0] > 0
 
 
-def test_correlations_and_tests_are_scipys(root: Path, made: tuple[AnalysisReport, Path]) -> None:
+def test_correlations_and_tests_pool_the_queries(root: Path, made: tuple[AnalysisReport, Path]) -> None:
     report, output = made
     rows = parquet.read_table(output / "per_query.parquet").to_pylist()
-    assert len(rows) == 60
-    best, lengths = [row["best_query_budget"] for row in rows], [row["length"] for row in rows]
-    pooled = next(
-        c
-        for c in report.section(FeatureSection).correlations
-        if (c.collection, c.feature, c.queries) == ("pooled", "length", "all")
-    )
-    assert pooled.spearman.value == pytest.approx(scipy.stats.spearmanr(lengths, best).statistic)
-    assert pooled.kendall.value == pytest.approx(scipy.stats.kendalltau(lengths, best).statistic)
+    pooled = next(c for c in report.section(FeatureSection).correlations if (c.feature, c.queries) == ("length", "all"))
+    expected = scipy.stats.spearmanr([row["length"] for row in rows], [row["best_query_budget"] for row in rows])
+    assert (pooled.collection, pooled.n) == ("pooled", len(rows)) == ("pooled", 60)
+    assert pooled.spearman.value == pytest.approx(expected.statistic)
     values = np.concatenate([outcomes(root, name).values_ABQ for name in ("one", "two")], axis=2)
-    found = {cell.budget: cell for cell in report.section(SignificanceSection).cells if cell.collection == "average"}
-    assert set(found) == {Budget(1, 1), Budget(4, 1), Budget(4, 4)}
-    assert found[Budget(4, 1)].t_test == pytest.approx(scipy.stats.ttest_rel(values[1, 0], values[0, 1]).pvalue)
-    single = next(
-        s for s in report.section(SignificanceSection).systems if (s.collection, s.system) == ("one/test", "fixed")
-    )
-    assert single.better == (single.t_test is not None and single.t_test < 0.05)
-    variants = [v.variant for v in report.section(ScoringSection).scoring if v.collection == "average"]
-    assert variants == ["single", "pooled slots", "MaxSim"]
+    cells = {cell.budget: cell for cell in report.section(SignificanceSection).cells if cell.collection == "average"}
+    assert set(cells) == {Budget(1, 1), Budget(4, 1), Budget(4, 4)}
+    assert cells[Budget(4, 1)].t_test == pytest.approx(scipy.stats.ttest_rel(values[1, 0], values[0, 1]).pvalue)
 
 
 def test_the_fixed_budget_is_chosen_on_other_queries(root: Path, tmp_path: Path) -> None:
@@ -144,8 +125,6 @@ def test_each_collection_has_its_own_measure(root: Path, tmp_path: Path) -> None
     for name, measure in (("dev.small", "MRR@10"), ("dl19", "nDCG@10")):
         expected = Outcomes.read(place, name, "dense", measure).values_ABQ
         assert np.array_equal(data.outcomes[f"msmarco/{name}", "dense"].values_ABQ, expected)
-    pooled = data.pooled("dense", data.names, Budget(1, 1))
-    assert np.array_equal(pooled[30:60], Outcomes.read(place, "dl19", "dense", "nDCG@10").at(Budget(1, 1)))
     given = {"msmarco": "MRR@10", "msmarco/dev.small": "nDCG@10"}
     one_each = read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=given))
     assert one_each.measure == "nDCG@10 and MRR@10 (msmarco/dl19)"
@@ -194,3 +173,9 @@ def test_mistakes_are_named(root: Path, tmp_path: Path, changes: dict[str, objec
     with pytest.raises(ValueError, match=message):
         analyse(job(root, tmp_path, **{name: placed(value) for name, value in changes.items()}), "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_bins_of_equal_size_by_hand() -> None:
+    features = np.array([4.0, 1.0, 3.0, 2.0, 8.0, 6.0, 7.0, 5.0])
+    bins = binned_means(features, features**2, most=4)
+    assert [(b.n, b.feature, b.mean) for b in bins] == [(2, 1.5, 2.5), (2, 3.5, 12.5), (2, 5.5, 30.5), (2, 7.5, 56.5)]

@@ -11,33 +11,23 @@ import pytest
 from pyarrow import parquet
 
 from diffretriever.schemas.budget import Budget
-from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings
-from diffretriever.studies.reproduction.exhibits.hyperparameters import code_values, published_hyperparameters
-from diffretriever.studies.reproduction.exhibits.prompts import published_prompts, used_prompts
+from diffretriever.studies.reproduction.exhibits import EXHIBITS, Exhibit, Findings, exhibit_listing
+from diffretriever.studies.reproduction.exhibits.hyperparameters import published_hyperparameters
+from diffretriever.studies.reproduction.exhibits.prompts import published_prompts
 from diffretriever.studies.reproduction.plan import make_plan
 from diffretriever.studies.reproduction.report import make_report
-from diffretriever.studies.reproduction.tables import BEIR7
+from diffretriever.studies.reproduction.tables import BEIR7, load_table
 from tests.studies.reproduction.cases import JobMaker
 
 
-def test_the_encoders_prompts_are_the_papers_letter_by_letter() -> None:
-    straight = str.maketrans("\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}", '""')
-    paper = {
-        role: {side: text.translate(straight) for side, text in texts.items()}
-        for role, texts in published_prompts().items()
-    }
-    assert paper == used_prompts()
+def test_the_encoders_prompts_are_the_papers_letter_by_letter(job: JobMaker) -> None:
+    found = findings(job, "prompts")
+    assert exhibit("prompts").lacks(found) == []
+    assert len(published_prompts()) == 3
 
 
-def test_the_recipe_paper_has_the_papers_hyperparameters() -> None:
-    ours = code_values()
-    different = {
-        name
-        for lines in published_hyperparameters().values()
-        for name, line in lines.items()
-        if line.code is not None and ours[line.code] != line.paper
-    }
-    assert not different
+def test_the_recipe_paper_has_the_papers_hyperparameters(job: JobMaker) -> None:
+    assert exhibit("hyperparameters").lacks(findings(job, "hyperparameters")) == []
     assert len([line for lines in published_hyperparameters().values() for line in lines.values()]) == 29
 
 
@@ -104,3 +94,27 @@ def test_a_figure_is_drawn_from_what_is_published(job: JobMaker, name: str) -> N
     shown = exhibit(name).show(found)
     assert shown.files[f"{name}.png"].startswith(b"\x89PNG")
     assert exhibit(name).lacks(found)
+
+
+def test_a_dry_run_names_every_table_and_figure_with_its_command_and_what_it_lacks(job: JobMaker) -> None:
+    found = findings(job, dry_run=True)
+    text = exhibit_listing(found.plan, found.job, found.report)
+    places = [line.partition(":")[0] for line in text.splitlines() if not line.startswith(" ")]
+    papers = [f"Table {n}" for n in range(1, 11)] + [f"Figure {n}" for n in range(1, 12)]
+    assert sorted(places) == sorted([*papers, "Beyond the paper"])
+    for exhibit in EXHIBITS:
+        (_, said) = text.split(f"[{exhibit.name}]\n")
+        command, reason, *_ = said.splitlines()
+        assert command.startswith("  command: python "), exhibit.name
+        assert f"--tables {exhibit.name}" in command
+        assert reason.startswith("  lacks: ") or reason == "  whole"
+    assert f"{len(load_table('mini').rows)} results: not run yet" in text
+    assert "command: python -m benchmarks.latency --device cuda --backbones Qwen2.5=FOLDER" in text
+
+
+def test_missing_weights_do_not_hide_missing_collections(job: JobMaker) -> None:
+    found = findings(job, "prompt-comparison", dry_run=True)
+    text = exhibit_listing(found.plan, found.job, found.report)
+    assert "lacks: 6 results: no weights for meta-llama/Meta-Llama-3-8B-Instruct" in text
+    for name in ("msmarco-dev", "dl19", "dl20"):
+        assert f"lacks: no collection {name}: give --collections msmarco=PATH" in text

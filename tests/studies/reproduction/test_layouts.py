@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from diffretriever.evaluation.formats.pages import Section, Table, TableCell, html_page, latex_page, markdown_page
-from diffretriever.studies.reproduction.config import PublishedTable
+from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
 from diffretriever.studies.reproduction.layouts import layout_of
 from diffretriever.studies.reproduction.layouts.compression import size_text
-from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, check_marks, marks_of_ours
+from diffretriever.studies.reproduction.layouts.marks import Marking, MarkRule, compare_marks, marks_of_ours
 from diffretriever.studies.reproduction.report import PairedTest, ReproducedCell, ReproducedRow, ReproducedTable
 from diffretriever.studies.reproduction.sizes import PASSAGES, index_size
 from diffretriever.studies.reproduction.tables import MINI, PAPER_TABLES, load_table
@@ -62,16 +62,9 @@ def cells(tables: list[Table]) -> list[TableCell]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_every_published_score_has_its_place(name: str) -> None:
     table = load_table(name)
-    found = list(layout_of(table).tables(table, [measured(table)], "beside"))
+    found = list(layout_of(table).tables(table, [measured(table)]))
     printed = [text for cell in cells(found) for text in re.findall(r"(?<!\d)\.\d{3}", cell.text)]
-    scores = [
-        value
-        for row in table.rows
-        for modes in row.figures.values()
-        for measures in modes.values()
-        for measure, value in measures.items()
-        if "@" in measure
-    ]
+    scores = [c.published for row in measured(table).rows for c in row.cells if "@" in c.measure]
     assert sorted(printed) == sorted(f"{value:.3f}"[1:] for value in scores if value is not None)
 
 
@@ -96,7 +89,7 @@ def test_marks_are_the_papers_and_stand_where_their_rule_applies(name: str) -> N
 @pytest.mark.parametrize("name", [*PRINTED, "index-storage", MINI])
 def test_every_table_comes_out_in_every_format(name: str) -> None:
     table = load_table(name)
-    shown = list(layout_of(table).tables(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)], "beside"))
+    shown = list(layout_of(table).tables(table, [measured(table, lambda _, value: (value or 0.4) + 0.02)]))
     for page in (markdown_page, latex_page, html_page):
         text = page("a title", [Section("a section", shown)])
         assert all(each.title in text for each in shown)
@@ -107,7 +100,7 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
     table = load_table("main-indomain")
     values = {"zero-shot-bm25": 0.3, "zero-shot-diffretriever-dream-multi": 0.21}
     result = measured(table, lambda row, _: values.get(row))
-    (shown,) = layout_of(table).tables(table, [result], "beside")
+    (shown,) = layout_of(table).tables(table, [result])
     assert len(shown.frame) == len(table.rows) + 2
     bm25, dream = (row[shown.n_labels :] for row in shown.cells() if row[shown.n_labels - 1].text == "ours")
     assert [(cell.text, cell.bold, cell.shade) for cell in bm25[:3]] == [
@@ -120,9 +113,6 @@ def test_ours_stands_under_the_papers_with_its_own_emphasis() -> None:
         (".210", False, "above3"),
         (".210", False, "below1"),
     ]
-    (alone,) = layout_of(table).tables(table, [result], "ours")
-    assert len(alone.frame) == 2
-    assert len(alone.frame.columns) == len(shown.frame.columns) - 1, "no column names the source of a line"
 
 
 def test_a_sign_needs_its_level_and_its_direction() -> None:
@@ -137,9 +127,9 @@ def test_a_sign_needs_its_level_and_its_direction() -> None:
     assert signs(Marking(rules=(either, strict)), 0.001, -0.1) == "y", "the stricter sign alone"
     turned = Marking(rules=(rule.model_copy(update={"pairs": {"b": "a"}}),))
     assert marks_of_ours(turned, compared(0.03, -0.1)) == {("b", "nq", "dense"): "†"}
-    check = check_marks(marking, compared(0.03, -0.1))
-    assert (check.compared, check.agree, check.only_paper) == (1, 0, ("† a nq dense",))
-    assert "agree in 0 of 1" in check.sentence()
+    assert re.search(
+        "agree in 0 of 1 cases. Only in the paper: † a nq dense.", compare_marks(marking, compared(0.03, -0.1))
+    )
 
 
 def signs(marking: Marking, p: float, difference: float) -> str:
@@ -148,29 +138,14 @@ def signs(marking: Marking, p: float, difference: float) -> str:
 
 def compared(p: float, difference: float) -> ReproducedTable:
     """Row `a` tested against `b` on one collection."""
+    rows = tuple(
+        PublishedRow(id=n, system=n, variant=n, figures={"nq": {"dense": {"nDCG@10": None}}}) for n in ("a", "b")
+    )
+    table = measured(PublishedTable(id="t", place="Table 0", caption="", rows=rows), lambda _, __: 0.5)
+    a, b = table.rows
     test = PairedTest(against="b", difference=difference, p=p, significant=p < 0.05)
-    rows = [
-        ReproducedRow(
-            id=name,
-            label=name,
-            reported=False,
-            stand_ins={},
-            status={},
-            cells=(
-                ReproducedCell(
-                    collection="nq",
-                    mode="dense",
-                    measure="nDCG@10",
-                    published=None,
-                    ours=0.5,
-                    difference=None,
-                    tests=(test,) if name == "a" else (),
-                ),
-            ),
-        )
-        for name in ("a", "b")
-    ]
-    return ReproducedTable(id="t", place="Table 0", caption="", correction="none", rows=tuple(rows))
+    tested = a.model_copy(update={"cells": (a.cells[0].model_copy(update={"tests": (test,)}),)})
+    return table.model_copy(update={"rows": (tested, b)})
 
 
 def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:

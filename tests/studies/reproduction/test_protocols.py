@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.retriever import (
-    Bm25Retriever,
-    ContentWordsConfig,
-    GeneratedRetriever,
-    MaskedRetriever,
-    TextConfig,
-)
+from diffretriever.schemas.retriever import Bm25Retriever, ContentWordsConfig, TextConfig
 from diffretriever.studies.reproduction.plan import Task, make_plan
 from diffretriever.studies.reproduction.protocols import Setup, protocols, set_up
 from diffretriever.studies.reproduction.report import listing
@@ -28,16 +24,8 @@ def setup_of(name: str, protocol: str | None) -> Setup:
     return set_up(row.model_copy(update={"protocol": protocol}), load_retriever(row.preset))
 
 
-def masked(name: str, protocol: str) -> MaskedRetriever:
-    config = setup_of(name, protocol).config
-    assert isinstance(config, MaskedRetriever)
-    return config
-
-
-def generated(name: str, protocol: str) -> GeneratedRetriever:
-    config = setup_of(name, protocol).config
-    assert isinstance(config, GeneratedRetriever)
-    return config
+def config_of(name: str, protocol: str) -> Any:
+    return setup_of(name, protocol).config
 
 
 @pytest.mark.parametrize("protocol", protocols())
@@ -53,36 +41,32 @@ def test_the_authors_settings_zero_shot() -> None:
     whole = TextConfig(
         title_join="period-space", max_query_tokens=256, max_passage_tokens=256, length_semantics="total"
     )
-    many, one = (masked(f"zero-shot-diffretriever-dream-{kind}", "authors") for kind in ("multi", "single"))
-    for config in (many, one):
-        assert config.prompt.colon
+    for kind, budget, maxsim in (("multi", "q4p16", {"maxsim": "sum-floored"}), ("single", "q1p1", {})):
+        setup = setup_of(f"zero-shot-diffretriever-dream-{kind}", "authors")
+        config: Any = setup.config
+        assert (config.prompt.colon, str(config.budget)) == (True, budget)
         assert (config.content_words, config.text) == (ContentWordsConfig(subwords=True), whole)
         assert (config.sparse_topk, config.sparse_rounding, config.stop_truncation) == (128, "trunc100", "special")
-    assert (str(many.budget), str(one.budget)) == ("q4p16", "q1p1")
-    assert setup_of("zero-shot-diffretriever-dream-multi", "authors").search == {
-        "score_dtype": "bfloat16-legacy", "maxsim": "sum-floored",
-    }  # fmt: skip
-    assert setup_of("zero-shot-diffretriever-dream-single", "authors").search == {"score_dtype": "bfloat16-legacy"}
-    multi, single = (generated(f"zero-shot-promptreps-llama3-{kind}", "authors") for kind in ("multi", "single"))
+        assert setup.search == {"score_dtype": "bfloat16-legacy", **maxsim}
+    multi, single = (config_of(f"zero-shot-promptreps-llama3-{kind}", "authors") for kind in ("multi", "single"))
     assert (multi.stop, multi.sparse_topk, multi.sparse_rounding, multi.text) == ("cap-then-cut", 256, "none", whole)
     assert single.sparse_rounding == "trunc100"
 
 
 def test_the_authors_settings_fine_tuned() -> None:
-    config = masked("fine-tuned-diffretriever-llada-multi", "authors")
+    config = config_of("fine-tuned-diffretriever-llada-multi", "authors")
     assert (config.sparse_topk, config.sparse_rounding, config.stop_truncation) == (256, "round100", "none")
     lengths = (config.text.max_query_tokens, config.text.max_passage_tokens, config.text.length_semantics)
     assert lengths == (32, 156, "text")
     assert config.backbone.adapter is not None
-    assert generated("fine-tuned-promptreps-qwen2.5-multi", "authors").stop == "cap"
+    assert config_of("fine-tuned-promptreps-qwen2.5-multi", "authors").stop == "cap"
     # Rows of a table without regimes are fine-tuned where they have an adapter.
-    assert masked("dream-multi", "authors").sparse_rounding == "round100"
+    assert config_of("dream-multi", "authors").sparse_rounding == "round100"
 
 
 def test_the_papers_text() -> None:
-    zero_shot, tuned = (masked(f"{kind}-diffretriever-dream-multi", "paper") for kind in ("zero-shot", "fine-tuned"))
+    zero_shot, tuned = (config_of(f"{kind}-diffretriever-dream-multi", "paper") for kind in ("zero-shot", "fine-tuned"))
     assert zero_shot == load_retriever("diffretriever-dream"), "the presets are the paper's, zero-shot"
-    assert zero_shot.content_words == ContentWordsConfig(subwords=False)
     assert (tuned.text.max_query_tokens, tuned.text.max_passage_tokens) == (32, 156)
     assert tuned.prompt.colon, "the released adapters know no other prompt"
     assert setup_of("zero-shot-diffretriever-dream-multi", "paper").search == {}

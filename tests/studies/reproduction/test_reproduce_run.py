@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from diffretriever.collections import open_collection, read_run
 from diffretriever.core.files import remove
+from diffretriever.evaluation.measures import evaluate
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.studies.reproduction import runner
@@ -44,12 +45,6 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[EncodeSummary]:
 def run(config: ReproduceJob) -> ReproductionReport:
     plan = make_plan(config)
     return write_report(plan, config, run_plan(plan, config, "c", lambda _: None), "c")
-
-
-def ndcg_at_10(ranking: list[str], judged: dict[str, int]) -> float:
-    gains = [judged.get(passage, 0) / math.log2(rank + 2) for rank, passage in enumerate(ranking[:10])]
-    ideal = sorted(judged.values(), reverse=True)[:10]
-    return math.fsum(gains) / math.fsum(gain / math.log2(rank + 2) for rank, gain in enumerate(ideal))
 
 
 @pytest.mark.cluster
@@ -88,9 +83,8 @@ def test_a_run_is_resumed_where_it_was_killed(
         for mode in ("dense", "sparse", "hybrid"):
             found = read_run(task.results / f"{mode}.trec")
             assert mode == "sparse" or "p5" in found["p5"], "a query's own passage stays, as in the paper"
-            values = [ndcg_at_10(_ranked(found.get(query, {})), judged[query]) for query in judged]
             (cell,) = [c for c in row.cells if (c.collection, c.mode) == ("scifact", mode)]
-            assert cell.ours == pytest.approx(math.fsum(values) / len(values))
+            assert cell.ours == evaluate(found, judged, ["nDCG@10"]).mean["nDCG@10"]
             assert [test.against for test in cell.tests] == ([ROWS[0]] if row.id == ROWS[1] else [])
 
     # The second index loses its mark, as when the job dies before its end; its passages are there.
@@ -112,7 +106,7 @@ def test_a_retriever_that_fails_does_not_stop_the_others(job: JobMaker, monkeypa
         raise ValueError("no room for it")
 
     monkeypatch.setattr(runner, "encode_collection", refuse)
-    monkeypatch.setattr(runner, "ray_session", _Nothing)
+    monkeypatch.setattr(runner, "ray_session", nullcontext)
     lines: list[str] = []
     config = job("mini")
     plan = make_plan(config)
@@ -121,13 +115,3 @@ def test_a_retriever_that_fails_does_not_stop_the_others(job: JobMaker, monkeypa
     assert set(failed.values()) == {"no room for it"}
     assert len(failed) == len(rows)
     assert sum("encoding" in text for text in lines) == len(rows) - 2, "two scores of one index fail together, twice"
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def _ranked(scores: dict[str, float]) -> list[str]:
-    return sorted(scores, key=lambda passage: (-scores[passage], passage))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import Bm25Retriever, has_slots
 from diffretriever.schemas.training import Recipe
 from diffretriever.studies.reproduction.plan import Plan, PlannedRow, Task, make_plan
@@ -71,11 +70,10 @@ def test_reasons_say_what_is_missing(job: JobMaker) -> None:
     assert row_of(plan, "dream-single").status("msmarco") == "this job measures retrieval only: nothing to run"
 
 
-@pytest.mark.parametrize("table", ["multistep-beir7", "multistep-indomain"])
 @pytest.mark.parametrize("protocol", ["authors", "paper", "folded"])
-def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMaker) -> None:
+def test_rows_of_two_passes_are_trained_so(protocol: str, job: JobMaker) -> None:
     """One adapter fits the row under every protocol."""
-    plan = make_plan(job(table, protocol=protocol, dry_run=True))
+    plan = make_plan(job("multistep-beir7", protocol=protocol, dry_run=True))
     for backbone in ("dream", "llada"):
         preset = f"diffretriever-{backbone}-tuned-2step"
         row = row_of(plan, f"fine-tuned-{backbone}-2step")
@@ -88,9 +86,6 @@ def test_rows_of_two_passes_are_trained_so(table: str, protocol: str, job: JobMa
         assert has_slots(config)
         assert (config.steps, config.schedule, config.backbone.adapter) == (2, "even", None)
         check_trainable(config, Recipe())
-        one_pass = load_retriever(f"diffretriever-{backbone}-tuned")
-        assert has_slots(one_pass)
-        assert (config.budget, config.prompt) == (one_pass.budget, one_pass.prompt)
 
 
 def test_an_adapter_goes_to_the_fine_tuned_row_alone(job: JobMaker, checkpoint: Path, tmp_path: Path) -> None:
@@ -129,13 +124,9 @@ def test_weights_in_the_hub_cache_are_pinned_to_their_commit(job: JobMaker, chec
 
 def test_rows_with_one_config_share_an_index_and_no_others_do(job: JobMaker, checkpoint: Path) -> None:
     plan = make_plan(job("multistep-beir7", "beir7-modes", "main-beir7", "mini", backbones={LLADA: checkpoint}))
-    indexes: dict[str, Path | StorePath] = {}
-    for row in plan.rows():
-        task = row.tasks["scifact"]
-        if isinstance(task, Task):
-            config = task.retriever.model_dump_json()
-            assert indexes.setdefault(config, task.index) == task.index
-    assert len(set(indexes.values())) == len(indexes)
+    tasks = [task for row in plan.rows() if isinstance(task := row.tasks["scifact"], Task)]
+    pairs = {(task.retriever.model_dump_json(), task.index) for task in tasks}
+    assert len(pairs) == len({config for config, _ in pairs}) == len({index for _, index in pairs})
     mean, maximum = row_of(plan, "q4p4-pooled-slots").tasks["scifact"], row_of(plan, "q4p4").tasks["scifact"]
     assert isinstance(mean, Task)
     assert isinstance(maximum, Task)

@@ -1,4 +1,1 @@
-"""Sweeps over budgets and reports on them: grids, oracles, features, gains of selectors, and pruning of slots.
-
-Import the leaf modules; the package alone loads no matplotlib.
-"""
+"""Budget sweeps and reports on them; import the leaf modules, so that searching loads no matplotlib."""

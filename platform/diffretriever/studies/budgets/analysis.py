@@ -1,4 +1,4 @@
-"""What the analysis of budget sweeps works on, read once, and what every section of its report is.
+"""The data of an analysis of budget sweeps, and the base class of the report's sections.
 
 Legend: A query budgets, B passage budgets, Q queries of a set, F features.
 """
@@ -31,10 +31,9 @@ from diffretriever.studies.budgets.sweep_files import (
 )
 
 MODES: tuple[SweepMode, ...] = ("dense", "sparse", "hybrid")
-"""Scores that are analysed, in the order of tables; `pooled-slots` is there to be compared with."""
+"""Analysed modes, in the order of tables; `pooled-slots` is a baseline."""
 
-# In place of the name of a set: its figures weigh every set alike, are of all queries together, or are of the queries
-# that chose the fixed budget.
+# In place of a set's name: the mean of all sets with equal weight, all queries pooled, the queries of the selection.
 AVERAGE, POOLED, SELECTION = "average", "pooled", "selection"
 
 
@@ -57,29 +56,22 @@ class AnalysisFacts(Model):
 
 @dataclass(frozen=True)
 class AnalysisData:
-    """Sweeps of one retriever on several sets of queries.
-
-    Attributes:
-        splits: by name, such as `scifact/test`.
-        measure: of the outcomes; where sets differ in it, all of them in words.
-        modes: scores that all sweeps have, the main one first; pooled slots are not among them.
-        fixed: the budget that all is measured against.
-        chosen: how it was chosen, in words.
-        selection: outcomes of the main mode on the queries that chose it, if any.
-        outcomes: (name, mode) → outcomes, also of pooled slots where all sweeps have them.
-        feature_names: those that can be computed for all sets.
-        features: name → float64 [Q, F], columns as in `feature_names`.
-    """
+    """Sweeps of one retriever on several sets of queries."""
 
     splits: dict[str, SweptSplit]
+    """By name, such as `scifact/test`."""
     measure: str
     modes: tuple[SweepMode, ...]
+    """Modes that all sweeps have, the main one first, without pooled slots."""
     fixed: Budget
     chosen: str
+    """How the fixed budget was chosen, in words."""
     selection: Outcomes | None
+    """Outcomes of the main mode on the queries that chose the fixed budget."""
     outcomes: dict[tuple[str, SweepMode], Outcomes]
     feature_names: tuple[str, ...]
     features: dict[str, np.ndarray]
+    """Name → float64 [Q, F]."""
 
     @property
     def names(self) -> list[str]:
@@ -88,7 +80,7 @@ class AnalysisData:
 
     @cached_property
     def facts(self) -> AnalysisFacts:
-        """What was analysed, as the report tells it."""
+        """The head of the report."""
         manifest = self.splits[self.names[0]].manifest
         return AnalysisFacts(
             retriever=manifest.retriever,
@@ -128,7 +120,7 @@ class AnalysisData:
         return [*alone, (AVERAGE, self.names)] if len(alone) > 1 else alone
 
     def of_group(self, label: str, mode: SweepMode) -> Outcomes:
-        """Return the outcomes of a set, or of the average: a made-up query for each set, which has the set's means."""
+        """Return the outcomes of a set, or of the average, with the means of each set as one query."""
         if label != AVERAGE:
             return self.outcomes[label, mode]
         sets = [self.outcomes[name, mode] for name in self.names]
@@ -136,11 +128,7 @@ class AnalysisData:
         return Outcomes(tuple(self.names), sets[0].query_budgets, sets[0].passage_budgets, means_ABQ)
 
     def pooled(self, mode: SweepMode, names: Sequence[str], budget: Budget) -> np.ndarray:
-        """Return the values of all queries of these sets, float64: an average's test pools them, as the paper's does.
-
-        Raises:
-            ValueError: the sweeps have no such cell.
-        """
+        """Return the values of all queries of these sets, float64: tests of an average pool them, as in the paper."""
         return np.concatenate([self.outcomes[name, mode].at(budget) for name in names])
 
 
@@ -167,11 +155,7 @@ def mean_of_means(samples: Sequence[np.ndarray]) -> float:
 
 
 def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
-    """Read all that the report needs.
-
-    Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure or the budget.
-    """
+    """Read the sweeps that the job names; raise `ValueError` if they do not belong together or lack a setting."""
     opened = open_splits([*job.sweeps, *([job.selection] if job.selection is not None else [])])
     analysed = opened[: len(job.sweeps)]
     splits = {split.name: split for split in analysed}
@@ -179,13 +163,13 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
     fixed, chosen, selection = _fixed_budget(job, analysed, opened[-1], measures)
     common = [mode for mode in (*MODES, "pooled-slots") if all(mode in split.manifest.modes for split in analysed)]
     outcomes = {
-        (name, mode): split.outcomes(mode, measures[name])
+        (name, mode): Outcomes.read(split.folder, split.split, mode, measures[name])
         for name, split in splits.items()
         for mode in dict.fromkeys((job.mode, *common))
     }
     queries = {name: outcomes[name, job.mode].queries for name in splits}
     for name in splits:
-        # Whether the budget was swept; nothing is computed or counted before that is known.
+        # Fail before anything is computed if the budget was not swept.
         outcomes[name, job.mode].place(fixed)
     feature_names = available_features(analysed)
     return AnalysisData(
@@ -202,7 +186,6 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
 
 
 def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
-    """Return the measure of each set: the job's for it, the job's for all, or the collection's own."""
     collections = [split.manifest.collection for split in splits]
     known = {*collections, *(split.name for split in splits)}
     for name in job.measures:
@@ -216,7 +199,6 @@ def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str,
 
 
 def _in_words(measures: Mapping[str, str]) -> str:
-    """Return the one measure of all sets, or the commonest and whose the others are."""
     counts = Counter(measures.values())
     (commonest, _), *rarer = counts.most_common()
     own = [f"{measure} ({', '.join(name for name in measures if measures[name] == measure)})" for measure, _ in rarer]
@@ -226,10 +208,9 @@ def _in_words(measures: Mapping[str, str]) -> str:
 def _fixed_budget(
     job: AnalyseBudgetsJob, analysed: Sequence[SweptSplit], last: SweptSplit, measures: Mapping[str, str]
 ) -> tuple[Budget, str, Outcomes | None]:
-    """Return the fixed budget, how it was chosen, and the outcomes that chose it where these are of a split."""
     if job.selection is not None:
         measure = measures[last.name]
-        selection = last.outcomes(job.mode, measure)
+        selection = Outcomes.read(last.folder, last.split, job.mode, measure)
         return selection.best(), f"best mean {measure} of {job.mode} on {last.name}", selection
     assert job.budget is not None, "the config has checked this"
     if isinstance(job.budget, Path | StorePath):
@@ -238,7 +219,6 @@ def _fixed_budget(
 
 
 def _selected(path: Path | StorePath, analysed: Sequence[SweptSplit]) -> tuple[Budget, str]:
-    """Return the budget that a sweep's selection file holds, and how it was chosen."""
     selection, manifest = read_selection(path), analysed[0].manifest
     if selection.fingerprint != manifest.fingerprint:
         raise ValueError(

@@ -12,7 +12,6 @@ from typing import Literal, Self
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.features import FEATURES
 from diffretriever.evaluation.figures import BLUE, GREEN, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
@@ -24,8 +23,6 @@ from diffretriever.studies.budgets.analysis import POOLED, AnalysisData, Analysi
 from diffretriever.studies.budgets.oracles import best_query_budgets, decided
 
 _COLOURS: dict[SweepMode, str] = {"dense": BLUE, "sparse": ORANGE, "hybrid": GREEN}
-
-
 _PANEL_WIDTH, _PANEL_HEIGHT = 3.3, 2.35
 
 
@@ -52,11 +49,7 @@ class FeatureCorrelation(Model):
 
 
 class FeatureSection(Section):
-    """Which queries want more slots.
-
-    Once for all queries, as the paper has it, and once for those for which K_q makes a difference: of equal budgets the
-    oracle takes the smallest, so that queries which all budgets serve alike count as wanting few slots.
-    """
+    """Which queries want more slots, over all queries (as in the paper) and over those whose K_q makes a difference."""
 
     correlations: tuple[FeatureCorrelation, ...]
     """By mode: all queries pooled, then each set where there are several."""
@@ -91,7 +84,6 @@ class FeatureSection(Section):
         yield markdown_table(rows, ["mode", "feature", "queries", "n", "Spearman ρ", "Kendall τ"])  # noqa: RUF001
 
     def _drawn(self, data: AnalysisData) -> bytes:
-        """Return a PNG with a row of panels for each mode and a panel for each feature in it."""
         n_rows, n_columns = len(data.modes), len(data.feature_names)
         title = f"The query budget that is best for a query, {data.measure} at $K_p$ = {data.fixed.passage}"
         subtitle = (
@@ -113,9 +105,8 @@ class FeatureSection(Section):
         budgets = data.facts.query_budgets
         for panel in panels.flatten():
             panel.set_yscale("log", base=2)
-            panel.yaxis.set_major_locator(FixedLocator(budgets))
-            panel.yaxis.set_minor_locator(NullLocator())
-            panel.yaxis.set_major_formatter("{x:.0f}")
+            panel.set_yticks(budgets, [str(budget) for budget in budgets])
+            panel.minorticks_off()
             panel.set_ylim(budgets[0] * 0.85, budgets[-1] * 1.15)
         return png(figure)
 
@@ -123,7 +114,6 @@ class FeatureSection(Section):
 def _correlations(
     data: AnalysisData, mode: SweepMode, label: str, names: Sequence[str]
 ) -> Iterator[FeatureCorrelation]:
-    """Yield two correlations for each feature, or one where K_q makes no difference to any query."""
     k_p = data.fixed.passage
     best_N = _best(data, mode, names)
     decided_N = np.concatenate([decided(data.outcomes[name, mode], k_p) for name in names])
@@ -146,12 +136,10 @@ def _correlations(
 
 
 def _best(data: AnalysisData, mode: SweepMode, names: Sequence[str]) -> np.ndarray:
-    """Return the best K_q of every query of these sets, int64 [N]."""
     return np.concatenate([best_query_budgets(data.outcomes[name, mode], data.fixed.passage) for name in names])
 
 
 def _feature(data: AnalysisData, column: int, names: Sequence[str]) -> np.ndarray:
-    """Return one feature of every query of these sets, float64 [N]."""
     return np.concatenate([data.features[name][:, column] for name in names])
 
 
@@ -196,14 +184,7 @@ def _inset(panel: Axes, found: FeatureCorrelation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Queries whose feature lies in one range.
-
-    Attributes:
-        n: how many.
-        feature: their mean feature.
-        mean: their mean value.
-        interval: bootstrap 95% interval of that mean.
-    """
+    """The mean feature and mean value of `n` queries whose feature lies in one range."""
 
     n: int
     feature: float
@@ -212,15 +193,7 @@ class Bin:
 
 
 def binned_means(features_N: np.ndarray, values_N: np.ndarray, most: int = 8) -> list[Bin]:
-    """Return means of the values in at most `most` bins of about as many queries each, by rising feature.
-
-    Equal features fall into one bin, so that there are fewer bins where a feature takes few values.
-
-    Args:
-        features_N: float64 [N], N at least 1.
-        values_N: float64 [N].
-        most: at least 1.
-    """
+    """Return means in at most `most` bins of about equal size, by rising feature; equal features share a bin."""
     edges = np.unique(np.quantile(features_N, np.arange(1, most) / most))
     places_N = np.searchsorted(edges, features_N, side="left")
     members = [np.flatnonzero(places_N == place) for place in np.unique(places_N)]

@@ -19,15 +19,7 @@ from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuerySet:
-    """Queries with their features and what each budget gives them.
-
-    Attributes:
-        name: such as `scifact/test`.
-        names: of the F features.
-        features_QF: float64 [Q, F].
-        outcomes: of one mode and measure.
-        passage_budget: K_p of the index that is searched.
-    """
+    """Queries with their features, float64 [Q, F], and their outcomes under each budget."""
 
     name: str
     names: tuple[str, ...]
@@ -55,18 +47,14 @@ def joined(sets: Sequence[QuerySet]) -> QuerySet:
 
 
 def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
-    """Return the queries of each split, with the features and budgets of the job.
-
-    Raises:
-        ValueError: sweeps that lack the mode, the measure, a budget or a feature.
-    """
+    """Return the queries of each split with the job's features; raise `ValueError` if a sweep lacks one of them."""
     check_names(job.features)
     late = next((name for name in job.features if FEATURES[name].needs_slots), None)
     if late is not None:
         raise ValueError(
             f"the feature '{late}' takes a pass of the encoder, and a selector chooses before it: leave it out"
         )
-    outcomes = [split.outcomes(job.mode, job.measure) for split in splits]
+    outcomes = [Outcomes.read(split.folder, split.split, job.mode, job.measure) for split in splits]
     k_p = _best_passage_budget(outcomes)
     return [
         QuerySet(split.name, job.features, split.features(found.queries, job.features), found, k_p)
@@ -75,7 +63,6 @@ def query_sets(job: FitSelectorJob, splits: list[SweptSplit]) -> list[QuerySet]:
 
 
 def _best_passage_budget(outcomes: list[Outcomes]) -> int:
-    """Return the K_p of the cell with the best mean over all queries."""
     first = outcomes[0]
     values_ABQ = np.concatenate([found.values_ABQ for found in outcomes], axis=2)
     queries = tuple(map(str, range(values_ABQ.shape[2])))
@@ -85,14 +72,7 @@ def _best_passage_budget(outcomes: list[Outcomes]) -> int:
 def fit_selector(
     job: FitSelectorJob, splits: list[SweptSplit], everything: QuerySet, command: str
 ) -> LearnedSelectorArtefact:
-    """Fit a selector on queries of all splits; only its `created` depends on when that is.
-
-    Args:
-        job: what it is to predict, from which features, at which cost.
-        splits: that the queries are of.
-        everything: all of these queries in one set.
-        command: the command line that asks for it.
-    """
+    """Fit a selector on queries of all splits; only its `created` depends on when that is."""
     model = fit(everything.features_QF, everything.values_AQ, everything.outcomes.query_budgets, job.cost)
     manifest = splits[0].manifest
     return LearnedSelectorArtefact(

@@ -22,11 +22,7 @@ from diffretriever.studies.budgets.analysis import AVERAGE, SELECTION, AnalysisD
 from diffretriever.studies.budgets.sweep_files import Outcomes
 
 _COLUMNS = 4
-
-
 _CELL_WIDTH, _CELL_HEIGHT = 0.52, 0.40
-
-
 _MAP = colormaps["YlGnBu"]
 
 
@@ -106,11 +102,7 @@ def _row(grid: GridMeans, facts: AnalysisFacts) -> list[Cell]:
 
 
 def draw_grids(facts: AnalysisFacts, grids: Sequence[GridMeans]) -> bytes:
-    """Return a PNG with a heat map for each of `grids`, all of one mode.
-
-    Each panel has its own colours, from its lowest to its highest mean; a star marks its best cell, a frame the fixed
-    budget.
-    """
+    """Return a PNG with a heat map for each of `grids`, all of one mode; each panel has its own colour scale."""
     title = f"{facts.measure} of {grids[0].mode} retrieval by budget"
     subtitle = f"★ best cell of the panel · framed: the fixed budget {facts.fixed}"
     n_columns = min(_COLUMNS, len(grids))

@@ -1,4 +1,4 @@
-"""A swept budget's measures: the runs on disk, measured into values of every query, and the best budget of them.
+"""Measures of a sweep: evaluate its runs for every query, and choose the best budget.
 
 Legend: A query budgets, B passage budgets.
 """
@@ -21,16 +21,12 @@ from diffretriever.studies.budgets.sweep_files import Outcomes, read_manifest, r
 
 SELECTION_FILE = "selection.json"
 
-# The split that a budget is chosen on where nobody says which.
+# Default split for the selection.
 _TRAIN = "train"
 
 
 def measure_sweep(job: SweepJob) -> SweepManifest:
-    """Measure every run of the sweep in the job's folder into `<split>/per_query.parquet`; return its manifest.
-
-    Raises:
-        ValueError: no sweep there, a run that is missing or malformed, or a measure that cannot be computed.
-    """
+    """Evaluate every run of the sweep into `<split>/per_query.parquet` and return its manifest."""
     manifest = read_manifest(job.output)
     collection = open_collection(job.collection)
     for split in manifest.splits:
@@ -46,11 +42,7 @@ def measure_sweep(job: SweepJob) -> SweepManifest:
 
 
 def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | None:
-    """Choose the best budget of a measured sweep and write `selection.json`; None where nothing is to choose it on.
-
-    Raises:
-        ValueError: the sweep has no such split, mode or measure, or is of a retriever without a budget.
-    """
+    """Choose the best budget of a measured sweep and write `selection.json`; None without a split to choose on."""
     split = job.select_split or (_TRAIN if _TRAIN in manifest.splits else None)
     if split is None:
         return None
@@ -94,7 +86,6 @@ def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
 
 
 def _own_measure(manifest: SweepManifest, split: str) -> str:
-    """Return the measure in which results of the collection are published where it was swept, else the first."""
     own = own_measure(manifest.collection, split)
     return own if own in manifest.measures else manifest.measures[0]
 
@@ -111,5 +102,5 @@ def _grid(outcomes: Outcomes) -> str:
 
 def _measured(run: Path | StorePath, qrels: Qrels, manifest: SweepManifest) -> dict[str, dict[str, float]]:
     if not is_file(run):
-        raise ValueError(f"{run} is not there: run jobs/sweep_budgets.py again to the end")
+        raise ValueError(f"{run} is missing: run jobs/sweep_budgets.py again to the end")
     return evaluate(read_run(run), qrels, manifest.measures).per_query

@@ -26,14 +26,8 @@ from diffretriever.studies.budgets.analysis import AVERAGE, AnalysisData, Analys
 from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side
 
 _SIDE_NAMES: dict[Side, str] = {"query": "K_q", "passage": "K_p", "joint": "both"}
-
-
 _TICKS: dict[Side, str] = {"query": "$K_q$", "passage": "$K_p$", "joint": "joint"}
-
-
 _COLOURS: dict[Side, str] = {"query": BLUE, "passage": RED, "joint": GREEN}
-
-
 _COLUMNS = [
     "mode", "queries", "adapts", "fixed", "oracle", "gain", "carries over", "data set", "luck", "luck share",
 ]  # fmt: skip
@@ -142,7 +136,6 @@ def _gain(label: str, mode: SweepMode, side: Side, found: list[Oracle]) -> Oracl
 
 
 def _in_words(gains: Sequence[OracleGain], measure: str) -> str:
-    """Say what the gains of the last group are: the average where there is one."""
     last = [gain for gain in gains if gain.collection == gains[-1].collection]
     where = "on average over the sets" if last[0].collection == AVERAGE else f"on {last[0].collection}"
     said = [
@@ -170,7 +163,6 @@ def _row(gain: OracleGain) -> list[Cell]:
 
 
 def _draw(panel: Axes, gains: Sequence[OracleGain]) -> None:
-    """Draw a bar for each oracle: what carries over is full, what is luck hatched."""
     quiet(panel, "y")
     for place, gain in enumerate(gains):
         colour = _COLOURS[gain.side]
@@ -196,6 +188,5 @@ def _draw(panel: Axes, gains: Sequence[OracleGain]) -> None:
 
 
 def _whisker(panel: Axes, x: float, interval: Interval) -> None:
-    """Draw an interval that is seen on coloured and on white ground."""
     panel.plot([x, x], interval, color=INK, linewidth=2.6, solid_capstyle="butt", zorder=4)
     panel.plot([x, x], interval, color="white", linewidth=1.2, solid_capstyle="butt", zorder=5)

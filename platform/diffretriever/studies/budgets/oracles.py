@@ -1,19 +1,13 @@
-"""Oracles that choose a budget per query by its own result, and beside each what of the gain is luck (paper §6.3).
+"""Oracles that choose a budget per query by its own result, with a control for luck (paper §6.3).
 
-An oracle over runs that differ by nothing but noise gains too: it is a maximum. How much of its gain means anything
-cannot be told from the maximum itself. Shuffling a query's budget labels leaves the maximum as it is; shuffling them
-across queries mixes easy with hard ones and makes an oracle far better than the true one. What tells preference from
-luck is a second look at the same query, and a sweep has one: a query that truly wants K_q = 8 wants it whatever the
-passages' budget, while luck at one passage budget says nothing about another. So the control chooses a query's K_q by
-its results with the *other* K_p, never by the value it is then credited with; likewise for K_p, and for both at once by
-the other cells of the same row and column. How far that evidence is trusted is fitted on other queries; where nothing
-gains more than a standard error there, the control stays at the fixed budget. What the control gains carries over; what
-the oracle gains beyond it does not, and is called luck.
+An oracle gains even over runs that differ by noise alone, because it takes a maximum. A query that truly needs K_q = 8
+needs it at every K_p, whereas luck at one K_p does not repeat. So the control chooses a query's K_q by its results at
+the *other* K_p, and is credited with the value that it did not see; likewise for K_p, and for both by the other cells
+of the same row and column. Other queries decide how far to trust that evidence; unless it gains more than a standard
+error there, the control keeps the fixed budget. The control's gain carries over; the rest of the oracle's gain is luck.
 
-Two things blur the line. The runs of one query share its vectors, so their luck is not independent, and some of it
-carries over; and evidence from few budgets is noisy itself, so some preference is missed and counted as luck, the more
-so for both at once, where a cell is evidence for the very cells it competes with. A part of what carries over may be no
-matter of the query at all but of the data set, where another fixed budget would be better: that part is told apart.
+Two errors remain: runs of one query share its vectors, so some luck carries over, and evidence from few budgets is
+noisy, so some preference counts as luck. The part that another fixed budget of the data set would gain is separate.
 
 Legend: A query budgets, B passage budgets, C candidates, Q queries.
 """
@@ -40,20 +34,15 @@ _TRUSTS = (0.1, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Oracle:
-    """Values of every query, float64 [Q] each; an oracle's gain is the sum of its three steps.
-
-    Attributes:
-        fixed_Q: with the fixed budget.
-        dataset_Q: with the candidate whose mean is best on other queries: step one, of the data set.
-        carried_Q: with the candidate that other cells' evidence names: step two, of the query. None where the sweep has
-            a single budget on the other side and so no evidence.
-        best_Q: with the query's own best candidate: step three, luck.
-    """
+    """Values of every query, float64 [Q] each; an oracle's gain is the sum of its three steps."""
 
     fixed_Q: np.ndarray
     dataset_Q: np.ndarray
+    """With the candidate whose mean is best on other queries: the gain of the data set."""
     carried_Q: np.ndarray | None
+    """With the candidate that other cells name: the gain of the query. None without other cells."""
     best_Q: np.ndarray
+    """With the query's own best candidate; the rest of the gain is luck."""
 
     @property
     def headroom(self) -> np.ndarray:
@@ -72,17 +61,7 @@ class Oracle:
 
 
 def oracle(outcomes: Outcomes, fixed: Budget, side: Side) -> Oracle:
-    """Return the oracle that adapts `side` per query and its control.
-
-    Args:
-        outcomes: of one mode and measure.
-        fixed: the budget it is measured against, chosen on other queries than these; `query` keeps its K_p, `passage`
-            its K_q, `joint` neither.
-        side: what is adapted.
-
-    Raises:
-        ValueError: the sweep lacks `fixed`.
-    """
+    """Return the oracle that adapts `side` per query, and its control; raise `ValueError` if `fixed` was not swept."""
     a, b = outcomes.place(fixed)
     values_CQ, evidence_CQ, start = _candidates(outcomes.values_ABQ, a, b, side)
     fixed_Q, everyone = values_CQ[start], np.arange(len(outcomes.queries))
@@ -112,7 +91,6 @@ def decided(outcomes: Outcomes, passage_budget: int) -> np.ndarray:
 
 
 def _candidates(values_ABQ: np.ndarray, a: int, b: int, side: Side) -> tuple[np.ndarray, np.ndarray | None, int]:
-    """Return values and evidence of the candidates, [C, Q] each, and the fixed budget's place among them."""
     n_a, n_b, n_queries = values_ABQ.shape
     across_b = _others_mean(values_ABQ, axis=1)
     across_a = _others_mean(values_ABQ, axis=0)
@@ -126,19 +104,18 @@ def _candidates(values_ABQ: np.ndarray, a: int, b: int, side: Side) -> tuple[np.
 
 
 def _others_mean(values_ABQ: np.ndarray, axis: int) -> np.ndarray | None:
-    """Return for each cell the mean of the other cells along `axis`; None where there is no other."""
     n = values_ABQ.shape[axis]
     return None if n == 1 else (values_ABQ.sum(axis=axis, keepdims=True) - values_ABQ) / (n - 1)
 
 
 def _deviation(evidence_CQ: np.ndarray, training: np.ndarray) -> np.ndarray:
-    """Return what is a query's own in the evidence: less its mean, and less what the training queries share."""
+    """Subtract the query's mean over candidates, then the mean that the training queries share."""
     own_CQ = evidence_CQ - evidence_CQ.mean(axis=0)
     return own_CQ - own_CQ[:, training].mean(axis=1, keepdims=True)
 
 
 def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list[np.ndarray]) -> np.ndarray:
-    """Return the rule that gains most on the training queries less a standard error, or else the fixed budget."""
+    """Return the rule whose training gain less a standard error is highest; the fixed budget if none is positive."""
     surest, best = np.full(values_CQ.shape[1], start), 0.0
     for places_Q in rules:
         gains = values_CQ[places_Q[training], training] - values_CQ[start, training]
@@ -149,7 +126,6 @@ def _surest(values_CQ: np.ndarray, training: np.ndarray, start: int, rules: list
 
 
 def _first_best(scores_CQ: np.ndarray, start: int) -> np.ndarray:
-    """Return the place of each query's highest score; of equals the fixed budget's if it is one, else the first."""
     highest_Q = scores_CQ.max(axis=0)
     # Equal but for rounding is equal: a query without a preference stays where it is.
     stays_Q = scores_CQ[start] >= highest_Q - 1e-12

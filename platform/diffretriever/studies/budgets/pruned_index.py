@@ -18,16 +18,7 @@ _BATCH_ROWS = 4096
 
 
 def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIndex:
-    """Write the passages of `index` with some of their vectors, in fp16, to a new index; return that.
-
-    Args:
-        index: stays as it is.
-        kept_N: bool [N], whether each vector is kept, in the order of the table.
-        uri: folder or object-store URI of the new index.
-
-    Raises:
-        ValueError: there is an index.
-    """
+    """Write the passages of `index` with the vectors `kept_N` (bool [N]), in fp16, to a new index and return it."""
     columns = list(dict.fromkeys([*(name for name in index.dataset.schema.names if name != "codes"), "reps"]))
     receipts: dict[str, str] = {}
     start = 0

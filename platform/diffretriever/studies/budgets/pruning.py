@@ -1,7 +1,4 @@
-"""Fewer slots for passages that need fewer: which vectors to drop so that the least is lost (the paper's future work).
-
-Which vectors are worth most follows from the vectors alone; what is lost without the others is measured by dense search
-of a sweep's queries, or of a collection's.
+"""Fewer slots for passages that need fewer (the paper's future work): which vectors to drop, and what that costs.
 
 Legend: K slots of a passage, N vectors of all passages, P passages, C chosen passages, M query vectors, Q queries,
 H hidden size.
@@ -11,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -31,21 +28,16 @@ from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search import encoder_of
 from diffretriever.search.batch import kept_hits, searched_depth
-from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
-from diffretriever.studies.budgets.sweep_files import SweptSplit, open_splits
+from diffretriever.studies.budgets.pruning_config import PruneSlotsJob, Rule
+from diffretriever.studies.budgets.sweep_files import Outcomes, SweptSplit, open_splits, read_queries, read_settings
 from diffretriever.vectors.hits import Hits, Passages, TopK
 from diffretriever.vectors.maxsim import FP32_ROUNDING, Vectors, add_exact, contenders, longest, maxsim
 from diffretriever.vectors.representations import Representations, offsets_of, read_vectors
 
 PruneRule: TypeAlias = Literal["all", "same number", "threshold", "first slots", "encoded"]
 """Which slots stay; see `PrunePoint`."""
-
-Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
-"""The rules that drop slots of stored passages."""
-
-RULES: tuple[Rule, ...] = ("same number", "threshold", "first slots")
 _PRUNING: tuple[PruneRule, ...] = ("same number", "threshold")
-"""The rules that drop the cheapest slots; the others are there to be compared with."""
+"""Rules that drop the cheapest slots; the others are baselines."""
 
 _PASSAGES_AT_ONCE = 4096
 _BATCH_ROWS = 4096
@@ -58,18 +50,13 @@ _BYTES_A_NUMBER = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Removals:
-    """In which order the slots of many passages go, and at what cost.
-
-    Attributes:
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        ranks_N: int64 [N], 0 for the slot of a passage that goes first; its last slot never goes.
-        costs_N: float64 [N], what a removal adds to its passage's loss, at least as much as those before it; infinite
-            for the slot that stays.
-    """
+    """The order in which each passage's slots are dropped, and the cost of each removal."""
 
     offsets: np.ndarray
     ranks_N: np.ndarray
+    """int64 [N], 0 for the slot of a passage that goes first; its last slot never goes."""
     costs_N: np.ndarray
+    """float64 [N], never falling along the order; infinite for the slot that stays."""
 
     def keep_each(self, most: int) -> np.ndarray:
         """Return which vectors stay when every passage keeps its last `most`, bool [N]; `most` is at least 1."""
@@ -77,11 +64,10 @@ class Removals:
         return self.ranks_N >= np.repeat(counts_P - most, counts_P)
 
     def keep_total(self, total: int) -> np.ndarray:
-        """Return which vectors stay when the cheapest removals of all passages leave `total` vectors, bool [N].
+        """Return which vectors stay, bool [N], when the cheapest removals of all passages leave `total` vectors.
 
-        So there is one threshold on the cost for all, and passages with redundant slots lose more of them. Of equal
-        costs the slots that come earlier in their passages' orders go, then those of earlier passages. Every passage
-        keeps a slot, and so never fewer than P vectors stay.
+        One threshold on the cost serves all passages. Ties go by position in the removal order, then by passage. Every
+        passage keeps a slot.
         """
         removable = int(np.isfinite(self.costs_N).sum())
         n_dropped = min(max(len(self.costs_N) - total, 0), removable)
@@ -91,12 +77,7 @@ class Removals:
 
 
 def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
-    """Return the removals of all passages, each by itself as `removal_orders` has them.
-
-    Args:
-        vectors_NH: floating [N, H], unit length.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-    """
+    """Return the removals of all passages, each by itself as `removal_orders` has them."""
     ranks_N = np.zeros(len(vectors_NH), dtype=np.int64)
     costs_N = np.full(len(vectors_NH), np.inf)
     counts_P = np.diff(offsets)
@@ -113,19 +94,12 @@ def removals(vectors_NH: np.ndarray, offsets: np.ndarray) -> Removals:
 
 
 def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return in which order to drop the slots of passages with equally many, and what is lost by then.
+    """Return the order in which to drop the slots of passages with K slots each, and the loss after each removal.
 
-    MaxSim takes the best slot of a passage for each query vector. Where a slot is gone, its nearest kept neighbour
-    answers instead, and a query vector loses at most their distance. So the loss of a set of dropped slots is the sum
-    over them of 1 - cosine to the nearest kept slot (half the squared distance of unit vectors), and slots are dropped
-    one by one, each time the one that adds least; of equals the later one. Two copies of one vector cost nothing.
-
-    Args:
-        vectors_PKH: floating [P, K, H], unit length, K at least 1.
-
-    Returns:
-        order: int64 [P, K - 1], slots in the order in which they go; the last slot stays.
-        losses: float64 [P, K - 1], the loss after each, never falling but for rounding; 0 is nothing, 2 the opposite.
+    A query vector whose best slot is gone scores with that slot's nearest kept neighbour. The loss is the sum of 1 -
+    cosine to the nearest kept slot over the dropped slots; each step drops the slot that adds least, of equals
+    the later one.
+    The order is int64 [P, K - 1] and the losses float64 [P, K - 1]; the last slot stays.
     """
     n_passages, n_slots = vectors_PKH.shape[:2]
     wide_PKH = vectors_PKH.astype(np.float64)
@@ -148,10 +122,7 @@ def removal_orders(vectors_PKH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
-    """Return the loss when each kept slot goes besides those that are gone, [P, K]; infinite for one that is gone.
-
-    A slot that is gone is answered by its nearest kept slot, or by its second nearest when the nearest goes too.
-    """
+    """Score a dropped slot by its nearest kept slot, or by the second nearest when that one is the candidate."""
     near_PKK = np.where(kept_PK[:, None, :], others_PKK, -np.inf)
     places_PK = near_PKK.argmax(axis=2)
     first_PK = near_PKK.max(axis=2)
@@ -169,19 +140,10 @@ def _losses(others_PKK: np.ndarray, kept_PK: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PruneSource:
-    """Queries and the passages that they are searched in.
+    """An index, its vectors (float16 [N, H]) with offsets (int64 [P + 1]), and queries encoded with `query_budget`.
 
-    Attributes:
-        index: whose vectors are pruned.
-        passage_ids: P ids.
-        vectors_NH: float16 [N, H].
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1].
-        query_ids: of the encoded queries.
-        queries: encoded.
-        query_budget: their K_q.
-        qrels: judgements.
-        exclude_self: whether a query's own document is left out.
-        encoded: K_p below the index's own → (values of the sweep's dense runs by query id, vectors in that index).
+    `encoded` has, for each smaller K_p that was swept, the values of the dense run by query id and the index's number
+    of vectors.
     """
 
     index: PassageIndex
@@ -197,11 +159,7 @@ class PruneSource:
 
 
 def open_source(job: PruneSlotsJob) -> PruneSource:
-    """Read all that the job names into memory; queries are encoded only where there is no sweep to take them from.
-
-    Raises:
-        ValueError: no such sweep, budget, index or split, or an index without slots.
-    """
+    """Read the index, queries and judgements that the job names; encode queries only without a sweep."""
     return _of_index(job) if job.sweep is None else _of_sweep(job)
 
 
@@ -217,21 +175,20 @@ def _of_sweep(job: PruneSlotsJob) -> PruneSource:
         passage_ids=ids,
         vectors_NH=vectors_NH,
         offsets=offsets,
-        query_ids=list(split.queries()),
+        query_ids=list(read_queries(split.folder, split.split)),
         queries=split.encoded(k_q),
         query_budget=k_q,
         qrels=split.qrels(job.collection),
-        exclude_self=split.excludes_self,
+        exclude_self=read_settings(split.folder)["exclude_self"],
         encoded=_encoded(split, k_q, k_p, job.measure),
     )
 
 
 def _encoded(split: SweptSplit, k_q: int, below: int, measure: str) -> dict[int, tuple[dict[str, float], int]]:
-    """Return what the sweep's indexes of smaller K_p reach in dense search, where it has measured that."""
     manifest = split.manifest
     if "dense" not in manifest.modes or measure not in manifest.measures:
         return {}
-    outcomes = split.outcomes("dense", measure)
+    outcomes = Outcomes.read(split.folder, split.split, "dense", measure)
     found = {}
     for k_p in manifest.passage_budgets:
         place = str(split.index_folder(k_p))
@@ -268,7 +225,6 @@ def _of_index(job: PruneSlotsJob) -> PruneSource:
 
 
 def _passages(index: PassageIndex) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return ids, vectors float16 [N, H] and offsets int64 [P + 1] of all passages that have vectors."""
     ids: list[str] = []
     parts, counts = [], []
     for batch in finite_rows(index.uri, index.batches(["id", "reps"], _BATCH_ROWS)):
@@ -288,26 +244,10 @@ def count_vectors(index: PassageIndex) -> int:
     return sum(len(batch.column("slot_tokens").flatten()) for batch in batches)
 
 
-def kept_offsets(offsets: np.ndarray, kept_N: np.ndarray) -> np.ndarray:
-    """Return the offsets of passages, int64 [P + 1], when only the vectors `kept_N` (bool [N]) are left."""
-    found: np.ndarray = offsets_of(kept_N)[offsets]
-    return found
-
-
 def search_kept(
     queries: Representations, vectors_NH: np.ndarray, offsets: np.ndarray, passage_ids: Sequence[str], k: int
 ) -> Hits:
-    """Return each query's best k passages by mean MaxSim (paper Eq. 2), scores as every other search has them.
-
-    A matrix product finds the passages that can be among the best, and the fp32 kernel of all searches scores them.
-
-    Args:
-        queries: encoded.
-        vectors_NH: float16 [N, H], those that are left.
-        offsets: int64 [P + 1], into those; a passage without any is not found.
-        passage_ids: P ids.
-        k: at least 1.
-    """
+    """Return each query's best k passages by mean MaxSim (paper Eq. 2), exact as in every other search."""
     known, numbers_P = Passages.numbered(pa.array(passage_ids, pa.large_string()))
     passages, widened_NH = Vectors(vectors_NH, offsets), torch.from_numpy(vectors_NH.astype(np.float32))
     relative_error = FP32_ROUNDING * longest(widened_NH.numpy())
@@ -353,15 +293,12 @@ class PrunePoint(Model):
     against_all: PruneTest | None
     """None for the unpruned passages themselves."""
     against_first: PruneTest | None
-    """Pruned less `first slots` with the same k; None for what is not pruned."""
+    """Pruned less `first slots` with the same k; None for the other rules."""
     against_encoded: PruneTest | None
-    """Pruned less `encoded` with the same k; None for what is not pruned, or where there is no such index."""
+    """Pruned less `encoded` with the same k; None for the other rules, or without that index."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Measured:
-    """One way to keep vectors: how many, and float64 [Q] values of the queries."""
-
+class _Measured(NamedTuple):
     vectors: int
     values_Q: np.ndarray
 
@@ -385,37 +322,21 @@ def curve_points(source: PruneSource, keep: tuple[int, ...], measure: str) -> It
 
 
 def _measured(source: PruneSource, keep: tuple[int, ...], measure: str) -> dict[tuple[PruneRule, int], _Measured]:
-    found = {}
-    for key, kept_N in track(_ways(source, keep), "pruning", "ways"):
-        vectors_NH = source.vectors_NH[kept_N]
-        found[key] = _Measured(
-            int(kept_N.sum()), _values(source, vectors_NH, kept_offsets(source.offsets, kept_N), measure)
-        )
-    for k in keep:
-        if k in source.encoded:
-            values, vectors = source.encoded[k]
-            found["encoded", k] = _Measured(vectors, np.array([values[query] for query in source.qrels]))
-    return found
-
-
-def _ways(source: PruneSource, keep: tuple[int, ...]) -> Iterator[tuple[tuple[PruneRule, int], np.ndarray]]:
-    """Yield which vectors stay, bool [N], by rule and k."""
     order = removals(source.vectors_NH, source.offsets)
-    yield ("all", int(np.diff(source.offsets).max())), np.ones(len(source.vectors_NH), dtype=bool)
-    for rule in RULES:
-        for k in keep:
-            yield (rule, k), kept_by(rule, source, order, k)
+    most = int(np.diff(source.offsets).max())
+    points: list[tuple[Rule, int]] = [(rule, k) for rule in get_args(Rule) for k in keep]
+    every_N = np.ones(len(source.vectors_NH), dtype=bool)
+    measured: dict[tuple[PruneRule, int], _Measured] = {("all", most): _values(source, every_N, measure)}
+    for rule, k in track(points, "pruning", "points"):
+        measured[rule, k] = _values(source, kept_by(rule, source, order, k), measure)
+    for k in (k for k in keep if k in source.encoded):
+        values, vectors = source.encoded[k]
+        measured["encoded", k] = _Measured(vectors, np.array([values[query] for query in source.qrels]))
+    return measured
 
 
 def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndarray:
-    """Return which vectors stay, bool [N], when passages keep k slots, each or on average.
-
-    Args:
-        rule: see `PrunePoint`.
-        source: has the passages.
-        order: removals of these passages.
-        k: at least 1.
-    """
+    """Return which vectors stay, bool [N], when passages keep k slots, each or on average."""
     counts_P = np.diff(source.offsets)
     if rule == "first slots":
         places_N: np.ndarray = np.arange(len(source.vectors_NH)) - np.repeat(source.offsets[:-1], counts_P)
@@ -426,18 +347,18 @@ def kept_by(rule: Rule, source: PruneSource, order: Removals, k: int) -> np.ndar
     return order.keep_total(int(np.minimum(counts_P, k).sum()))
 
 
-def _values(source: PruneSource, vectors_NH: np.ndarray, offsets: np.ndarray, measure: str) -> np.ndarray:
+def _values(source: PruneSource, kept_N: np.ndarray, measure: str) -> _Measured:
     depth = searched_depth(_DEPTH, exclude_self=source.exclude_self)
-    hits = search_kept(source.queries, vectors_NH, offsets, source.passage_ids, depth)
+    offsets = offsets_of(kept_N)[source.offsets]
+    hits = search_kept(source.queries, source.vectors_NH[kept_N], offsets, source.passage_ids, depth)
     kept = kept_hits(source.query_ids, hits, _DEPTH, exclude_self=source.exclude_self)
     values = evaluate(Run(source.query_ids, kept), source.qrels, [measure]).per_query[measure]
-    return np.array([values[query] for query in source.qrels])
+    return _Measured(int(kept_N.sum()), np.array([values[query] for query in source.qrels]))
 
 
 def _tests(
     measured: Mapping[tuple[PruneRule, int], _Measured], other: PruneRule
 ) -> dict[tuple[PruneRule, int], PruneTest]:
-    """Return what pruned points differ from those of another rule with the same k, or from the one of `all`."""
     whole = next(key for key in measured if key[0] == "all")
     compared = _PRUNING if other != "all" else (*_PRUNING, "first slots", "encoded")
     pairs = {

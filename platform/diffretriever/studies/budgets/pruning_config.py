@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Self, TypeAlias
 
 from pydantic import PositiveInt, model_validator
 
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.settings import SelfExclusion
+
+Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
+"""Rules that drop slots of stored passages."""
 
 
 class PruneSlotsJob(SelfExclusion):
@@ -34,7 +37,7 @@ class PruneSlotsJob(SelfExclusion):
     pruned: str | None = None
     """Folder or object-store URI for an index of its own, whose passages have as many slots as the one value of --keep
     says, by --rule."""
-    rule: Literal["same number", "threshold", "first slots"] = "threshold"
+    rule: Rule = "threshold"
     """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
     redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
     stay those of all slots in any case."""

@@ -1,14 +1,10 @@
-"""From an index and queries to the pruning curve: `curve.md`, `curve.png`, `curve.json`.
-
-Nothing in these files depends on when or where they are made.
-"""
+"""The pruning curve of an index: `curve.md`, `curve.png` and `curve.json`, which depend on neither date nor folder."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.core.files import write_bytes, write_text
 from diffretriever.evaluation.figures import (
@@ -17,9 +13,9 @@ from diffretriever.evaluation.figures import (
     GREY,
     HEAD_INCHES,
     INK,
-    MUTED,
     ORANGE,
     headed_figure,
+    label_curve,
     png,
     quiet,
 )
@@ -91,14 +87,7 @@ class PruneReport(Model):
 
 
 def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
-    """Write the curve into the job's output folder, each file whole or not at all; return what is in the JSON.
-
-    All vectors of the index are held in memory, in fp16 and once more in fp32.
-
-    Raises:
-        ValueError: no such sweep, index, budget, split or measure, a number to keep that prunes nothing, or an index
-            where the pruned one is to be.
-    """
+    """Write the curve into the job's output folder and return it; the vectors of the index must fit in memory."""
     parse_measures([job.measure])
     source = open_source(job)
     manifest = source.index.manifest
@@ -131,7 +120,6 @@ def prune_slots(job: PruneSlotsJob, command: str) -> PruneReport:
 
 
 def _kept(job: PruneSlotsJob, source: PruneSource, most: int) -> tuple[int, ...]:
-    """Return the numbers to keep, ascending; default: powers of two below the most slots of a passage."""
     kept = tuple(sorted(set(job.keep))) or tuple(2**n for n in range(most.bit_length()) if 2**n < most)
     if not kept or kept[-1] >= most:
         raise ValueError(
@@ -155,7 +143,7 @@ def prune_page(report: PruneReport) -> str:
         markdown_table(facts, ["what", "value"]),
         _INTRODUCTION,
         "![Effectiveness by storage](curve.png)",
-        markdown_table(_rows(report), _columns(report)),
+        markdown_table([_row(point) for point in report.points], _columns(report.measure)),
         _TESTS,
         *command_blocks(report.command, report.config),
     ]
@@ -164,15 +152,11 @@ def prune_page(report: PruneReport) -> str:
 
 def prune_table(report: PruneReport) -> str:
     """Return the points as plain text."""
-    return format_table(_rows(report), _columns(report))
+    return format_table([_row(point) for point in report.points], _columns(report.measure))
 
 
-def _columns(report: PruneReport) -> list[str]:
-    return ["rule", "mean K_p", "MB", f"dense {report.measure}", "less all", "less first k", "less encoded k"]
-
-
-def _rows(report: PruneReport) -> list[list[Cell]]:
-    return [_row(point) for point in report.points]
+def _columns(measure: str) -> list[str]:
+    return ["rule", "mean K_p", "MB", f"dense {measure}", "less all", "less first k", "less encoded k"]
 
 
 def _row(point: PrunePoint) -> list[Cell]:
@@ -213,15 +197,6 @@ def draw_pruning(report: PruneReport) -> bytes:
             linestyle=line, linewidth=1.6, markersize=5, label=rule, zorder=3,
         )  # fmt: skip
     panel.plot([whole.average], [whole.mean], color=INK, marker="*", markersize=11, linestyle="none", zorder=4)
-    panel.set_xscale("log", base=2)
-    ticks = sorted({point.keep for point in report.points})
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    megabytes = whole.bytes / whole.average / 1e6
-    panel.set_xlabel(f"slots a passage has on average; one is {megabytes:.2f} MB of vectors", fontsize=9.5, color=INK)
-    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
-    panel.margins(x=0.06, y=0.14)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    panel.tick_params(labelcolor=MUTED)
+    x_label = f"slots a passage has on average; one is {whole.bytes / whole.average / 1e6:.2f} MB of vectors"
+    label_curve(panel, sorted({point.keep for point in report.points}), x_label, report.measure)
     return png(figure)

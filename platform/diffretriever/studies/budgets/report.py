@@ -1,7 +1,4 @@
-"""From sweeps on disk to the analysis report: `report.md` with its figures, `report.json`, `per_query.parquet`.
-
-Nothing in these files depends on when or where they are made: equal sweeps and command give equal bytes.
-"""
+"""The analysis report of budget sweeps, which depends on neither date nor folder: Markdown, figures, JSON, Parquet."""
 
 from __future__ import annotations
 
@@ -78,11 +75,7 @@ class AnalysisReport(AnalysisFacts):
 
 
 def analyse(job: AnalyseBudgetsJob, command: str) -> AnalysisReport:
-    """Write the report into the job's output folder, each file whole or not at all; return what is in the JSON.
-
-    Raises:
-        ValueError: as `read_data` has it.
-    """
+    """Write the report into the job's output folder and return it."""
     data = read_data(job)
     report = AnalysisReport(
         **data.facts.model_dump(),
@@ -115,7 +108,6 @@ def _introduction(facts: AnalysisFacts) -> str:
 
 
 def _per_query(data: AnalysisData) -> pa.Table:
-    """Return a row for each query and mode: its features, what budgets and oracles give it, the oracle's K_q."""
     tables = []
     for mode in data.modes:
         for name in data.names:

@@ -1,7 +1,4 @@
-"""A selector fitted on sweeps, `fitted_selector.json`, and the report of what it gains.
-
-It is measured on queries that it was not fitted on: across folds of the queries, and across data sets. Only the date in
-`fitted_selector.json` depends on when that is.
+"""A selector fitted on sweeps, `fitted_selector.json`, and the report of its gains on queries outside the fit.
 
 Legend: A query budgets, F features, Q queries.
 """
@@ -9,15 +6,13 @@ Legend: A query budgets, F features, Q queries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from diffretriever.budgets.selectors import RuleSelector, Selector, fit, folds
 from diffretriever.core.files import write_bytes, write_text
 from diffretriever.core.progress import track
-from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, INK, MUTED, ORANGE, headed_figure, png, quiet
+from diffretriever.evaluation.figures import BLUE, GREY, HEAD_INCHES, ORANGE, headed_figure, label_curve, png, quiet
 from diffretriever.evaluation.formats.tables import (
     NOTHING,
     Cell,
@@ -121,13 +116,7 @@ class FittedSelectorReport(Model):
 
 
 def report_selector(job: FitSelectorJob, command: str) -> FittedSelectorReport:
-    """Fit on all queries of all sweeps, evaluate across folds and across sets, and write the job's output folder.
-
-    Only `created` in fitted_selector.json depends on when that is.
-
-    Raises:
-        ValueError: sweeps that do not belong together, or lack the mode, the measure, a budget or a feature.
-    """
+    """Fit on all queries of all sweeps, evaluate across folds and sets, and write the job's output folder."""
     splits = open_splits(job.sweeps)
     sets = query_sets(job, splits)
     everything = joined(sets) if len(sets) > 1 else sets[0]
@@ -160,7 +149,6 @@ def selector_table(report: FittedSelectorReport) -> str:
 
 
 def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[AdaptiveRow]:
-    """Return the default rule and the learned selector on each set, then the latter from each set to each other."""
     tested = [*sets, everything] if len(sets) > 1 else sets
     rules = [rule for queries in tested if (rule := _rule(queries)) is not None]
     folded = [across_folds(queries, cost) for queries in tested]
@@ -169,7 +157,6 @@ def _rows(sets: list[QuerySet], everything: QuerySet, cost: float) -> list[Adapt
 
 
 def _rule(queries: QuerySet) -> AdaptiveRow | None:
-    """Evaluate the default rule, where the features that it looks at are there."""
     selector = RuleSelector(queries.outcomes.query_budgets)
     return as_given(selector, queries) if set(selector.features) <= set(queries.names) else None
 
@@ -181,43 +168,30 @@ def across_folds(queries: QuerySet, cost: float) -> AdaptiveRow:
     for training, test in folds(len(chosen_Q)):
         model = fit(queries.features_QF[training], values_AQ[:, training], budgets, cost)
         chosen_Q[test] = model.choose(queries.features_QF[test])
-    return _row(_Choice(f"learned λ={cost:g}", cost, "folds", chosen_Q), queries, None)
+    return _row((f"learned λ={cost:g}", cost, "folds"), chosen_Q, queries, None)
 
 
 def across_sets(source: QuerySet, target: QuerySet, cost: float) -> AdaptiveRow:
     """Evaluate on `target` a selector learned on all of `source`, against the fixed budget best on `source`."""
     model = fit(source.features_QF, source.values_AQ, source.outcomes.query_budgets, cost)
     chosen_Q = model.choose(target.features_QF)
-    return _row(_Choice(f"learned λ={cost:g}", cost, source.name, chosen_Q), target, source)
+    return _row((f"learned λ={cost:g}", cost, source.name), chosen_Q, target, source)
 
 
 def as_given(selector: Selector, queries: QuerySet) -> AdaptiveRow:
-    """Evaluate a selector that was fitted on nothing, such as the default rule.
-
-    Raises:
-        ValueError: it chooses a budget that was not swept, or wants a feature that is not in the set.
-    """
+    """Evaluate a selector without a fit, such as the default rule; raise `ValueError` for an unswept budget."""
     budgets = queries.outcomes.query_budgets
     chosen = [selector.choose(dict(zip(queries.names, row, strict=True))) for row in queries.features_QF.tolist()]
     unknown = sorted(set(chosen) - set(budgets))
     if unknown:
         raise ValueError(f"{selector.name} chose K_q = {unknown[0]}, which was not swept: {listed(budgets)}")
-    return _row(_Choice(selector.name, 0.0, "nothing", np.searchsorted(budgets, chosen)), queries, None)
+    return _row((selector.name, 0.0, "nothing"), np.searchsorted(budgets, chosen), queries, None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
-    """What a selector chose: int64 [Q] places among the budgets."""
-
-    selector: str
-    cost: float
-    fitted_on: str
-    chosen_Q: np.ndarray
-
-
-def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> AdaptiveRow:
-    """Set a choice beside fixed budgets, best on `source` or else on other folds, and the oracle."""
-    chosen_Q = choice.chosen_Q
+def _row(
+    label: tuple[str, float, str], chosen_Q: np.ndarray, queries: QuerySet, source: QuerySet | None
+) -> AdaptiveRow:
+    selector, cost, fitted_on = label
     budgets_A = np.array(queries.outcomes.query_budgets)
     values_AQ, everyone = queries.values_AQ, np.arange(len(chosen_Q))
     mean_budget = float(budgets_A[chosen_Q].mean())
@@ -230,9 +204,9 @@ def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> Adaptiv
     carried = None if limits.carried_Q is None else float((limits.carried_Q - fixed).mean())
     counts_A = np.bincount(chosen_Q, minlength=len(budgets_A))
     return AdaptiveRow(
-        selector=choice.selector,
-        cost=choice.cost,
-        fitted_on=choice.fitted_on,
+        selector=selector,
+        cost=cost,
+        fitted_on=fitted_on,
         tested_on=queries.name,
         queries=len(chosen_Q),
         mean=float(selected.mean()),
@@ -255,7 +229,6 @@ def _row(choice: _Choice, queries: QuerySet, source: QuerySet | None) -> Adaptiv
 
 
 def _best_fixed(queries: QuerySet, source: QuerySet | None, n_allowed: int) -> np.ndarray:
-    """Return the place of the best of the first budgets, int64 [Q]: best on the source, or else on the other folds."""
     places_Q = np.empty(len(queries.outcomes.queries), np.int64)
     if source is not None:
         places_Q[:] = source.values_AQ[:n_allowed].mean(axis=1).argmax()
@@ -301,7 +274,6 @@ def _facts(report: FittedSelectorReport, artefact: LearnedSelectorArtefact) -> s
 
 
 def _verdict(rows: Sequence[AdaptiveRow]) -> str:
-    """Say in words whether the learned selector ever lost."""
     learned = [row for row in rows if row.selector.startswith("learned")]
     worse = [row for row in learned if row.gain < 0 and min(row.t_test, row.randomisation) < ALPHA]
     better = [row for row in learned if row.gain > 0 and max(row.t_test, row.randomisation) < ALPHA]
@@ -351,13 +323,5 @@ def draw_curve(report: FittedSelectorReport, fixed: Mapping[int, float], rule: A
             f"λ = {row.cost:g}", (row.mean_budget, row.mean), offset, textcoords="offset points", ha=side,
             fontsize=8.5, color=BLUE, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
         )  # fmt: skip
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(list(fixed)))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
-    panel.set_xlabel("mean $K_q$", fontsize=9.5, color=INK)
-    panel.set_ylabel(report.measure, fontsize=9.5, color=INK)
-    panel.margins(x=0.06, y=0.14)
-    panel.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    panel.tick_params(labelcolor=MUTED)
+    label_curve(panel, list(fixed), "mean $K_q$", report.measure)
     return png(figure)

@@ -18,8 +18,6 @@ from diffretriever.schemas.sweep import SweepMode
 from diffretriever.studies.budgets.analysis import MODES, AnalysisData, AnalysisFacts, Section
 
 _DAGGER, _DOUBLE = "†", "‡"
-
-
 _STRICT = 0.01
 """Level of the double dagger."""
 
@@ -146,7 +144,6 @@ def _cell_tests(data: AnalysisData, mode: SweepMode, label: str, names: Sequence
 
 
 def _system_table(systems: Sequence[SystemTest], modes: Sequence[SweepMode]) -> str:
-    """Return a row for each set and budget, a column for each mode."""
     best: dict[tuple[str, SweepMode], float] = {}
     by_row: dict[tuple[str, str], dict[SweepMode, SystemTest]] = {}
     for test in systems:
@@ -180,7 +177,6 @@ def _cell(test: CellTest | None) -> str:
 
 
 def _agreement(cells: Sequence[CellTest]) -> str:
-    """Say how often the randomisation test decides otherwise."""
     differ = sum((cell.t_test_holm < ALPHA) != (cell.randomisation_holm < ALPHA) for cell in cells)
     if not differ:
         return f"The paired randomisation test, corrected alike, decides the same in all {len(cells)} cells."

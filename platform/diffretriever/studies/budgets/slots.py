@@ -1,6 +1,4 @@
-"""How different the slots of a text are, and which passage slot answers each query slot under MaxSim (paper Eq. 2).
-
-All of it is read from a sweep's indexes and encoded queries; nothing is encoded.
+"""How different the slots of a text are, and which passage slot matches each query slot under MaxSim (paper Eq. 2).
 
 Legend: A query slots, B passage slots, K slots of a text, T texts, N vectors of all texts, H hidden size.
 """
@@ -13,7 +11,7 @@ from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from diffretriever.collections import read_run
 from diffretriever.core.files import is_file
@@ -32,20 +30,14 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.studies.budgets.analysis import AnalysisData, AnalysisFacts, Section
-from diffretriever.studies.budgets.sweep_files import SweptSplit
+from diffretriever.studies.budgets.sweep_files import SweptSplit, read_queries
 from diffretriever.vectors.representations import read_vectors
 
 _Side: TypeAlias = Literal["query", "passage"]
 
 _TOP_PASSAGES = 10
-
-
 _MOST_TEXTS = 500
-
-
 _BATCH_ROWS = 1024
-
-
 _COLOURS: dict[_Side, str] = {"query": BLUE, "passage": RED}
 
 
@@ -58,7 +50,7 @@ class SlotSimilarity(Model):
     slots: int
     """K_q or K_p, more than 1."""
     texts: int
-    """How many were looked at, with more than one slot each."""
+    """Texts with more than one slot."""
     cosine: float
     """Mean over texts of the mean cosine over the pairs of a text's slots; 1: all are one vector."""
     interval: Interval
@@ -78,11 +70,11 @@ class SlotWins(Model):
     shares: tuple[tuple[float, ...], ...]
     """By query slot, then passage slot: the share of the pairs in which it wins; each row adds up to 1."""
     in_use: float
-    """Two to the entropy of the passage slots' shares over all query slots: how many are as good as in use."""
+    """Effective number of passage slots: two to the entropy of their shares over all query slots."""
 
 
 class SlotSection(Section):
-    """Which slots win, and how different they are. Of more than 500 texts, 500 are looked at, evenly spaced."""
+    """Which slots win, and how different they are, over at most 500 evenly spaced texts."""
 
     similarities: tuple[SlotSimilarity, ...]
     """For every K above 1. Empty where the sweeps no longer have indexes and encoded queries."""
@@ -92,7 +84,7 @@ class SlotSection(Section):
 
     @classmethod
     def compute(cls, data: AnalysisData) -> Self:
-        """Compare and count the vectors that the sweeps still have."""
+        """Compare the slots' vectors and count wins, as far as the sweeps still have vectors."""
         splits = data.splits.values()
         return cls(
             similarities=tuple(found for split in splits for found in _similarities(split)),
@@ -135,43 +127,35 @@ class SlotSection(Section):
 
 
 def _similarities(split: SweptSplit) -> Iterator[SlotSimilarity]:
-    """Yield the similarities of one split, for every K above 1 whose vectors are there."""
+    cosines: dict[tuple[_Side, int], np.ndarray] = {}
     for k in (k for k in split.manifest.query_budgets if k > 1 and split.has_encoded(k)):
         encoded = split.encoded(k)
         queries = encoded.take(_spaced(len(encoded)))
-        yield from _similarity(split, "query", k, mean_pairwise_cosines(queries.vectors_MH, queries.offsets))
+        cosines["query", k] = mean_pairwise_cosines(queries.vectors_MH, queries.offsets)
     for k in (k for k in split.manifest.passage_budgets if k > 1):
-        place = str(split.index_folder(k))
-        if not PassageIndex.exists(place):
-            continue
-        index = PassageIndex.open(place)
-        cosines_T = mean_pairwise_cosines(*read_vectors(index.take(_spaced(len(index)), ["reps"])))
-        yield from _similarity(split, "passage", k, cosines_T)
-
-
-def _similarity(split: SweptSplit, side: _Side, slots: int, cosines_T: np.ndarray) -> Iterator[SlotSimilarity]:
-    """Yield one value, or none where no text has two slots."""
-    several = cosines_T[~np.isnan(cosines_T)]
-    if not len(several):
-        return
-    yield SlotSimilarity(
-        collection=split.name,
-        side=side,
-        slots=slots,
-        texts=len(several),
-        cosine=float(several.mean()),
-        interval=bootstrap_interval(several),
-    )
+        if PassageIndex.exists(str(split.index_folder(k))):
+            index = PassageIndex.open(str(split.index_folder(k)))
+            cosines["passage", k] = mean_pairwise_cosines(*read_vectors(index.take(_spaced(len(index)), ["reps"])))
+    for (side, k), cosines_T in cosines.items():
+        several = cosines_T[~np.isnan(cosines_T)]
+        if len(several):
+            yield SlotSimilarity(
+                collection=split.name,
+                side=side,
+                slots=k,
+                texts=len(several),
+                cosine=float(several.mean()),
+                interval=bootstrap_interval(several),
+            )
 
 
 def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
-    """Yield the wins of one split, or nothing where its vectors or its dense run are gone."""
     place = str(split.index_folder(budget.passage))
     run_file = split.folder / split.split / "runs" / str(budget) / "dense.trec"
     if not (is_file(run_file) and split.has_encoded(budget.query) and PassageIndex.exists(place)):
         return
     run = read_run(run_file)
-    ids = list(split.queries())
+    ids = list(read_queries(split.folder, split.split))
     asked = _spaced(len(ids))
     ranked = [_top(run.get(ids[number], {})) for number in asked.tolist()]
     encoded = split.encoded(budget.query).take(asked)
@@ -193,7 +177,6 @@ def _wins(split: SweptSplit, budget: Budget) -> Iterator[SlotWins]:
 def _count(
     queries: Sequence[np.ndarray], ranked: Sequence[Sequence[str]], vectors: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Return wins by query slot and passage slot, int64 [A, B]."""
     most_a = max(map(len, queries), default=0)
     most_b = max(map(len, vectors.values()), default=0)
     counts_AB = np.zeros((most_a, most_b), dtype=np.int64)
@@ -208,7 +191,6 @@ def _top(hits: Mapping[str, float]) -> list[str]:
 
 
 def _vectors_of(index: PassageIndex, wanted: set[str]) -> dict[str, np.ndarray]:
-    """Return the vectors of passages, in one pass over the index."""
     found: dict[str, np.ndarray] = {}
     for batch in index.batches(["id", "reps"], _BATCH_ROWS):
         vectors_NH, offsets = read_vectors(batch)
@@ -222,12 +204,10 @@ def _vectors_of(index: PassageIndex, wanted: set[str]) -> dict[str, np.ndarray]:
 
 
 def _spaced(n: int) -> np.ndarray:
-    """Return at most 500 places among n, evenly spaced, int64 ascending."""
     return np.unique(np.linspace(0, n - 1, min(n, _MOST_TEXTS)).astype(np.int64))
 
 
 def _cosine_table(similarities: Sequence[SlotSimilarity]) -> str:
-    """Return a row for each K, a column for each set and side."""
     columns = list(dict.fromkeys((found.collection, found.side) for found in similarities))
     values = {
         (found.collection, found.side, found.slots): level_with_interval(found.cosine, found.interval)
@@ -266,9 +246,9 @@ def _draw_cosines(panel: Axes, found: Sequence[SlotSimilarity]) -> None:
         for f in own:
             panel.plot([f.slots, f.slots], f.interval, color=_COLOURS[side], linewidth=1.2, alpha=0.7)
     panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(sorted({f.slots for f in found})))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:.0f}")
+    ticks = sorted({f.slots for f in found})
+    panel.set_xticks(ticks, [str(tick) for tick in ticks])
+    panel.minorticks_off()
     panel.set_xlabel("K", fontsize=9, color=INK)
     panel.set_title("mean cosine between slots", loc="left", fontsize=10, color=INK)
     panel.set_ylim(min(0.0, *(f.cosine for f in found)) - 0.02, 1.02)
@@ -294,14 +274,7 @@ def _draw_wins(panel: Axes, wins: SlotWins, highest: float) -> None:
 
 
 def mean_pairwise_cosines(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the mean cosine over the pairs of each text's slots, float64 [T]; NaN for a text of fewer than two.
-
-    1 says that all slots of a text are one vector, and more slots buy nothing.
-
-    Args:
-        vectors_NH: floating [N, H], none of them zero.
-        offsets: int64 [T + 1]; text i owns rows offsets[i] to offsets[i + 1].
-    """
+    """Return the mean cosine over the pairs of each text's slots, float64 [T]; NaN for fewer than two slots."""
     cosines_T = np.full(len(offsets) - 1, np.nan)
     for text, (first, end) in enumerate(pairwise(offsets.tolist())):
         count = end - first
@@ -316,21 +289,12 @@ def mean_pairwise_cosines(vectors_NH: np.ndarray, offsets: np.ndarray) -> np.nda
 
 
 def winning_slots(query_AH: np.ndarray, passage_BH: np.ndarray) -> np.ndarray:
-    """Return for each query slot the passage slot that MaxSim takes, int64 [A]; of equal ones the first.
-
-    Args:
-        query_AH: floating [A, H].
-        passage_BH: floating [B, H], at least one slot.
-    """
+    """Return for each query slot the passage slot that MaxSim takes, int64 [A]; of equal ones the first."""
     places_A: np.ndarray = (query_AH.astype(np.float64) @ passage_BH.astype(np.float64).T).argmax(axis=1)
     return places_A
 
 
 def slots_in_use(shares_B: np.ndarray) -> float:
-    """Return two to the entropy of the shares of wins: B where all slots win alike, 1 where one wins always.
-
-    Args:
-        shares_B: float64 [B], of sum 1.
-    """
+    """Return two to the entropy of the shares of wins: B where all slots win alike, 1 where one wins always."""
     won = shares_B[shares_B > 0]
     return float(2.0 ** -(won * np.log2(won)).sum())

@@ -1,12 +1,8 @@
-"""The searching half of a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
+"""Encode and search a budget sweep: an index for each K_p, queries for each K_q, a run for every pair.
 
-5 + 5 encodings serve 25 pairs (paper §3.5), 1 + 5 where slots are nested: all K_q and all splits are searched for in
-one pass over an index. What the runs are worth is measured from the files; see `studies.budgets.measuring`.
-
-The folder of a sweep: `sweep.yaml`, `retriever.yaml` and the manifest; `indexes/pK`, each with `finished.json` once it
-is complete; and for each split `encoded/qK-STATE.arrow` and `runs/BUDGET` with a run for each mode and `cell.json`. A
-cell is a split searched with one budget. `cell.json` says what its runs were made from, and is written last: a cell
-that has it for the same state, and the runs asked for, is not searched again.
+One pass over an index serves all K_q and all splits. The sweep's folder has `sweep.yaml`, `retriever.yaml`, the
+manifest, `indexes/pK` and, for each split, `encoded/qK-STATE.arrow` and `runs/BUDGET`. A cell is a split searched with
+one budget. Its `cell.json` is written last and records the runs' inputs; a cell with the same inputs is not repeated.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ import pyarrow as pa
 import yaml
 
 from diffretriever.backbones.device import resolve_device
+from diffretriever.budgets.features import QueryText
 from diffretriever.collections import Collection, Query, Run, open_collection, write_run
 from diffretriever.core.files import is_file, json_digest, remove, write_text
 from diffretriever.core.ledger import Ledger, refuse_another
@@ -60,7 +57,6 @@ from diffretriever.studies.budgets.sweep_files import (
     ENCODED_FOLDER,
     JOB_FILE,
     MANIFEST_FILE,
-    SweptQuery,
     drawn_queries,
     encoded_files,
     read_manifest,
@@ -72,7 +68,7 @@ from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
 NO_BUDGET = Budget(1, 1)
-"""Stands for any budget in what all cells of a sweep share."""
+"""Placeholder in the retriever that all cells of a sweep share."""
 
 _QUERIES_AT_ONCE = 5000
 """Encoded queries that share a pass over an index; their results take about 0.2 MB each until they are written."""
@@ -82,13 +78,10 @@ _STATE = "cell.json"
 
 
 def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> SweepSummary:
-    """Encode and search the missing parts of the sweep in the job's folder.
-
-    `command` is the command line, for the manifest; `log` takes a line for each step.
+    """Encode and search the missing parts of the sweep in the job's folder; `log` takes a line for each step.
 
     Raises:
-        ValueError: a retriever without slots, an unknown mode or split, bad input, a folder with another sweep, or a
-            request that the cluster cannot meet; nothing has been encoded then.
+        ValueError: a retriever without slots, an unknown split, bad input or a folder with another sweep.
     """
     started = time.monotonic()
     collection = open_collection(job.collection)
@@ -112,7 +105,6 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
 
 
 def _retriever(job: SweepJob) -> MaskedRetriever:
-    """Return the retriever with the budget of no account, as the sweep was begun with it."""
     config = load_retriever(job.retriever, job.backbone, None, job.adapter)
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
@@ -129,9 +121,9 @@ def _retriever(job: SweepJob) -> MaskedRetriever:
 def _settled(job: SweepJob, collection: Collection, log: Callable[[str], None]) -> SweepJob:
     queries = {query.id: query for split in job.splits for query in collection.queries(split)}
     qrels = {query: judged for split in job.splits for query, judged in collection.qrels(split).items()}
-    job, told = settled_by_passages(job, collection.records(), [*queries.values()], qrels)
-    for each in told:
-        log(each)
+    job, notes = settled_by_passages(job, collection.records(), [*queries.values()], qrels)
+    for note in notes:
+        log(note)
     return job
 
 
@@ -151,7 +143,6 @@ def _modes(job: SweepJob, retriever: MaskedRetriever) -> tuple[SweepMode, ...]:
 
 
 def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str) -> None:
-    """Write what the sweep is: its job, its retriever and its manifest."""
     manifest = SweepManifest(
         collection=collection,
         retriever=encoder.title.removesuffix(f" {NO_BUDGET}"),
@@ -170,7 +161,6 @@ def _begin(job: SweepJob, collection: str, encoder: IndexManifest, command: str)
 
 
 def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
-    """Raise `ValueError` where the folder holds the sweep of something else; another grid of the same is no other."""
     if not is_file(job.output / MANIFEST_FILE):
         return
     before = read_manifest(job.output)
@@ -190,44 +180,38 @@ def _write_queries(folder: Path | StorePath, queries: dict[str, list[Query]], en
     preparer = load_preparer(encoder.retriever)
     for split, asked in queries.items():
         rows = preparer.query_tokens([query.text for query in asked])
-        kept = [SweptQuery(query.id, query.text, tuple(row)) for query, row in zip(asked, rows, strict=True)]
-        write_queries(folder, split, kept)
+        texts = {query.id: QueryText(query.text, row) for query, row in zip(asked, rows, strict=True)}
+        write_queries(folder, split, texts)
 
 
 def _encode_indexes(
     job: SweepJob, collection: Collection, *, nested: bool, log: Callable[[str], None]
 ) -> dict[int, PassageIndex]:
-    """Return the index of each K_p, complete. Their K_q, which no stored vector depends on, is 1."""
     places = {budget: job.output / "indexes" / f"p{budget}" for budget in job.passage_budgets}
-    # What `finished.json` holds of a finished index.
+    # The content of `finished.json`.
     state = {"source": collection.source_state()}
     missing = {budget: place for budget, place in places.items() if Ledger(place).get_json(_FINISHED) != state}
     for together in [missing] if nested and missing else [{budget: missing[budget]} for budget in missing]:
         log(f"index of K_p = {', '.join(str(budget) for budget in together)}")
-        _encode(job, together)
+        largest = max(together)
+        encoding = EncodeJob(
+            **job.model_dump(include=set(RayConfig.model_fields)),
+            collection=job.collection,
+            metadata=NO_METADATA,
+            retriever=str(job.output / RETRIEVER_FILE),
+            index=str(together[largest]),
+            # No stored vector depends on K_q.
+            budget=Budget(1, largest),
+            on_bad_input=job.on_bad_input,
+        )
+        encode_collection(encoding, {budget: str(place) for budget, place in together.items() if budget < largest})
         for place in together.values():
             Ledger(place).put_json(_FINISHED, state)
     return {budget: PassageIndex.open(str(place)) for budget, place in places.items()}
 
 
-def _encode(job: SweepJob, places: dict[int, Path | StorePath]) -> None:
-    largest = max(places)
-    encode_collection(
-        EncodeJob(
-            **job.model_dump(include=set(RayConfig.model_fields)),
-            collection=job.collection,
-            metadata=NO_METADATA,
-            retriever=str(job.output / RETRIEVER_FILE),
-            index=str(places[largest]),
-            budget=Budget(1, largest),
-            on_bad_input=job.on_bad_input,
-        ),
-        {budget: str(place) for budget, place in places.items() if budget < largest},
-    )
-
-
 class QueryStore:
-    """Encoded queries of every split and K_q, in files named after what they depend on."""
+    """Encoded queries of every split and K_q, in files named by a digest of their inputs."""
 
     def __init__(self, folder: Path | StorePath, queries: dict[str, list[Query]], fingerprint: str) -> None:
         """`queries` by split; `fingerprint` is the encoder's, whatever its budget."""
@@ -244,27 +228,25 @@ class QueryStore:
         return Representations.from_arrow(self._ledger.get_table(self._name(split, budget)))
 
     def encode(self, budgets: Sequence[int], executor: Executor, log: Callable[[str], None]) -> None:
-        """Encode the queries of all splits with every K_q of `budgets` that no attempt has encoded them with yet."""
+        """Encode the queries of all splits with every K_q of `budgets` that is missing."""
+        size = QUERIES_PER_BLOCK
         missing = [(s, k) for k in budgets for s in self.queries if not self._ledger.has(self._name(s, k))]
-        blocks = {json.dumps([s, k, start]): table for s, k in missing for start, table in self._blocks(s, k)}
+        blocks = {
+            json.dumps([split, budget, start]): query_block(self.queries[split][start : start + size], budget)
+            for split, budget in missing
+            for start in range(0, len(self.queries[split]), size)
+        }
         done: dict[tuple[str, int], dict[int, pa.Table]] = {cell: {} for cell in missing}
         for name, table in executor.encode_queries(blocks):
             split, budget, start = json.loads(name)
             parts = done[split, budget]
             parts[start] = table
-            if len(parts) * QUERIES_PER_BLOCK >= len(self.queries[split]):
-                self._write(split, budget, pa.concat_tables([parts.pop(start) for start in sorted(parts)]))
+            if len(parts) * size >= len(self.queries[split]):
+                for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
+                    remove(stale)
+                joined = pa.concat_tables([parts.pop(start) for start in sorted(parts)])
+                self._ledger.put_table(self._name(split, budget), joined)
                 log(f"  {len(self.queries[split]):,} queries of {split} encoded with K_q = {budget}")
-
-    def _blocks(self, split: str, budget: int) -> Iterator[tuple[int, pa.Table]]:
-        queries = self.queries[split]
-        for start in range(0, len(queries), QUERIES_PER_BLOCK):
-            yield start, query_block(queries[start : start + QUERIES_PER_BLOCK], budget)
-
-    def _write(self, split: str, budget: int, table: pa.Table) -> None:
-        for stale in encoded_files(self._folder / split / ENCODED_FOLDER, budget):
-            remove(stale)
-        self._ledger.put_table(self._name(split, budget), table)
 
     def _name(self, split: str, budget: int) -> str:
         return f"{split}/{ENCODED_FOLDER}/q{budget}-{self.states[split]}.arrow"
@@ -273,13 +255,16 @@ class QueryStore:
 def _search_missing(
     job: SweepJob, indexes: dict[int, PassageIndex], store: QueryStore, started: float, log: Callable[[str], None]
 ) -> SweepSummary:
-    """Search the cells that no attempt has searched yet; `started` is when the job did."""
     searched = found = passes = 0
     for budget, index in indexes.items():
         cells = _cells_of(index, budget, store, job)
         missing = [cell for cell in cells if not cell.is_done(job.modes)]
         log(f"K_p = {budget}: {len(missing):,} of {len(cells):,} cells to search")
-        passes += _search_cells(index, missing, store, job, log)
+        for together in _rounds(missing, store):
+            count = sum(len(store.queries[cell.split]) for cell in together)
+            log(f"  {len(together)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
+            _search_round(index, together, store, job)
+            passes += 1
         searched, found = searched + len(missing), found + len(cells) - len(missing)
     return SweepSummary(
         passages=len(indexes[job.passage_budgets[0]]),
@@ -297,19 +282,18 @@ class Cell:
     split: str
     budget: Budget
     folder: Path | StorePath
-    """Where its runs lie."""
+    """Folder of its runs."""
     state: str
-    """What the runs depend on, as a text to compare."""
+    """Digest of the runs' inputs."""
 
     def is_done(self, modes: Sequence[SweepMode]) -> bool:
-        """Return whether the runs of these modes are there, made from the same state."""
+        """Return whether the runs of these modes exist and have the same inputs."""
         ledger = Ledger(self.folder)
         same = ledger.get_json(_STATE) == {"state": self.state}
         return same and all(ledger.has(f"{mode}.trec") for mode in modes)
 
 
 def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
-    """Return the cells on an index: all K_q of the job with all splits."""
     manifest = index.manifest
     made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.drops_self]
     cells = []
@@ -321,20 +305,7 @@ def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: 
     return cells
 
 
-def _search_cells(
-    index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob, log: Callable[[str], None]
-) -> int:
-    """Search the cells, as many as may share a pass at once; return the number of passes."""
-    rounds = list(_rounds(cells, store))
-    for each in rounds:
-        count = sum(len(store.queries[cell.split]) for cell in each)
-        log(f"  {len(each)} cells in one pass: {count:,} encoded queries over {len(index):,} passages")
-        _search_round(index, each, store, job)
-    return len(rounds)
-
-
 def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
-    """Yield groups of whole cells with at most `_QUERIES_AT_ONCE` queries; a larger cell is a group of its own."""
     group: list[Cell] = []
     count = 0
     for cell in cells:
@@ -350,22 +321,23 @@ def _rounds(cells: list[Cell], store: QueryStore) -> Iterator[list[Cell]]:
 
 def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job: SweepJob) -> None:
     queries = Representations.concatenate([store.read(cell.split, cell.budget.query) for cell in cells])
-    lists, averaged = _lists(index, queries, job)
+    hits = _search_modes(index, queries, job)
     start = 0
     for cell in track(cells, "writing runs", "cells"):
-        asked = store.queries[cell.split]
-        rows = slice(start, start + len(asked))
-        start += len(asked)
-        own = {name: hits[rows] for name, hits in lists.items()}
+        names = [query.id for query in store.queries[cell.split]]
+        rows = slice(start, start + len(names))
+        start += len(names)
         system = system_name(index.manifest, cell.budget.query)
-        _write(cell, asked, own, None if averaged is None else averaged[rows], job, system)
+        # Runs of an older state are replaced one by one: without the state's file, none of them counts.
+        ledger = Ledger(cell.folder)
+        ledger.remove(_STATE)
+        for mode in job.modes:
+            kept = kept_hits(names, hits[mode][rows], job.top_k, exclude_self=job.drops_self)
+            write_run(cell.folder / f"{mode}.trec", [Run(names, kept)], f"{system}.{mode}")
+        ledger.put_json(_STATE, {"state": cell.state})
 
 
-def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tuple[dict[ListName, Hits], Hits | None]:
-    """Return the lists that the modes are made of, and that of averaged slots (None where it is not asked for).
-
-    Each is one pass over what the index stores.
-    """
+def _search_modes(index: PassageIndex, queries: Representations, job: SweepJob) -> dict[SweepMode, Hits]:
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     options = SearchOptions(index=index.uri)
     device = resolve_device("auto")
@@ -374,26 +346,7 @@ def _lists(index: PassageIndex, queries: Representations, job: SweepJob) -> tupl
     for name in lists_for(modes):
         search = open_dense(index, options, device) if name == "dense" else open_sparse(index, options)
         lists[name] = search.search(queries, depth_for(modes, depth))
-    averaged = AveragedSlots(index).search(queries, depth) if "pooled-slots" in job.modes else None
-    return lists, averaged
-
-
-def _write(
-    cell: Cell,
-    queries: list[Query],
-    lists: dict[ListName, Hits],
-    averaged: Hits | None,
-    job: SweepJob,
-    system: str,
-) -> None:
-    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
-    # Runs of an older state are replaced one by one: from here on none of them is vouched for.
-    ledger = Ledger(cell.folder)
-    ledger.remove(_STATE)
-    ids = [query.id for query in queries]
-    for mode in job.modes:
-        hits = averaged if mode == "pooled-slots" else ranked(mode, lists, depth)
-        assert hits is not None, "what the modes take has been searched for"
-        kept = kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)
-        write_run(cell.folder / f"{mode}.trec", [Run(ids, kept)], f"{system}.{mode}")
-    ledger.put_json(_STATE, {"state": cell.state})
+    hits: dict[SweepMode, Hits] = {mode: ranked(mode, lists, depth) for mode in modes}
+    if "pooled-slots" in job.modes:
+        hits["pooled-slots"] = AveragedSlots(index).search(queries, depth)
+    return hits

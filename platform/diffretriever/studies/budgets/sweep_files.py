@@ -1,4 +1,4 @@
-"""What a budget sweep leaves in its folder: the values of every query with every budget, queries, indexes.
+"""The files of a budget sweep: values of every query with every budget, queries, indexes.
 
 Legend: A query budgets, B passage budgets, F features, Q queries.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from diffretriever.budgets.features import (
     FEATURES,
     FirstSlots,
     QueryText,
-    check_names,
     features_of,
 )
 from diffretriever.collections import Qrels, Query, open_collection
@@ -47,14 +46,7 @@ _SEED = 42
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """One mode and one measure of one split: a value for every query with every budget.
-
-    Attributes:
-        queries: Q ids.
-        query_budgets: A numbers K_q, ascending.
-        passage_budgets: B numbers K_p, ascending.
-        values_ABQ: float64 [A, B, Q], larger is better.
-    """
+    """Values of one mode and one measure, float64 [A, B, Q], by ascending K_q, ascending K_p and query id."""
 
     queries: tuple[str, ...]
     query_budgets: tuple[int, ...]
@@ -72,17 +64,7 @@ class Outcomes:
 
     @classmethod
     def read(cls, folder: Path | StorePath, split: str, mode: SweepMode, measure: str) -> Outcomes:
-        """Read one mode and measure of a split of the sweep in `folder`; queries in the order of the file.
-
-        Args:
-            folder: of the sweep.
-            split: of the judgements.
-            mode: score.
-            measure: as ir_measures writes it.
-
-        Raises:
-            ValueError: no such sweep, split, mode or measure, or a table that lacks a value or has one twice.
-        """
+        """Read one mode and measure of a split; raise `ValueError` if the table is not a complete grid."""
         manifest = read_manifest(folder)
         for what, name, known in (
             ("split", split, manifest.splits),
@@ -98,11 +80,7 @@ class Outcomes:
         return _from_table(table, manifest, f"{path} ({mode}, {measure})")
 
     def at(self, budget: Budget) -> np.ndarray:
-        """Return the values with `budget`, float64 [Q].
-
-        Raises:
-            ValueError: the sweep has no such cell.
-        """
+        """Return the values with `budget`, float64 [Q]."""
         a, b = self.place(budget)
         return self.values_ABQ[a, b]
 
@@ -122,11 +100,7 @@ class Outcomes:
 
 
 def read_manifest(folder: Path | StorePath) -> SweepManifest:
-    """Read `sweep.json` of a sweep's folder.
-
-    Raises:
-        ValueError: there is none, or it is malformed.
-    """
+    """Read `sweep.json` of a sweep's folder."""
     path = folder / MANIFEST_FILE
     if not is_file(path):
         raise ValueError(f"no sweep at {folder}: it has no {MANIFEST_FILE}; jobs/sweep_budgets.py makes one")
@@ -134,12 +108,7 @@ def read_manifest(folder: Path | StorePath) -> SweepManifest:
 
 
 def read_settings(folder: Path | StorePath) -> dict[str, Any]:
-    """Read the config of the job that swept, `sweep.yaml`.
-
-    Raises:
-        OSError: there is none.
-        ValueError: it is malformed, or lacks a setting.
-    """
+    """Read the settings of a sweep that later jobs need from its `sweep.yaml`."""
     path = folder / JOB_FILE
     with understood(path, _AGAIN):
         settings = yaml.safe_load(read_text(path))
@@ -149,32 +118,19 @@ def read_settings(folder: Path | StorePath) -> dict[str, Any]:
 def write_outcomes(
     folder: Path | StorePath, split: str, cells: Mapping[tuple[SweepMode, Budget], Mapping[str, Mapping[str, float]]]
 ) -> None:
-    """Write `<split>/per_query.parquet` of the sweep in `folder`, whole or not at all; equal values give equal bytes.
-
-    Args:
-        folder: of the sweep; made if it is not there.
-        split: name of its subfolder.
-        cells: (mode, budget) → measure → query id → value: what `evaluate` returns as `per_query`. Every cell has the
-            same measures and queries.
-    """
-    first = next(iter(cells.values()))
-    queries = list(next(iter(first.values())))
-    columns: dict[str, list[object]] = {name: [] for name in OUTCOMES_SCHEMA.names}
-    for (mode, budget), measures in cells.items():
-        assert measures.keys() == first.keys(), f"{mode} {budget} has other measures than the first cell"
-        for measure, values in measures.items():
-            assert values.keys() == first[measure].keys(), f"{mode} {budget} has other queries than the first cell"
-            repeated = (mode, budget.query, budget.passage, measure)
-            for name, value in zip(("mode", "query_budget", "passage_budget", "measure"), repeated, strict=True):
-                columns[name] += [value] * len(queries)
-            columns["query"] += queries
-            columns["value"] += [values[query] for query in queries]
+    """Write `<split>/per_query.parquet` of the sweep in `folder`, atomically; equal values give equal bytes."""
+    parts = [
+        pd.DataFrame({"query": list(values), "value": list(values.values())}).assign(
+            mode=mode, query_budget=budget.query, passage_budget=budget.passage, measure=measure
+        )
+        for (mode, budget), measures in cells.items()
+        for measure, values in measures.items()
+    ]
     with whole_file(folder / split / OUTCOMES_FILE) as stream:
-        parquet.write_table(pa.table(columns, schema=OUTCOMES_SCHEMA), stream)
+        pd.concat(parts).to_parquet(stream, schema=OUTCOMES_SCHEMA, index=False)
 
 
 def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcomes:
-    """Put a long table into its grid, and check that every cell is filled once."""
     frame = table.to_pandas()
     for column, budgets in (("query_budget", manifest.query_budgets), ("passage_budget", manifest.passage_budgets)):
         unknown = set(frame[column]) - set(budgets)
@@ -192,15 +148,6 @@ def _from_table(table: pa.Table, manifest: SweepManifest, shown: str) -> Outcome
     return Outcomes(tuple(queries), manifest.query_budgets, manifest.passage_budgets, values_ABQ)
 
 
-@dataclass(frozen=True, slots=True)
-class SweptQuery:
-    """A query with the subwords of its raw text, no special tokens among them."""
-
-    id: str
-    text: str
-    token_ids: tuple[int, ...]
-
-
 def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query]:
     """Return the queries of a split that the job sweeps, in their order: all, or `max_queries` drawn."""
     if job.max_queries is None or len(queries) <= job.max_queries:
@@ -210,49 +157,32 @@ def drawn_queries(job: SweepJob, split: str, queries: list[Query]) -> list[Query
     return [queries[number] for number in sorted(drawn.tolist())]
 
 
-def read_queries(folder: Path | StorePath, split: str) -> dict[str, SweptQuery]:
-    """Read `<split>/queries.parquet` of the sweep in `folder`, by id in the order of the file.
-
-    Raises:
-        ValueError: no such file, or an id that occurs twice.
-    """
+def read_queries(folder: Path | StorePath, split: str) -> dict[str, QueryText]:
+    """Read texts and subwords of a split's queries by id, in the order of `queries.parquet`."""
     path = folder / split / QUERIES_FILE
     if not is_file(path):
         raise ValueError(f"{path} is not there: run the sweep again, it keeps the queries of every split")
     with understood(path, _AGAIN):
         rows = parquet.read_table(pa.BufferReader(read_bytes(path)), schema=QUERIES_SCHEMA).to_pylist()
-    queries = {row["query"]: SweptQuery(row["query"], row["text"], tuple(row["token_ids"])) for row in rows}
-    if len(queries) != len(rows):
-        raise ValueError(f"{path} has an id twice: run the sweep again")
-    return queries
+    return {row["query"]: QueryText(row["text"], row["token_ids"]) for row in rows}
 
 
-def write_queries(folder: Path | StorePath, split: str, queries: Sequence[SweptQuery]) -> None:
-    """Write `<split>/queries.parquet` of the sweep in `folder`, whole or not at all."""
-    columns = {
-        "query": [query.id for query in queries],
-        "text": [query.text for query in queries],
-        "token_ids": [list(query.token_ids) for query in queries],
-    }
+def write_queries(folder: Path | StorePath, split: str, queries: Mapping[str, QueryText]) -> None:
+    """Write `<split>/queries.parquet` of the sweep in `folder`, atomically."""
+    rows = [{"query": name, "text": query.text, "token_ids": query.token_ids} for name, query in queries.items()]
     with whole_file(folder / split / QUERIES_FILE) as stream:
-        parquet.write_table(pa.table(columns, schema=QUERIES_SCHEMA), stream)
+        parquet.write_table(pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA), stream)
 
 
 def encoded_files(folder: Path | StorePath, query_budget: int) -> list[Path | StorePath]:
-    """Return the files of queries that a K_q encoded, by name: several where an attempt was cut off."""
+    """Return the files with queries encoded by this K_q; an interrupted sweep can leave several."""
     names = (info.base_name for info in files_in(folder))
     return [folder / name for name in names if name.startswith(f"q{query_budget}-") and name.endswith(".arrow")]
 
 
 @dataclass(frozen=True, slots=True)
 class SweptSplit:
-    """One split of one sweep.
-
-    Attributes:
-        folder: of the sweep.
-        split: name of its subfolder.
-        manifest: of the sweep.
-    """
+    """One split of the sweep in `folder`."""
 
     folder: Path | StorePath
     split: str
@@ -263,17 +193,8 @@ class SweptSplit:
         """Such as `scifact/test`."""
         return f"{self.manifest.collection}/{self.split}"
 
-    @property
-    def excludes_self(self) -> bool:
-        """Whether the sweep left a query's own document out of its runs."""
-        return bool(read_settings(self.folder)["exclude_self"])
-
     def qrels(self, collection: str | None = None) -> Qrels:
-        """Return the judgements of the swept queries, from `collection` or else the one that the sweep was made of.
-
-        Raises:
-            ValueError: it is no longer where the sweep found it.
-        """
+        """Return the judgements of the swept queries, from `collection` or the one that was swept."""
         settings = read_settings(self.folder)
         source = collection or settings["collection"]
         try:
@@ -284,77 +205,57 @@ class SweptSplit:
             ) from error
         if settings["max_queries"] is None:
             return qrels
-        swept = self.queries()
+        swept = read_queries(self.folder, self.split)
         return {query: judged for query, judged in qrels.items() if query in swept}
 
-    def outcomes(self, mode: SweepMode, measure: str) -> Outcomes:
-        """Read one mode and measure; raises `ValueError` where the sweep lacks it."""
-        return Outcomes.read(self.folder, self.split, mode, measure)
-
     def index_folder(self, passage_budget: int) -> Path | StorePath:
-        """Return where the index of one K_p lies, if the sweep still has it."""
+        """Return the folder of the index of one K_p."""
         return self.folder / "indexes" / f"p{passage_budget}"
 
-    def queries(self) -> dict[str, SweptQuery]:
-        """Read the queries, by id in the order of the file; raises `ValueError` as `read_queries` does."""
-        return read_queries(self.folder, self.split)
-
     def has_encoded(self, query_budget: int) -> bool:
-        """Return whether the sweep still has the queries as this K_q encoded them."""
+        """Return whether the sweep still has the queries encoded with this K_q."""
         return len(self._encoded_files(query_budget)) == 1
 
     def encoded(self, query_budget: int) -> Representations:
-        """Read the queries as this K_q encoded them, in the order of `queries.parquet`.
-
-        Raises:
-            ValueError: they are not there, or are not as many as the queries.
-        """
+        """Read the queries as this K_q encoded them, in the order of `queries.parquet`."""
         files = self._encoded_files(query_budget)
         if len(files) != 1:
             place = self.folder / self.split / ENCODED_FOLDER
             raise ValueError(f"{place} has no queries of K_q = {query_budget}: run the sweep again, it keeps them")
-        kept = self.folder / self.split / QUERIES_FILE
         with understood(files[0], _AGAIN):
-            found = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
-        with understood(kept, _AGAIN):
-            n_queries = parquet.read_metadata(pa.BufferReader(read_bytes(kept))).num_rows
-        if len(found) != n_queries:
-            raise ValueError(f"{files[0]} is not of the queries in {QUERIES_FILE}: run the sweep again")
-        return found
+            queries = Representations.from_arrow(feather.read_table(pa.BufferReader(read_bytes(files[0]))))
+        if len(queries) != len(read_queries(self.folder, self.split)):
+            raise ValueError(f"{files[0]} does not match {QUERIES_FILE}: run the sweep again")
+        return queries
 
     def _encoded_files(self, query_budget: int) -> list[Path | StorePath]:
         return encoded_files(self.folder / self.split / ENCODED_FOLDER, query_budget)
 
     def features(self, queries: Sequence[str], names: Sequence[str]) -> np.ndarray:
-        """Return features of the queries with these ids, float64 [Q, F]; document frequencies are counted if needed.
-
-        Raises:
-            ValueError: a query that the sweep did not keep, no such feature, or one that needs an index or queries of
-                K_q = 1 or 2 that are not there.
-        """
-        check_names(names)
+        """Return features of the queries with these ids, float64 [Q, F]; count document frequencies if needed."""
         lacking = next((name for name in names if FEATURES[name].needs_frequencies), None)
         place = self.some_index()
         if lacking is not None and place is None:
             raise ValueError(f"the feature '{lacking}' needs document frequencies, from an index that {self.name} has")
         frequencies = document_frequencies(PassageIndex.open(place)) if lacking is not None and place else None
-        kept = self.queries()
+        kept = read_queries(self.folder, self.split)
         missing = next((query for query in queries if query not in kept), None)
         if missing is not None:
             raise ValueError(f"the queries kept in {self.folder / self.split} lack '{missing}': run the sweep again")
         most = max((FEATURES[name].needs_slots for name in names), default=0)
         slots = dict(zip(kept, self._first_slots(most), strict=True)) if most else {}
-        asked = [QueryText(kept[q].text, kept[q].token_ids, frequencies, slots.get(q, FirstSlots())) for q in queries]
-        rows = [features_of(query) for query in asked]
+        rows = [
+            features_of(replace(kept[query], frequencies=frequencies, slots=slots.get(query, FirstSlots())))
+            for query in queries
+        ]
         return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
 
     def some_index(self) -> str | None:
-        """Return where an index of the sweep is stored, if it has one: all contain the same texts."""
+        """Return the URI of an index of the sweep, if any is left: all have the same texts."""
         places = (str(self.index_folder(budget)) for budget in self.manifest.passage_budgets)
         return next(filter(PassageIndex.exists, places), None)
 
     def _first_slots(self, most: int) -> list[FirstSlots]:
-        """Return what the first one or two slots say of each query, in the order of `queries.parquet`."""
         one = self.encoded(1)
         impacts = _impacts(one)
         confidences = [float(own.max(initial=0.0)) for own in impacts]
@@ -374,11 +275,7 @@ def _impacts(encoded: Representations) -> list[np.ndarray]:
 
 
 def open_splits(paths: Sequence[Path | StorePath]) -> list[SweptSplit]:
-    """Open split folders, such as sweeps/scifact/test.
-
-    Raises:
-        ValueError: no such split, one given twice, or sweeps of different retrievers or budgets.
-    """
+    """Open split folders, such as sweeps/scifact/test; raise `ValueError` for different retrievers or budgets."""
     splits = [_open(path) for path in paths]
     first = splits[0].manifest
     names = [split.name for split in splits]

@@ -38,29 +38,17 @@ class Latencies(Model):
     query_tokens: PositiveInt = 32
     """Length at which a query's encoding is read off."""
 
-    def encoding(self, method: str, backbone: str, representations: str) -> list[Point]:
-        """Return encoding by length; empty where it was not measured."""
-        return self._line("encoding", method, backbone, representations)
-
-    def search(self, method: str, backbone: str, representations: str) -> list[Point]:
-        """Return search by number of passages; empty where it was not measured."""
-        return self._line("search", method, backbone, representations)
-
     def of_a_query(self, method: str, backbone: str, representations: str, passages: int) -> float | None:
-        """Return milliseconds of encoding and search together, or None where one was not measured there.
-
-        Args:
-            method: such as `PromptReps`.
-            backbone: as the paper calls it.
-            representations: `single`, `multi` or `zero-shot`.
-            passages: size of the index.
-        """
-        encoding = self.encoding(method, backbone, representations)
-        search = {point.x: point.ms for point in self.search(method, backbone, representations)}
+        """Return milliseconds of encoding and search together, or None where one was not measured there."""
+        encoding = self.points("encoding", method, backbone, representations)
+        search = {point.x: point.ms for point in self.points("search", method, backbone, representations)}
         near = min(encoding, key=lambda point: abs(point.x - self.query_tokens), default=None)
         return None if near is None or passages not in search else near.ms + search[passages]
 
-    def _line(self, what: str, method: str, backbone: str, representations: str) -> list[Point]:
+    def points(
+        self, what: Literal["encoding", "search"], method: str, backbone: str, representations: str
+    ) -> list[Point]:
+        """Return encoding by length or search by number of passages; empty where it was not measured."""
         wanted = what, method, backbone, representations
         found = (line for line in self.lines if (line.what, line.method, line.backbone, line.representations) == wanted)
         return list(next((line.points for line in found), ()))

@@ -1,15 +1,11 @@
-"""What a job has to do for each row and collection, or why nothing can be done there.
-
-A row becomes the retriever that runs it, with the stand-ins that the job names, if its weights are on this machine.
-Those are found without loading them and without the network.
-"""
+"""The plan of a reproduction: a task for each row and collection, or the reason why it cannot be run."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +46,7 @@ class Task:
     results: Path | StorePath
     """Folder of the evaluation, below one of the protocol's name."""
     uncompressed: Path | StorePath
-    """The same of the plain index's scores; another folder where the index is to be compressed."""
+    """Folder of the evaluation of the plain index; differs from `results` for a compressed row."""
 
     @property
     def is_indexed(self) -> bool:
@@ -59,18 +55,18 @@ class Task:
 
     @property
     def summary(self) -> Path | StorePath:
-        """What the encoding said at its end; its being there says that the index is finished."""
+        """Summary of the encoding; it exists once the index is finished."""
         return self.index / "finished.json"
 
     @property
     def is_done(self) -> bool:
-        """Whether the evaluation is there; `metrics.json` is the last that it writes."""
+        """Whether the evaluation is complete; it writes `metrics.json` last."""
         return is_file(self.results / "metrics.json")
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row with what is to be done for each of its collections."""
+    """A row with its tasks."""
 
     row: PublishedRow
     stand_ins: dict[str, str]
@@ -87,12 +83,12 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """All tables that were asked for, each once for every protocol, in the order of the protocols."""
+    """The requested tables, each once for every protocol, in the order of the protocols."""
 
     tables: tuple[tuple[PublishedTable, tuple[PlannedRow, ...]], ...]
     absent: Mapping[str, str]
-    """Collection → why it cannot be searched. Those of rows without weights are looked for only where nothing is run:
-    a run would download them."""
+    """Collection → why it cannot be searched. Only a dry run checks those of rows without weights: a run would download
+    them."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Yield the rows of all tables."""
@@ -109,77 +105,65 @@ class Plan:
 
 
 def make_plan(job: ReproduceJob) -> Plan:
-    """Find out what can be run. Loads no model; a dry run does not touch the network either.
-
-    Raises:
-        ValueError: the job names a table, collection, backbone or preset that does not exist here.
-    """
+    """Find out what can be run, without loading a model; a dry run needs no network either."""
     runs = chosen(job.protocol)
     tables = load_tables(job.tables)
     names = {name for table in tables for row in table.rows for name in row.figures}
     check_names(job, names - {AVERAGE})
     check_overrides(job, tables)
-    planner = _Planner(job)
+    sets: dict[str, EvaluationSet | str] = {}
     tables = [
         each for table in tables for each in ([table] if table.id == MINI else [under(table, run) for run in runs])
     ]
-    planned = tuple((table, tuple(planner.plan(row) for row in table.rows)) for table in tables)
-    return Plan(planned, planner.absent())
+    planned = tuple((table, tuple(_plan_row(row, job, sets) for row in table.rows)) for table in tables)
+    return Plan(planned, {name: reason for name, reason in sets.items() if isinstance(reason, str)})
 
 
-class _Planner:
-    """Plans rows, looking at each evaluation set once."""
+def _plan_row(row: PublishedRow, job: ReproduceJob, sets: dict[str, EvaluationSet | str]) -> PlannedRow:
+    """Plan one row; `sets` gets each of its evaluation sets, or why it is missing."""
+    collections = [name for name in row.figures if name != AVERAGE]
+    prepared: Prepared | None = None
+    reason = ""
+    try:
+        prepared = prepare(row, job)
+    except ValueError as error:
+        reason = str(error)
+    if prepared is not None or (row.preset is not None and job.dry_run):
+        for name in (name for name in collections if name not in sets):
+            try:
+                sets[name] = find_set(name, job)
+            except ValueError as error:
+                sets[name] = str(error)
+    if prepared is None:
+        return PlannedRow(row, {}, dict.fromkeys(collections, reason))
+    tasks = {name: _task(row, prepared, name, sets[name], job.output) for name in collections}
+    return PlannedRow(row, prepared.stand_ins, tasks)
 
-    def __init__(self, job: ReproduceJob) -> None:
-        self._job = job
-        self._sets: dict[str, EvaluationSet | str] = {}
 
-    def plan(self, row: PublishedRow) -> PlannedRow:
-        collections = [name for name in row.figures if name != AVERAGE]
-        try:
-            prepared = prepare(row, self._job)
-        except ValueError as error:
-            if row.preset is not None and self._job.dry_run:
-                self._find(collections)
-            return PlannedRow(row, {}, dict.fromkeys(collections, str(error)))
-        self._find(collections)
-        return PlannedRow(row, prepared.stand_ins, {name: self._task(row, prepared, name) for name in collections})
-
-    def absent(self) -> dict[str, str]:
-        """Return what the rows planned by now lack in collections: name → why."""
-        return {name: found for name, found in self._sets.items() if isinstance(found, str)}
-
-    def _task(self, row: PublishedRow, prepared: Prepared, name: str) -> Task | str:
-        found = self._sets[name]
-        if isinstance(found, str):
-            return found
-        # By the paper's name of the collection: its folder may have another.
-        prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
-        key = _key(prepared, found)
-        evaluations = self._job.output / "evaluations"
-        plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{found.split}"
-        return Task(
-            label=f"{row.label} on {name}",
-            retriever=prepared.config,
-            queries=found,
-            measured=row.measured,
-            search=prepared.search,
-            index=self._job.output / "indexes" / f"{key}-{found.name}",
-            results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
-            uncompressed=plain,
-        )
-
-    def _find(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._sets:
-                try:
-                    self._sets[name] = find_set(name, self._job)
-                except ValueError as error:
-                    self._sets[name] = str(error)
+def _task(
+    row: PublishedRow, prepared: Prepared, name: str, queries: EvaluationSet | str, output: Path | StorePath
+) -> Task | str:
+    if isinstance(queries, str):
+        return queries
+    # By the paper's name of the collection: its folder may have another.
+    prepared = replace(prepared, config=prepared.config.on(corpus_of(name)))
+    key = _key(prepared, queries)
+    evaluations = output / "evaluations"
+    plain = (evaluations if row.protocol is None else evaluations / row.protocol) / f"{key}-{name}-{queries.split}"
+    return Task(
+        label=f"{row.label} on {name}",
+        retriever=prepared.config,
+        queries=queries,
+        measured=row.measured,
+        search=prepared.search,
+        index=output / "indexes" / f"{key}-{queries.name}",
+        results=plain if row.measured == "maxsim" else plain.parent / f"{plain.name}-{row.measured}",
+        uncompressed=plain,
+    )
 
 
 def _key(prepared: Prepared, queries: EvaluationSet) -> str:
-    """16 hex digits that change whenever a vector of the index could, or its passages."""
+    """Return 16 hex digits that change with the passages or any vector of the index."""
     config = prepared.config.model_dump(mode="json")
     if prepared.config.has_weights:
         # What is accepted in a file changes no vector.
@@ -203,11 +187,7 @@ class Prepared:
 
 
 def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
-    """Return what runs `row`.
-
-    Raises:
-        ValueError: nothing here runs it; the message is the reason that listing and report give.
-    """
+    """Return the retriever that runs `row`; the message of a `ValueError` is the reason in listing and report."""
     if row.preset is None:
         raise ValueError("this job measures retrieval only: nothing to run")
     setup = set_up(row, load_retriever(row.preset))
@@ -248,7 +228,6 @@ def tuned_presets(tables: Sequence[PublishedTable]) -> dict[str, str]:
 
 
 def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: ReproduceJob) -> str | None:
-    """Return the adapter to put in place of the preset's; zero-shot rows of the same preset get none."""
     if not row.needs_adapter and not has_adapter(config):
         return None
     if preset in job.adapters:
@@ -259,7 +238,6 @@ def _adapter(row: PublishedRow, preset: str, config: NeuralRetriever, job: Repro
 
 
 def _training(preset: str, config: NeuralRetriever) -> str:
-    """Return what trains the adapter that `config` needs, which is the preset as its protocol has it."""
     own = load_retriever(preset)
     assert is_trainable(own), "adapters are missing of what is trained here"
     assert is_trainable(config), "a protocol changes no method"
@@ -298,17 +276,7 @@ class Weights:
 
 
 def find_weights(source: str, revision: str | None, instead: str, *, adapter: bool = False) -> Weights:
-    """Return the weights of a folder, of the embedded backbone, or of the hub's cache.
-
-    Args:
-        source: folder, hub id or `minilm`.
-        revision: branch, tag or commit of a hub id.
-        instead: flag that gives other weights, for the message.
-        adapter: whether it is an adapter and no whole model.
-
-    Raises:
-        ValueError: they are not here.
-    """
+    """Return the weights of a folder, of the embedded backbone, or of the hub's cache; else raise `ValueError`."""
     if source == "minilm":
         minilm_folder()
         return Weights(None, WEIGHTS_SHA256)
@@ -333,7 +301,7 @@ def _snapshot(hub_id: str, revision: str | None, config: str) -> Path | None:
 
 
 def _is_whole(folder: Path, config: str) -> bool:
-    """Whether config and all weight files are there: reading a tokenizer leaves a cache without weights."""
+    """Check config and weights: reading a tokenizer leaves a hub cache without weights."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return all((folder / shard).is_file() for shard in shards_of(index))
@@ -341,7 +309,7 @@ def _is_whole(folder: Path, config: str) -> bool:
 
 
 def _folder_state(folder: Path) -> str:
-    """Digest of names, sizes and times of the files: reading many gigabytes for every row would take minutes."""
+    """Digest names, sizes and times: reading many gigabytes for every row would take minutes."""
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         status = file.stat()

@@ -36,11 +36,7 @@ def protocols() -> dict[str, Protocol]:
 
 
 def chosen(names: Sequence[str]) -> list[Protocol]:
-    """Return the protocols of these names, `DEFAULT` where none is given.
-
-    Raises:
-        ValueError: no such protocol.
-    """
+    """Return the protocols of these names, `DEFAULT` for none."""
     known = protocols()
     for name in names:
         if name not in known:

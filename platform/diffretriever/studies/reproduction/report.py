@@ -1,12 +1,13 @@
-"""From a plan and the evaluations on disk to `reproduction.json` and the listing of a dry run."""
+"""The report of a reproduction, `reproduction.json`, and the listing of a dry run."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,9 +27,10 @@ from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
 
 Column: TypeAlias = tuple[str, str, str]
 """Collection, mode, measure."""
+Reader: TypeAlias = Callable[[Path | StorePath], dict[str, EvaluationResult]]
 
 _MARK = " (stand-in)"
-_AGAIN = "remove its folder, and the same command makes it anew"
+_AGAIN = "remove its folder and run the same command again"
 _CITED = " (reported by others, cited by the paper)"
 _SMALLEST_P = 0.001
 
@@ -37,7 +39,7 @@ class PairedTest(Model):
     """A two-sided paired t-test over queries."""
 
     against: str
-    """Id of the other row; of a compressed index's scores the row's own: its index before."""
+    """Id of the other row; a compressed row is compared with its own index before."""
     difference: float
     """Mean over queries of this row less the other."""
     p: float
@@ -93,7 +95,7 @@ class ReproductionReport(Model):
     stand_ins: dict[str, str]
     """Of all rows that were run."""
     notes: tuple[str, ...]
-    """What else a reader must know, such as records that could not be encoded."""
+    """Further notes, such as records that could not be encoded."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
@@ -105,17 +107,11 @@ class ReproductionReport(Model):
 def make_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Return what was measured by now, beside what is published.
-
-    Args:
-        plan: of `job`.
-        job: goes into the report.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
-    results = Results()
+    """Return the results so far next to the published figures."""
+    # Rows share evaluations: each is read once.
+    read = cache(read_results)
     return ReproductionReport(
-        tables=tuple(_table(table, rows, results, failed) for table, rows in plan.tables),
+        tables=tuple(_table(table, rows, read, failed) for table, rows in plan.tables),
         stand_ins={source: folder for row in plan.rows() if _was_run(row) for source, folder in row.stand_ins.items()},
         notes=tuple(_notes(plan)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -127,24 +123,17 @@ def make_report(
 def write_report(
     plan: Plan, job: ReproduceJob, failed: Mapping[Path | StorePath, str], command: str
 ) -> ReproductionReport:
-    """Write `reproduction.json` into the job's output folder and return the report.
-
-    Args:
-        plan: as in `make_report`, like the others.
-        job: says where to write.
-        failed: results folder of each task that failed → why.
-        command: the command line.
-    """
+    """Write `reproduction.json` into the job's output folder and return the report."""
     report = make_report(plan, job, failed, command)
     write_text(job.output / "reproduction.json", report.model_dump_json(indent=2) + "\n")
     return report
 
 
 def _table(
-    table: PublishedTable, rows: tuple[PlannedRow, ...], results: Results, failed: Mapping[Path | StorePath, str]
+    table: PublishedTable, rows: tuple[PlannedRow, ...], read: Reader, failed: Mapping[Path | StorePath, str]
 ) -> ReproducedTable:
     samples = {
-        (planned.row.id, column): results.sample(planned, *column) for planned in rows for column in _columns(planned)
+        (planned.row.id, column): _sample(planned, column, read) for planned in rows for column in _columns(planned)
     }
     tests = _paired_tests(table, rows, samples)
     return ReproducedTable(
@@ -194,7 +183,6 @@ def _row(
 def _paired_tests(
     table: PublishedTable, rows: tuple[PlannedRow, ...], samples: Mapping[tuple[str, Column], Sample | None]
 ) -> dict[tuple[str, Column], list[PairedTest]]:
-    """Compare each row with the rows it names, column by column; a column's tests are corrected together."""
     by_column: dict[Column, list[tuple[str, PairedTest]]] = defaultdict(list)
     for planned in rows:
         for column in _columns(planned):
@@ -213,7 +201,6 @@ def _paired_tests(
 
 
 def _rivals(planned: PlannedRow, column: Column) -> Iterator[tuple[str, tuple[str, Column]]]:
-    """Yield what a column of a row is tested against: the row's name, and where its sample lies."""
     collection, mode, measure = column
     for other in planned.row.against:
         yield other, (other, column)
@@ -244,7 +231,6 @@ def _was_run(planned: PlannedRow) -> bool:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Say what the encodings left out."""
     notes = {}
     for task in (task for tasks in plan.tasks().values() for task in tasks):
         if task.is_done and task.is_indexed:
@@ -264,68 +250,47 @@ class Sample:
     """Query id → value; of an average, every query of every collection."""
 
 
-class Results:
-    """Reads evaluations, each once."""
+def _sample(planned: PlannedRow, column: Column, read: Reader) -> Sample | None:
+    collection, mode, measure = column
+    if collection == AVERAGE:
+        return _average(planned, mode, measure, read)
+    task = planned.tasks[collection]
+    if not isinstance(task, Task) or not task.is_done:
+        return None
+    result = read(task.results).get(mode)
+    if result is None or measure not in result.mean:
+        return None
+    return Sample(result.mean[measure], result.per_query[measure])
 
-    def __init__(self) -> None:
-        self._read: dict[Path | StorePath, dict[str, EvaluationResult]] = {}
 
-    def sample(self, planned: PlannedRow, collection: str, mode: str, measure: str) -> Sample | None:
-        """Return what was measured for a cell, or None where nothing was.
-
-        Args:
-            planned: the row of the table.
-            collection: its column, or the average.
-            mode: score.
-            measure: as ir_measures writes it.
-        """
-        if collection == AVERAGE:
-            return self._average(planned, mode, measure)
-        task = planned.tasks[collection]
-        if not isinstance(task, Task) or not task.is_done:
+def _average(planned: PlannedRow, mode: str, measure: str, read: Reader) -> Sample | None:
+    """Average the seven collections with equal weight; tests pool their queries, as the paper does."""
+    pooled: dict[str, float] = {}
+    means = []
+    for collection in BEIR7:
+        sample = _sample(planned, (collection, mode, measure), read)
+        if sample is None:
             return None
-        result = self._results(task.results).get(mode)
-        if result is None or measure not in result.mean:
-            return None
-        return Sample(result.mean[measure], result.per_query[measure])
-
-    def _average(self, planned: PlannedRow, mode: str, measure: str) -> Sample | None:
-        """The mean over the seven collections, each the same weight; its test pools their queries, as the paper's."""
-        pooled: dict[str, float] = {}
-        means = []
-        for collection in BEIR7:
-            sample = self.sample(planned, collection, mode, measure)
-            if sample is None:
-                return None
-            means.append(sample.mean)
-            pooled |= {f"{collection}/{query}": value for query, value in sample.per_query.items()}
-        return Sample(sum(means) / len(means), pooled)
-
-    def _results(self, folder: Path | StorePath) -> Mapping[str, EvaluationResult]:
-        if folder not in self._read:
-            self._read[folder] = read_results(folder)
-        return self._read[folder]
+        means.append(sample.mean)
+        pooled |= {f"{collection}/{query}": value for query, value in sample.per_query.items()}
+    return Sample(sum(means) / len(means), pooled)
 
 
 def read_results(folder: Path | StorePath) -> dict[str, EvaluationResult]:
-    """Return, by mode, what `write_evaluation` left in `folder`; raises `ValueError` for damaged files."""
+    """Read the evaluation in `folder` by mode; raise `ValueError` for damaged files."""
     report = read_model(folder / "metrics.json", EvaluationReport, _AGAIN)
-    per_query: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     place = folder / "per_query.parquet"
-    with understood(place, _AGAIN):
-        with open_input(place) as stream:
-            rows = parquet.read_table(stream).to_pylist()
-        for row in rows:
-            per_query[row["mode"], row["measure"]][row["query_id"]] = row["value"]
+    with understood(place, _AGAIN), open_input(place) as stream:
+        groups = parquet.read_table(stream).to_pandas().groupby(["mode", "measure"])
+        per_query = {key: dict(zip(rows["query_id"], rows["value"], strict=True)) for key, rows in groups}
     results = {
-        mode: EvaluationResult(means, {measure: per_query[mode, measure] for measure in means})
+        mode: EvaluationResult(means, {measure: per_query.get((mode, measure), {}) for measure in means})
         for mode, means in report.measures.items()
     }
     return _with_sizes(folder, results)
 
 
 def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) -> dict[str, EvaluationResult]:
-    """Add the sizes that `folder` holds, if any, as measures; their only value is the index's, so no test finds any."""
     if not is_file(folder / STORAGE_FILE):
         return results
     sizes = read_model(folder / STORAGE_FILE, IndexStorage, _AGAIN).sizes()
@@ -338,7 +303,7 @@ def _with_sizes(folder: Path | StorePath, results: dict[str, EvaluationResult]) 
 
 
 def terminal_table(report: ReproductionReport) -> str:
-    """Return what was measured as plain text: a line for each figure."""
+    """Return the results as plain text, a line for each figure."""
     rows: list[list[Cell]] = [
         [table.id, _label(row), cell.collection, cell.mode, cell.measure, *_values(cell), _tests_shown(table, cell)]
         for table in report.tables
@@ -355,7 +320,7 @@ def terminal_table(report: ReproductionReport) -> str:
 
 
 def listing(plan: Plan) -> str:
-    """Return every row of every table with its collections, grouped by what their status is."""
+    """Return every row of every table with its collections, grouped by status."""
     lines: list[str] = []
     counts: Counter[str] = Counter()
     for table, rows in plan.tables:

@@ -1,11 +1,9 @@
-"""Runs a plan: encode what is not indexed, evaluate what is not measured, nothing twice.
+"""Run a plan: encode the missing indexes, evaluate the missing results.
 
-Everything lies under the job's output folder. `indexes/KEY-COLLECTION` is an index; `finished.json` in it says that
-the encoding came to its end, and a job that was killed before goes on in it. `evaluations/PROTOCOL/KEY-SET-SPLIT` is a
-report like that of evaluate.py; tables that are not the paper's have no protocol. `indexes/KEY-COLLECTION-product2` is
-an index compressed, whose evaluation lies in `…-compressed`: its scores stand beside those of the index before, and so
-do the sizes of the vectors alone, as the paper has them: before, what zstd at level 3 leaves of them in bf16, which is
-how the authors' `shard_io.py` stores them; after, the codes and the codec.
+The job's output folder has `indexes/KEY-COLLECTION`, with `finished.json` once it is complete, and
+`evaluations/PROTOCOL/KEY-SET-SPLIT`, a report like that of evaluate.py. A compressed copy is in
+`indexes/KEY-COLLECTION-product2` and its evaluation in `…-compressed`, with scores and vector sizes before and after:
+bf16 under zstd at level 3, as the authors' `shard_io.py` stores them, and the codes with their codec.
 """
 
 from __future__ import annotations
@@ -51,17 +49,7 @@ _SAMPLE = 4096
 
 
 def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], None]) -> dict[Path | StorePath, str]:
-    """Run what is ready, and go on where one retriever fails for a reason that a user can mend.
-
-    Args:
-        plan: of `job`.
-        job: its Ray settings are used for encoding.
-        command: the command line, for the reports.
-        log: takes a line for each step.
-
-    Returns:
-        Results folder of each task that failed → why.
-    """
+    """Run what is ready; return results folder → reason for each task that a `ValueError` stopped."""
     todo = [[task for task in tasks if not task.is_done] for tasks in plan.tasks().values()]
     failed: dict[Path | StorePath, str] = {}
     with ExitStack() as session:
@@ -75,7 +63,6 @@ def run_plan(plan: Plan, job: ReproduceJob, command: str, log: Callable[[str], N
 def _run_index(
     tasks: list[Task], job: ReproduceJob, command: str, log: Callable[[str], None]
 ) -> dict[Path | StorePath, str]:
-    """Run the tasks of one index; return those that failed."""
     first = tasks[0]
     if not first.is_indexed:
         log(f"encoding for {first.label}")
@@ -117,7 +104,6 @@ def _evaluate(task: Task, job: ReproduceJob, command: str) -> None:
 
 
 def _needs_ray(task: Task, job: ReproduceJob) -> bool:
-    """Whether the task's passages are to be encoded on Ray: few are encoded in this process."""
     return not task.is_indexed and not runs_here(job.encoding, small=few_passages(open_collection(task.queries.source)))
 
 
@@ -140,12 +126,7 @@ def _encode(task: Task, job: ReproduceJob) -> None:
 
 
 def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
-    """Do what `evaluate_job` does, by the inner product of averaged slots in place of MaxSim; dense scores only.
-
-    Raises:
-        ValueError: no such index, collection or split, an index without vectors, or the backbone found is not the one
-            that made the index.
-    """
+    """Evaluate dense scores as `evaluate_job` does, by the inner product of averaged slots in place of MaxSim."""
     assert job.collection is not None, "an evaluation of an index has a collection"
     collection = open_collection(job.collection)
     job = with_measures(job, collection.name)
@@ -164,20 +145,9 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     write_evaluation(job.output, report, results, texts)
 
 
-def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str) -> dict[str, EvaluationResult]:
-    """Compress a copy of the job's index, evaluate its dense scores and write them beside those of the index itself.
-
-    The copy has files of its own for what is compressed alone; the index stays as it is.
-
-    Args:
-        job: of the index; its output folder gets the report of both, with `storage.json`.
-        before: dense scores of the index itself.
-        command: the command line.
-
-    Raises:
-        ValueError: as `compress_index` and `evaluate_job` do.
-    """
-    copy = compressed_place(job.index)
+def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str) -> None:
+    """Compress a copy of the job's index and write its dense scores and sizes next to those of the index, `before`."""
+    copy = f"{job.index.rstrip('/')}-{CODEC}"
     if not PassageIndex.exists(copy):
         PassageIndex.open(job.index).clone(copy)
     compress_index(CompressJob.model_validate({"index": copy, "codec": CODEC}))
@@ -188,12 +158,6 @@ def evaluate_compressed(job: EvaluateJob, before: EvaluationResult, command: str
     write_text(job.output / STORAGE_FILE, storage_of(PassageIndex.open(job.index), index).model_dump_json(indent=2))
     report = evaluation_report(results, command=command, collection=job.collection, **index_facts(index, own))
     write_evaluation(job.output, report, results)
-    return results
-
-
-def compressed_place(index: str) -> str:
-    """Return where the compressed copy of an index lies: beside it."""
-    return f"{index.rstrip('/')}-{CODEC}"
 
 
 def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:

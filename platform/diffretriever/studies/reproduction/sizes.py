@@ -81,11 +81,7 @@ def corpus_of(collection: str) -> str:
 
 
 def index_size(row: PublishedRow, collection: str) -> IndexSize:
-    """Return what the vectors of a row's index take.
-
-    Raises:
-        ValueError: the row is no retriever with slots, or the size of the model is not known.
-    """
+    """Return the size of the vectors of a row's index; raise `ValueError` for a row without slots."""
     config = None if row.preset is None else load_retriever(row.preset)
     if config is None or not has_slots(config) or config.backbone.source not in HIDDEN_SIZES:
         raise ValueError(f"row {row.id}: the size of its index is not known: it names no preset with slots")

@@ -1,7 +1,4 @@
-"""The paper's tables, read from the YAML files in this package, and where the queries and passages of a column lie.
-
-A column is a BEIR collection, one of the three sets on MS MARCO, or the average of seven collections.
-"""
+"""The paper's tables as YAML files, and the collections of their columns."""
 
 from __future__ import annotations
 
@@ -56,11 +53,7 @@ _BEIR_SPLITS = ("test",)
 
 
 def load_tables(names: Sequence[str]) -> list[PublishedTable]:
-    """Return the tables of these names, or all if none is given; exhibits without rows have none.
-
-    Raises:
-        ValueError: no such table.
-    """
+    """Return the tables of these names, all for none; exhibits without rows are left out."""
     known = (*PAPER_TABLES, *FIGURE_TABLES, *WITHOUT_ROWS, MINI)
     for name in names:
         if name not in known:
@@ -90,11 +83,7 @@ class EvaluationSet:
 
 
 def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
-    """Return the evaluation set called `name`, downloading it if the job names a public one and is no dry run.
-
-    Raises:
-        ValueError: it is nowhere, cannot be read, has no such split, or this is a dry run and it is to be downloaded.
-    """
+    """Return the evaluation set called `name`; a run downloads a public one."""
     source = _source(name, job)
     if job.dry_run and _must_be_fetched(source):
         raise ValueError(f"no collection {name} yet: a run downloads {source}")

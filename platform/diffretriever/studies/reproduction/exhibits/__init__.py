@@ -1,7 +1,4 @@
-"""Every table and figure of the paper, in its order, as pages: `paper.html`, `paper.md`, `paper.tex`, and pictures.
-
-Another kind is a file here and its lines in `EXHIBITS`.
-"""
+"""Every table and figure of the paper, in its order, as `paper.html`, `paper.md`, `paper.tex` and pictures."""
 
 from __future__ import annotations
 

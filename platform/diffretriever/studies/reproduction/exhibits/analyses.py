@@ -78,7 +78,6 @@ class Analysis:
 
 
 def _all_of(found: dict[str, T]) -> list[T]:
-    """Return what was found of the seven collections; nothing where one is missing."""
     return [found[name] for name in BEIR7] if found.keys() >= set(BEIR7) else []
 
 
@@ -90,11 +89,7 @@ def named(collection: str) -> str:
 
 
 def read_analyses(job: ReproduceJob) -> dict[str, Analysis]:
-    """Return the analyses that the job names.
-
-    Raises:
-        ValueError: a folder without a report, or with a damaged one.
-    """
+    """Return the analyses that the job names."""
     found = {}
     for name, folder in job.analyses.items():
         file = folder / "report.json"

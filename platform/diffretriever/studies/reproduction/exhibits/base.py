@@ -1,4 +1,4 @@
-"""What a table or figure of the paper is to the reproduction: a place, a command, what it lacks, what it shows."""
+"""Base class of the paper's tables and figures: their command, missing results and content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diffretriever.studies.reproduction.report import ReproducedTable, Reproduct
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a run knows."""
+    """A run's job, plan and report, and the measurements that the job names."""
 
     job: ReproduceJob
     plan: Plan
@@ -33,11 +33,7 @@ class Findings:
 
     @cached_property
     def latencies(self) -> Latencies | None:
-        """Measured latencies, where the job names any.
-
-        Raises:
-            ValueError: the file is no such thing.
-        """
+        """Measured latencies, if the job names a file."""
         place = self.job.latencies
         if place is None:
             return None
@@ -47,14 +43,7 @@ class Findings:
             return Latencies.model_validate(json.loads(read_text(place))["latencies"])
 
     def score(self, table: str, row: str, collection: str, mode: str) -> float | None:
-        """Return what was measured for a cell, under the first protocol; None where it was not measured.
-
-        Args:
-            table: its name.
-            row: id.
-            collection: or the average.
-            mode: of the score.
-        """
+        """Return the score of a cell under the first protocol, if it was measured."""
         rows = [each for measured in self.tables(table) for each in measured.rows if each.id == row]
         cells = [cell for each in rows for cell in each.cells if cell.ours is not None]
         wanted = (
@@ -63,13 +52,13 @@ class Findings:
         return next(wanted, None)
 
     def tables(self, name: str) -> list[ReproducedTable]:
-        """Return what was measured for a table, once for each protocol; nothing where it was not asked for."""
+        """Return the results of a table, once for each protocol; none if it was not requested."""
         return [table for table in self.report.tables if table.id == name]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What stands on the page under an exhibit's title."""
+    """The content under an exhibit's title."""
 
     blocks: Sequence[Block]
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -100,14 +89,7 @@ class Exhibit(ABC):
         """Return what the page has."""
 
     def picture(self, findings: Findings, caption: str, png: bytes, *below: Block) -> Shown:
-        """Return a drawn figure, the blocks below it, and what ours lacks.
-
-        Args:
-            findings: of the run.
-            caption: of the figure.
-            png: the figure.
-            below: blocks between the figure and what ours lacks.
-        """
+        """Return a drawn figure, the blocks below it, and what ours lacks."""
         picture = Picture(f"{self.name}.png", self.place, caption)
         return Shown([picture, *below, *self.lacking(findings)], {picture.file: png})
 

@@ -102,7 +102,6 @@ def _spreads(ours: float | None, paper: float | None) -> str:
 
 
 def _draw_published(panel: Axes, name: str, collection: str) -> None:
-    """Draw the cells without numbers but for the one that the tables have."""
     fixed = figure_facts().fixed.get(name)
     for a, query in enumerate(_BUDGETS):
         for b, passage in enumerate(_BUDGETS):

@@ -123,7 +123,6 @@ def _preset_values() -> dict[str, str]:
 
 
 def _adapter_sizes() -> dict[str, str]:
-    """Count the adapters' parameters from the shapes of the published checkpoints."""
     trainable, shares = [], []
     for source in FAMILIES:
         targets = published_of(source).adapter_targets
@@ -142,5 +141,5 @@ def _adapter_sizes() -> dict[str, str]:
 
 
 def _is_in_a_layer(tensor: str) -> bool:
-    """Whether a name has a layer's number in it: LLaDA's output head is called as its feed-forward output is."""
+    """LLaDA names its output head like its feed-forward output: only a layer number tells them apart."""
     return any(part.isdigit() for part in tensor.split("."))

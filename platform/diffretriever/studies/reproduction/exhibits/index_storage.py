@@ -63,7 +63,6 @@ def draw_storage() -> bytes:
 
 
 def _published_sizes(row: PublishedRow) -> dict[str, float]:
-    """Return the paper's GiB before compression by corpus."""
     sizes = {}
     for collection, modes in row.figures.items():
         dense = modes["dense"]

@@ -70,14 +70,7 @@ class LatencyQuality(Exhibit):
 
 
 def query_latency(findings: Findings, method: str, backbone: str, representations: str) -> float | None:
-    """Return milliseconds of a query, zero-shot: PromptReps with several representations generates up to its cap.
-
-    Args:
-        findings: has the latencies.
-        method: such as `PromptReps`.
-        backbone: as the paper calls it.
-        representations: `single` or `multi`.
-    """
+    """Return milliseconds of a query, zero-shot: PromptReps with several representations generates up to its cap."""
     if findings.latencies is None:
         return None
     capped = method == "PromptReps" and representations == "multi"

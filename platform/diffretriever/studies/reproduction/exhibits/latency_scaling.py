@@ -35,7 +35,8 @@ class LatencyScaling(Exhibit):
             for method, backbones in _METHODS.items()
             for backbone in backbones
             for kind in ("single", "multi")
-            if found is None or not (found.encoding(method, backbone, kind) and found.search(method, backbone, kind))
+            if found is None
+            or not (found.points("encoding", method, backbone, kind) and found.points("search", method, backbone, kind))
         ]
         return [f"not measured: {', '.join(missing)}"] if missing else []
 
@@ -60,8 +61,8 @@ def draw_scaling(latencies: Latencies | None) -> bytes:
             for kind in ("single", "multi"):
                 if latencies is not None:
                     label = f"{backbone} {kind}"
-                    _draw_line(encoding, latencies.encoding(method, backbone, kind), backbone, label)
-                    _draw_line(search, latencies.search(method, backbone, kind), backbone, label)
+                    _draw_line(encoding, latencies.points("encoding", method, backbone, kind), backbone, label)
+                    _draw_line(search, latencies.points("search", method, backbone, kind), backbone, label)
         encoding.set_title(f"{method}: encoding", loc="left", fontsize=10)
         search.set_title(f"{method}: search", loc="left", fontsize=10)
         encoding.set_xlabel("tokens of the input", fontsize=9)

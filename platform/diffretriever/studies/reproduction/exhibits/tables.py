@@ -7,7 +7,7 @@ from collections import Counter
 from diffretriever.evaluation.formats.pages import Block
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
 from diffretriever.studies.reproduction.layouts import layout_of
-from diffretriever.studies.reproduction.layouts.marks import check_marks
+from diffretriever.studies.reproduction.layouts.marks import compare_marks
 from diffretriever.studies.reproduction.plan import DONE, READY
 from diffretriever.studies.reproduction.report import ReproducedTable
 
@@ -39,21 +39,21 @@ class ScoreTable(Exhibit):
         return [*(f"{n} results: {reason}" for reason, n in counts.most_common() if reason not in absent), *absent]
 
     def show(self, findings: Findings) -> Shown:
-        """Show the paper's beside ours, ours alone, and the marks of both."""
+        """Show the paper's rows with ours below them, and compare the marks of both."""
         table = next(table for table, _ in findings.plan.tables if table.id == self.name)
         measured = findings.tables(self.name)
         layout = layout_of(table)
-        blocks: list[Block] = list(layout.tables(table, measured, "beside"))
+        blocks: list[Block] = list(layout.tables(table, measured))
         with_ours = [each for each in measured if _has_ours(each)]
         if with_ours and any(_is_published(each) for each in measured):
             blocks.append(_COLOURS)
-            for each in with_ours:
-                which = "" if each.protocol is None else f", protocol {each.protocol}"
-                if layout.marking.rules:
-                    blocks.append(check_marks(layout.marking, each).sentence())
-                alone = layout.tables(table, [each], "ours")
-                blocks += [f"Ours alone{which}, as the paper would print it:", *alone]
+            if layout.marking.rules:
+                blocks += [f"{_protocol(each)}{compare_marks(layout.marking, each)}" for each in with_ours]
         return Shown([*blocks, *self.lacking(findings)])
+
+
+def _protocol(measured: ReproducedTable) -> str:
+    return "" if measured.protocol is None else f"Protocol {measured.protocol}. "
 
 
 def _is_published(measured: ReproducedTable) -> bool:

@@ -1,8 +1,4 @@
-"""How the paper prints its tables: a layout for each, read from the YAML files beside this one.
-
-A layout knows columns, blocks, what is bold and which signs of significance the paper prints, cell by cell; the figures
-are those of `published/`. Another kind of layout is a file here and a line in `KINDS`.
-"""
+"""How the paper prints its tables (columns, bold, signs of significance): a layout for each, in YAML files here."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from diffretriever.evaluation.formats.tables import points
 from diffretriever.schemas.base import Model
 from diffretriever.studies.reproduction.config import PublishedRow, PublishedTable
 from diffretriever.studies.reproduction.layouts.marks import Marking, Place, marks_of_ours
-from diffretriever.studies.reproduction.layouts.systems import View
 from diffretriever.studies.reproduction.report import ReproducedRow, ReproducedTable
 from diffretriever.studies.reproduction.sizes import IndexSize, index_size
 
@@ -38,21 +37,21 @@ class CompressionLayout(Model):
     """Collection → what the paper calls it."""
     marking: Marking = Marking()
 
-    def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Table]:
+    def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable]) -> Iterator[Table]:
         """Yield the table, once for each protocol if something was run; `measured` is what was."""
         run = [each for each in measured if any(cell.ours is not None for row in each.rows for cell in row.cells)]
         for each in run or measured[:1]:
-            yield self._table(table, each, view)
+            yield self._table(table, each)
 
-    def _table(self, table: PublishedTable, measured: ReproducedTable, view: View) -> Table:
-        sides = ("paper", "ours") if view == "beside" else ("ours",)
+    def _table(self, table: PublishedTable, measured: ReproducedTable) -> Table:
         rows = {row.id: row for row in measured.rows}
         marks = marks_of_ours(self.marking, measured)
         body = [
-            [title, row.backbone, row.variant, *self._cells(row, collection, rows.get(row.id), sides, marks)]
+            [title, row.backbone, row.variant, *self._cells(row, collection, rows.get(row.id), marks)]
             for collection, title in self.collections.items()
             for row in table.rows
         ]
+        sides = ("paper", "ours")
         groups = (("Eff.", sides), ("Storage", sides), ("Ratio", (*sides, "to bf16")))
         heads = [*(("", head) for head in _HEADS), *((group, side) for group, under in groups for side in under)]
         protocol = "" if measured.protocol is None else f", protocol {measured.protocol}"
@@ -70,28 +69,23 @@ class CompressionLayout(Model):
         row: PublishedRow,
         collection: str,
         measured: ReproducedRow | None,
-        sides: tuple[str, ...],
         marks: Mapping[Place, str],
     ) -> Iterator[TableCell]:
         size, about = _sizes(row, collection, measured)
         published = row.figures[collection]
         before, after = published[_DENSE], published[_COMPRESSED]
-        if "paper" in sides:
-            sign = self.marking.printed.get(row.id, {}).get(collection, {}).get(_COMPRESSED, "")
-            yield TableCell(f"{_effect(before)}{_ARROW}{_effect(after)}", sign)
-        yield _effect_of_ours(measured, collection, marks.get((row.id, collection, _COMPRESSED), ""), sides)
-        if "paper" in sides:
-            yield TableCell(f"{_printed(before)}{_ARROW}{_printed(after)}")
+        sign = self.marking.printed.get(row.id, {}).get(collection, {}).get(_COMPRESSED, "")
+        yield TableCell(f"{_effect(before)}{_ARROW}{_effect(after)}", sign)
+        yield _effect_of_ours(measured, collection, marks.get((row.id, collection, _COMPRESSED), ""))
+        yield TableCell(f"{_printed(before)}{_ARROW}{_printed(after)}")
         yield TableCell(f"{about}{size_text(size.zstd)}{_ARROW}{size_text(size.compressed)}")
-        if "paper" in sides:
-            yield TableCell(f"{after['ratio']:.1f}{_TIMES}")
+        yield TableCell(f"{after['ratio']:.1f}{_TIMES}")
         yield TableCell(f"{about}{size.zstd / size.compressed:.1f}{_TIMES}")
         computed = index_size(row, collection)
         yield TableCell(f"{computed.raw / computed.compressed:.1f}{_TIMES}")
 
 
 def _sizes(row: PublishedRow, collection: str, measured: ReproducedRow | None) -> tuple[IndexSize, str]:
-    """Return the sizes, measured or else by arithmetic, and what is written before the latter."""
     computed = index_size(row, collection)
     cells = [] if measured is None else [cell for cell in measured.cells if cell.collection == collection]
     units = {"GiB": 1 << 30, "MiB": 1 << 20}
@@ -106,19 +100,17 @@ def _effect(measures: Mapping[str, float | None]) -> str:
     return NO_VALUE if value is None else points(value)
 
 
-def _effect_of_ours(measured: ReproducedRow | None, collection: str, signs: str, sides: tuple[str, ...]) -> TableCell:
+def _effect_of_ours(measured: ReproducedRow | None, collection: str, signs: str) -> TableCell:
     cells = [] if measured is None else [c for c in measured.cells if c.collection == collection and "@" in c.measure]
     values = {cell.mode: cell for cell in cells if cell.ours is not None}
     if not values:
         return TableCell("")
     shown = (points(values[mode].ours or 0.0) if mode in values else NO_VALUE for mode in (_DENSE, _COMPRESSED))
     differences = [cell.difference for cell in values.values() if cell.difference is not None]
-    worst = max(differences, key=abs) if differences and "paper" in sides else None
-    return TableCell(_ARROW.join(shown), signs, difference=worst)
+    return TableCell(_ARROW.join(shown), signs, difference=max(differences, key=abs, default=None))
 
 
 def _printed(measures: Mapping[str, float | None]) -> str:
-    """Write a size as the paper does: 48G, 7.5G, 962M."""
     for unit in ("GiB", "MiB"):
         value = measures.get(unit)
         if value is not None:

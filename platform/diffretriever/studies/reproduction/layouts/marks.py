@@ -40,25 +40,6 @@ class Marking(Model):
         return tuple(f"{rule.sign} {rule.meaning} (paired t-test, p < {rule.alpha:g})" for rule in self.rules)
 
 
-class MarkCheck(Model):
-    """The paper's marks against ours, over the pairs of cells that we have."""
-
-    compared: int
-    """Cells that could carry a sign and were measured by us, sign by sign."""
-    agree: int
-    only_paper: tuple[str, ...]
-    only_ours: tuple[str, ...]
-
-    def sentence(self) -> str:
-        """Say how far the two agree."""
-        if not self.compared:
-            return "No pair of systems that the marks compare has been measured here."
-        parts = [f"Marks: ours and the paper's agree in {self.agree} of {self.compared} cases."]
-        parts += [f"Only in the paper: {'; '.join(self.only_paper)}."] if self.only_paper else []
-        parts += [f"Only ours: {'; '.join(self.only_ours)}."] if self.only_ours else []
-        return " ".join(parts)
-
-
 def marks_of_ours(marking: Marking, measured: ReproducedTable) -> dict[Place, str]:
     """Return the signs that our own results would get by the paper's rules."""
     signs: dict[Place, str] = {}
@@ -68,24 +49,23 @@ def marks_of_ours(marking: Marking, measured: ReproducedTable) -> dict[Place, st
     return signs
 
 
-def check_marks(marking: Marking, measured: ReproducedTable) -> MarkCheck:
-    """Compare the signs that the paper prints with those that ours would get."""
+def compare_marks(marking: Marking, measured: ReproducedTable) -> str:
+    """Return a sentence that compares the signs that the paper prints with those that ours would get."""
     decided = _decided(marking, measured)
-    both = 0
-    only_paper: list[str] = []
-    only_ours: list[str] = []
-    for (place, rule), ours in decided.items():
-        row, collection, mode = place
+    if not decided:
+        return "No pair of systems that the marks compare has been measured here."
+    differing: dict[str, list[str]] = {"in the paper": [], "ours": []}
+    for ((row, collection, mode), rule), ours in decided.items():
         sign = marking.rules[rule].sign
         paper = sign in marking.printed.get(row, {}).get(collection, {}).get(mode, "")
-        both += int(paper == ours)
         if paper != ours:
-            (only_paper if paper else only_ours).append(f"{sign} {row} {collection} {mode}")
-    return MarkCheck(compared=len(decided), agree=both, only_paper=tuple(only_paper), only_ours=tuple(only_ours))
+            differing["in the paper" if paper else "ours"].append(f"{sign} {row} {collection} {mode}")
+    agree = len(decided) - sum(map(len, differing.values()))
+    parts = [f"Marks: ours and the paper's agree in {agree} of {len(decided)} cases."]
+    return " ".join([*parts, *(f"Only {side}: {'; '.join(marks)}." for side, marks in differing.items() if marks)])
 
 
 def _decided(marking: Marking, measured: ReproducedTable) -> dict[tuple[Place, int], bool]:
-    """Return, for each cell and rule (by its place in the list) that were measured, whether the sign is printed."""
     rows = {row.id: row for row in measured.rows}
     found: dict[tuple[Place, int], bool] = {}
     for n, rule in enumerate(marking.rules):
@@ -100,7 +80,7 @@ def _decided(marking: Marking, measured: ReproducedTable) -> dict[tuple[Place, i
 
 
 def _is_outdone(marking: Marking, key: tuple[Place, int], found: dict[tuple[Place, int], bool]) -> bool:
-    """Whether a stricter rule about the same pair holds too."""
+    """Return whether a stricter rule about the same pair holds too."""
     place, own = key
     rule = marking.rules[own]
     return any(
@@ -110,7 +90,6 @@ def _is_outdone(marking: Marking, key: tuple[Place, int], found: dict[tuple[Plac
 
 
 def _tests(row: ReproducedRow, other: ReproducedRow) -> Iterator[tuple[str, str, PairedTest]]:
-    """Yield the tests of `row` against `other`, also those that were made the other way round."""
     for cell in row.cells:
         yield from ((cell.collection, cell.mode, test) for test in cell.tests if test.against == other.id)
     for cell in other.cells:

@@ -20,8 +20,6 @@ from diffretriever.studies.reproduction.report import ReproducedCell, Reproduced
 from diffretriever.studies.reproduction.tables import load_table
 
 RowField: TypeAlias = Literal["regime", "system", "backbone", "variant", "forward_passes"]
-View: TypeAlias = Literal["beside", "ours"]
-"""`beside`: below each row of the paper ours, if there is any. `ours`: ours alone, as the paper would print it."""
 Cells: TypeAlias = dict[str, dict[str, tuple[str, ...]]]
 """Row → collection → modes."""
 
@@ -62,19 +60,15 @@ class SystemsLayout(Model):
     """Figures that the paper prints bold."""
     underlined: Cells = Field(default_factory=dict)
 
-    def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable], view: View) -> Iterator[Table]:
-        """Yield the parts of the table; `measured` is what was run under each protocol.
-
-        Raises:
-            ValueError: a row of the table has a figure for which the layout has no column.
-        """
-        lines = [line for row in table.rows for line in _lines_of(row, measured, view)]
+    def tables(self, table: PublishedTable, measured: Sequence[ReproducedTable]) -> Iterator[Table]:
+        """Yield the parts of the table, ours below each row of the paper; `measured` has a table for each protocol."""
+        lines = [line for row in table.rows for line in _lines_of(row, measured)]
         columns = _columns_of(self, table)
         is_published = any(_is_published(row) for row in table.rows)
-        shows_source = view == "beside" and is_published and any(line.measured for line in lines)
+        shows_source = is_published and any(line.measured for line in lines)
         labels = [*self.heads, *([""] if shows_source else [])]
         title = table.place if is_published else "Ours"
-        cells = _Cells(self, lines, columns, measured, view)
+        cells = _Cells(self, lines, columns, measured)
         groups = [list(members) for _, members in groupby(columns, key=lambda column: column.group)]
         size = -(-len(groups) // self.parts)
         for part in range(self.parts):
@@ -161,9 +155,8 @@ class _Cells:
         lines: Sequence[_Line],
         columns: Sequence[_Column],
         measured: Sequence[ReproducedTable],
-        view: View,
     ) -> None:
-        self._layout, self._lines, self._view = layout, lines, view
+        self._layout, self._lines = layout, lines
         self._marks = {run.protocol: marks_of_ours(layout.marking, run) for run in measured}
         self._bold = set() if layout.best_within is None else _best(lines, columns, layout.best_within)
         self._underlined = _best(lines, columns, ()) if layout.best_of_all else set()
@@ -184,7 +177,7 @@ class _Cells:
             self._marks[line.protocol].get((line.row.id, column.collection, mode), ""),
             bold=(number, column) in self._bold,
             underlined=(number, column) in self._underlined,
-            difference=own.difference if self._view == "beside" else None,
+            difference=own.difference,
         )
 
     def _published(self, row: PublishedRow, collection: str, mode: str) -> TableCell:
@@ -199,7 +192,7 @@ class _Cells:
 
 
 def _best(lines: Sequence[_Line], columns: Sequence[_Column], within: Sequence[RowField]) -> set[tuple[int, _Column]]:
-    """Return the highest of ours, as printed, in every column among lines of a protocol that agree in `within`."""
+    """Return the highest of ours, as printed, in each column among lines of a protocol that agree in `within`."""
     groups: dict[tuple[_Column, tuple[object, ...]], list[tuple[float, int]]] = defaultdict(list)
     for column in columns:
         for number, line in enumerate(lines):
@@ -231,25 +224,23 @@ def _columns_of(layout: SystemsLayout, table: PublishedTable) -> list[_Column]:
     return columns
 
 
-def _lines_of(row: PublishedRow, measured: Sequence[ReproducedTable], view: View) -> list[_Line]:
+def _lines_of(row: PublishedRow, measured: Sequence[ReproducedTable]) -> list[_Line]:
     ours = [
         _Line(row, _source(run, found), found, run.protocol)
         for run in measured
         for found in run.rows
         if found.id == row.id and any(cell.ours is not None for cell in found.cells)
     ]
-    if view == "ours" or (ours and not _is_published(row)):
+    if ours and not _is_published(row):
         return ours
     return [_Line(row, "paper", None), *ours]
 
 
 def _caption(table: PublishedTable, measured: Sequence[ReproducedTable]) -> str:
-    """Return the caption; that of a single run names its protocol."""
     return measured[0].caption if len(measured) == 1 else load_table(table.id).caption
 
 
 def _protocols(table: PublishedTable, measured: Sequence[ReproducedTable]) -> list[str]:
-    """Return the protocols of several runs, which their captions have after the table's own words."""
     own = load_table(table.id).caption
     named = (run.caption.removeprefix(own).strip() for run in measured)
     return list(filter(None, named)) if len(measured) > 1 else []

@@ -1,4 +1,4 @@
-"""The row of a compressed index: its scores, its size, and that half of it is not the whole."""
+"""Rows with other scores than MaxSim: compressed indexes and averaged slots."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diffretriever.collections import Passage, open_collection, read_run
 from diffretriever.core.files import is_file, read_text, remove
+from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.studies.reproduction import runner
 from diffretriever.studies.reproduction.config import IndexStorage, ReproduceJob
 from diffretriever.studies.reproduction.plan import Task
 from diffretriever.studies.reproduction.report import read_results
+from diffretriever.studies.reproduction.runner import evaluate_pooled_slots
 from diffretriever.studies.reproduction.tables import EvaluationSet
+from diffretriever.vectors.representations import Representations
 from tests.index.compressed_cases import stored_vectors
 from tests.studies.reproduction.cases import JobMaker
 from tests.studies.reproduction.conftest import N_PASSAGES
@@ -73,3 +78,28 @@ def test_the_dense_half_is_not_the_row(task: Task, job: JobMaker) -> None:
     assert not task.is_done
     evaluated(task, config)
     assert task.is_done
+
+
+def slot_means(texts: Representations) -> list[np.ndarray]:
+    return [vectors.mean(axis=0) for vectors in np.split(np.float64(texts.vectors_MH), texts.offsets[1:-1])]
+
+
+def test_the_evaluation_ranks_by_averaged_slots(
+    tmp_path: Path, root: Path, encoder: Encoder, index: PassageIndex
+) -> None:
+    collection = open_collection(str(root / "scifact"))
+    passages = [record for record in collection.records() if isinstance(record, Passage)]
+    represented = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    output = tmp_path / "output"
+    job = EvaluateJob(index=index.uri, collection=str(root / "scifact"), output=output, device="cpu", top_k=10)
+    evaluate_pooled_slots(job, "c")
+    run = read_run(output / "dense.trec")
+    queries = collection.queries("test")
+    asked = encoder.encode_queries([query.text for query in queries])
+    means = slot_means(represented)
+    for query, query_H in zip(queries, slot_means(asked), strict=True):
+        scores = {passage.id: float(query_H @ mean_H) for passage, mean_H in zip(passages, means, strict=True)}
+        best = sorted(scores.values(), reverse=True)[:10]
+        assert list(run[query.id].values()) == pytest.approx(best, abs=1e-5)
+        assert all(scores[passage] == pytest.approx(score, abs=1e-5) for passage, score in run[query.id].items())
+    assert list(read_results(output)) == ["dense"]
