@@ -57,7 +57,7 @@ def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
     script = Script([ok(FOUND)])
     ask(script, "search", "heat", filter="year >= 2020")
     assert json.loads(script.requests[0].content) == {"query": "heat", "filter": "year >= 2020"}
-    with pytest.raises(ValueError, match="give collection or filter, not both"):
+    with pytest.raises(ValueError, match="set collection or filter, not both"):
         ask(script, "search", "heat", filter="year >= 2020", collection="c")
 
 

@@ -87,11 +87,11 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
     ("metadata", "field", "says"),
     [
         ({"yaer": 1}, "passages.0.metadata.yaer", "Did you mean 'year'?"),
-        ({"year": "2020"}, "passages.0.metadata.year", "is no int64"),
-        ({"year": 1.5}, "passages.0.metadata.year", "is no int64"),
-        ({"year": True}, "passages.0.metadata.year", "is no int64"),
-        ({"year": 1 << 64}, "passages.0.metadata.year", "is no int64"),
-        ({"day": "soon"}, "passages.0.metadata.day", "is no date"),
+        ({"year": "2020"}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": 1.5}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": True}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": 1 << 64}, "passages.0.metadata.year", "is not of type int64"),
+        ({"day": "soon"}, "passages.0.metadata.day", "is not of type date"),
         ({"lang": ["en"]}, "passages.0.metadata.lang", "valid string"),
     ],
 )

@@ -149,9 +149,9 @@ def test_mistakes_are_problems_that_say_what_to_mend(
 @pytest.mark.parametrize(
     ("limits", "body", "says"),
     [
-        ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; ask for at most 10000"),
-        ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; ask for at most 200"),
-        ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; ask for at most 7"),
+        ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; request at most 10000"),
+        ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; request at most 200"),
+        ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; request at most 7"),
     ],
 )
 def test_an_answer_of_too_many_passages_is_refused(
