@@ -78,7 +78,7 @@ def test_changes(index: dr.Index) -> None:
     assert len(index) == 3
     assert index.search("dig", k=1).hits == old.search("dig", k=1).hits
     assert index.versions()[-1].change == "restored"
-    with pytest.raises(ValueError, match="keeps no version 99"):
+    with pytest.raises(ValueError, match="has no version 99"):
         index.restore(99)
 
 

@@ -39,7 +39,7 @@ def test_other_weights_are_refused(index: PassageIndex) -> None:
 
 def test_of_a_retriever_that_differs_in_all_few_differences_are_named(index: PassageIndex) -> None:
     other = index.manifest.model_copy(update={"retriever": load_retriever("minilm-pooled")})
-    with pytest.raises(ValueError, match=r"take that one, or another index(.|\n)*and \d+ more") as caught:
+    with pytest.raises(ValueError, match=r"use that one, or another index(.|\n)*and \d+ more") as caught:
         check_same(index.manifest, other, index.uri)
     assert len(str(caught.value).splitlines()) == 7
 

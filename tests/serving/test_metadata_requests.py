@@ -107,4 +107,4 @@ def test_bad_filters_are_problems(client: TestClient, wanted: str) -> None:
     answer = client.post("/search", json={"query": "a", "filter": wanted})
     assert (answer.status_code, answer.json()["field"]) == (422, "filter")
     assert not answer.json()["detail"].startswith("filter"), "the field says so"
-    assert "4000" in answer.json()["detail"] or "`GET /index` names" in answer.json()["fix"]
+    assert "4000" in answer.json()["detail"] or "columns from `GET /index`" in answer.json()["fix"]
