@@ -140,7 +140,7 @@ def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
     assert f"{newest} from a copy, or go back with maintain_index.py --index {index} --restore 2," in lost.stderr
     done = run_job("maintain_index", "--index", index, "--restore", 2)
     assert done.stdout == f"back at version 2\n{index}: 60 passages, version 3\n"
-    assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest is now {newest}.unreadable"
+    assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest was renamed to {newest}.unreadable"
     assert run_job("search", "--index", index, "--query", "slot").status == 0
 
 
@@ -171,7 +171,7 @@ MISTAKES = [
     ("evaluate", ["--runs", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.tsv"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
     ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
-    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one by"),
+    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one with"),
 ]
 
 

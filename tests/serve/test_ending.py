@@ -102,7 +102,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         (["indx=i", "port=PORT"], "unknown key 'indx' in the settings. Did you mean 'index'?"),
         (["index=i", "prot=PORT"], "unknown key 'prot' in the settings. Did you mean 'port'?"),
         (["port=PORT"], "index: a value is needed"),
-        (["index=/none", "port=PORT"], "no index at /none: make one by"),
+        (["index=/none", "port=PORT"], "no index at /none: make one with"),
         (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is not an address: set"),
     ],
 )
