@@ -1,6 +1,6 @@
-"""Serve an index on this machine until told to end: `python -m serve index=FOLDER`, with settings of `ServeConfig`.
+"""Serve an index on this machine: `python -m serve index=FOLDER`, with settings of `ServeConfig`.
 
-SIGTERM and Ctrl-C end it well: requests that are being worked on are answered, others are refused, and the status is 0.
+SIGTERM and Ctrl-C shut down cleanly: running requests finish, new ones are rejected, and the exit status is 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 ROOT = Path(__file__).resolve().parents[1]
-# Of a checkout, wherever the command is given; a wheel has this within the package, which is on the path already.
+# In a checkout, the package is in `platform`; an installed wheel needs no path.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
@@ -30,46 +30,46 @@ from diffretriever.serving.guard import is_address  # noqa: E402
 
 _NAME = "diffretriever"
 _KEYS = (
-    "From the environment: DIFFRETRIEVER_API_KEY, the key that may do everything, and DIFFRETRIEVER_READ_KEY, one that",
-    "may search, each of at least 16 characters. Without either, the server needs host=127.0.0.1 or open=true.",
+    "Environment variables: DIFFRETRIEVER_API_KEY may search and change the index, DIFFRETRIEVER_READ_KEY may only",
+    "search; each has at least 16 characters. Without keys, the server requires host=127.0.0.1 or open=true.",
 )
 
 
 class Address(Model):
-    """Where it answers."""
+    """Address of the server."""
 
     host: str = "127.0.0.1"
-    """0.0.0.0: every machine of the network may ask, with a key."""
+    """Interface to listen on. 0.0.0.0 accepts requests from the network, which need a key."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
-    """The port that the server listens on."""
+    """Port to listen on."""
 
 
 def main(arguments: list[str]) -> None:
-    """Serve by `key=value` arguments until a signal comes; raise `ValueError`, with the reason, if it cannot start."""
+    """Serve by `key=value` arguments until a signal arrives; raise ValueError if the server cannot start."""
     if {"-h", "--help"} & {*arguments}:
         sys.stdout.write(_help())
         return
-    given = dict(_pair(argument) for argument in arguments)
+    values = dict(_pair(argument) for argument in arguments)
     known = ServeConfig.model_fields | Address.model_fields
-    refuse_unknown_keys({name.partition(".")[0]: value for name, value in given.items()}, known, "the settings")
-    address = Address.model_validate({name: given.pop(name) for name in Address.model_fields if name in given})
-    given = {**_of_address(address.host), **given}
+    refuse_unknown_keys({name.partition(".")[0]: value for name, value in values.items()}, known, "the settings")
+    address = Address.model_validate({name: values.pop(name) for name in Address.model_fields if name in values})
+    values = {**_of_address(address.host), **values}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Of Ray's processes, which are started from here on.
+    # Ray's processes inherit the environment.
     os.environ.update(starting.ENVIRONMENT)
     try:
         url = f"http://{address.host}:{address.port}"
         with starting.starting(address.host, address.port):
             sys.stderr.write(f"starting on {url}\n")
-            application = _application(given)
+            application = _application(values)
             _start_ray(address)
         _run(application)
-        sys.stderr.write(f"serving on {url}, described at {url}/docs, measured for Prometheus at {url}/metrics\n")
+        sys.stderr.write(f"serving on {url}, docs at {url}/docs, Prometheus metrics at {url}/metrics\n")
         signal.pause()
     except KeyboardInterrupt:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        sys.stderr.write("told to end: answering what is being worked on\n")
+        sys.stderr.write("terminated: finishing the running requests\n")
     finally:
         _end_ray()
 
@@ -80,8 +80,8 @@ def _help() -> str:
 
 
 def _settings(model: type[Model], prefix: str = "") -> Iterator[str]:
-    """Yield a line or more for each setting, the required ones first; those of a part have its name before theirs."""
-    for name, field in sorted(model.model_fields.items(), key=lambda each: not each[1].is_required()):
+    """Yield the help lines of each setting, required ones first."""
+    for name, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
         if isinstance(field.default, Model):
             yield from _settings(type(field.default), f"{prefix}{name}.")
             continue
@@ -93,25 +93,23 @@ def _settings(model: type[Model], prefix: str = "") -> Iterator[str]:
 def _pair(argument: str) -> tuple[str, str]:
     name, separator, value = argument.partition("=")
     if not separator:
-        raise ValueError(f"{argument}: give settings as NAME=VALUE, such as index=indexes/mine")
+        raise ValueError(f"{argument}: write settings as NAME=VALUE, such as index=indexes/mine")
     return name, value
 
 
 def _of_address(host: str) -> dict[str, Any]:
-    """Return the settings that follow from where the server listens."""
     if host in ("127.0.0.1", "localhost", "::1"):
-        # HAProxy listens to the whole network, whatever the host is.
+        # HAProxy listens on all interfaces, whatever the host is.
         return {"open": os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") != "1"}
     return {} if is_address(host) else {"hosts": host}
 
 
-def _application(given: dict[str, Any]) -> Any:
-    """Return the application, of which everything but the weights has been opened in this process."""
+def _application(values: dict[str, Any]) -> Any:
     from diffretriever.serve.app import search_app, settings
     from diffretriever.serving.opening import check_config
 
-    check_config(settings(given))
-    return search_app(given)
+    check_config(settings(values))
+    return search_app(values)
 
 
 def _start_ray(address: Address) -> None:
@@ -119,20 +117,23 @@ def _start_ray(address: Address) -> None:
 
     from diffretriever.pipelines.cluster import connect
 
-    # That it has started, and that it is being ended, is said here.
+    # This module reports start and end itself.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     connect("local")
     serve.start(http_options=address.model_dump())
 
 
 def _run(application: Any) -> None:
-    """Return once the application answers; raise `ValueError`, with the errors of its replicas, if it cannot start."""
     from ray import serve
 
     try:
         serve.run(application, name=_NAME, route_prefix="/")
     except RuntimeError as error:
-        errors = [each.message for each in serve.status().applications[_NAME].deployments.values() if each.message]
+        errors = [
+            deployment.message
+            for deployment in serve.status().applications[_NAME].deployments.values()
+            if deployment.message
+        ]
         raise ValueError("\n".join([f"the application cannot start: {error}", *errors])) from None
 
 
@@ -140,19 +141,19 @@ def _end_ray() -> None:
     import ray
     from ray import serve
 
-    # Ray's own functions would start it to end it.
+    # Ray's functions would start Ray to shut it down.
     if ray.is_initialized():
-        # Ray says on standard output that what it is told to end has died.
+        # Ray reports the actors that it shuts down as dead.
         with redirect_stdout(io.StringIO()):
             with suppress(serve.exceptions.RayServeException):
-                # Ray shuts its proxies down beside the replicas, so the application goes first.
+                # Ray shuts down proxies and replicas at once, so delete the application first.
                 serve.delete(_NAME)
             serve.shutdown()
             ray.shutdown()
 
 
 def explain(error: ValueError) -> str:
-    """Return what is wrong, a line for each setting."""
+    """Return the message of an error, one line per setting."""
     return "\n".join(mistakes(error)) if isinstance(error, ValidationError) else str(error)
 
 

@@ -1,7 +1,7 @@
-"""The search application: `python -m serve index=FOLDER` runs it here, `serve deploy` with config.yaml on a cluster.
+"""The search application: run it here with `python -m serve index=FOLDER`, or deploy it with config.yaml on a cluster.
 
-Together, every replica of the ingress encodes and searches by itself. Apart, it prepares queries and merges answers,
-while encoder replicas and shards do the work.
+In the layout `together`, every ingress replica encodes and searches by itself. In the layout `apart`, the ingress
+prepares queries and merges results, and encoder replicas and shards do the rest.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _LOG = logging.getLogger("ray.serve")
 
 
 _QUERIES_PER_SCAN = 64
-"""Most queries that share a scan of the index."""
+"""Maximum number of queries that share a scan of the index."""
 _MOST_QUEUED = 256
 """Requests that wait for a replica at each of Ray's routers; more are rejected with status 503."""
 
 
 class QueryEncoder:
-    """Encodes prepared queries. Its deployment is called `Encoder`."""
+    """Encodes prepared queries, as the deployment `Encoder`."""
 
     def __init__(self, config: ServeConfig) -> None:
         _use_threads(config, config.encoder)
@@ -63,7 +63,7 @@ class QueryEncoder:
         )
 
     async def encode(self, texts: list[PreparedText]) -> Representations:
-        """Encode the queries of one request, in batches with others."""
+        """Encode the queries of one request, batched with other requests."""
         return await self._batcher(texts)
 
     async def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
@@ -71,11 +71,11 @@ class QueryEncoder:
         return await asyncio.to_thread(self._encoder.read, vectors_MH, words)
 
     async def ping(self) -> None:
-        """Show that this replica is alive."""
+        """Return at once, as a liveness check."""
 
 
 class Shard:
-    """Searches its share of the fragments."""
+    """Searches its part of the index's fragments."""
 
     def __init__(self, config: ServeConfig, number: int) -> None:
         from diffretriever.backbones.device import resolve_device
@@ -94,10 +94,10 @@ class Shard:
         )
 
     async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
-        """Search for the queries of one request, in batches with others; return a table of `to_table` for each list."""
+        """Search for the queries of one request, batched with others; return a table of `to_table` per result list."""
         tables: dict[str, pa.Table] = {}
         for name, hits in (await self._batcher((queries, spec))).items():
-            assert isinstance(hits, Hits), "lists are merged by exact scores"
+            assert isinstance(hits, Hits), "shards return exact scores"
             tables[name] = to_table(hits, with_rows=True)
         return tables
 
@@ -111,11 +111,11 @@ class Shard:
         return snapshot.state
 
     async def ping(self) -> None:
-        """Show that this replica is alive."""
+        """Return at once, as a liveness check."""
 
 
 class Ingress:
-    """Takes requests."""
+    """Handles HTTP requests."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Ingress:
         encoder: DeploymentHandle | None = None,
         shards: tuple[DeploymentHandle, ...] = (),
     ) -> None:
-        """Serve an index, with the deployments of an encoder and of shards if the layout is `apart`."""
+        """Serve an index; pass the encoder and shard deployments if the layout is `apart`."""
         _use_threads(config, config.ingress)
         self._config, self._keys = config, keys
         if encoder is None:
@@ -135,42 +135,41 @@ class Ingress:
         self._watch: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Return the application; Ray asks for it once, in the replica."""
+        """Return the ASGI application. Ray calls this once, in the replica."""
         self._watch = asyncio.get_running_loop().create_task(self._follow())
         return make_api(self._service, self._keys, _PAGE if self._config.page else None, exposition)
 
     async def ping(self) -> None:
-        """Show that this replica is alive."""
+        """Return at once, as a liveness check."""
 
     async def check_health(self) -> None:
-        """Have Ray start this replica anew, with the encoder of the index that is there now."""
+        """Fail if another retriever's index has replaced this one, so that Ray restarts the replica."""
         if self._service.is_other_retriever:
             raise RuntimeError(f"{self._config.index} was replaced by an index of another retriever")
 
     async def _follow(self) -> None:
-        """Look for newer versions of the index for as long as the replica lives."""
         while True:
             await asyncio.sleep(self._config.refresh_s)
             try:
                 await self._service.refresh()
             except Exception:
-                _LOG.exception("no look at the newest version of the index; the one at hand is served")
+                _LOG.exception("cannot read the newest version of the index: serving the open one")
 
 
 def settings(arguments: dict[str, Any]) -> ServeConfig:
-    """Return the config of arguments, with DIFFRETRIEVER_INDEX as the default of `index`."""
-    given = {"index": os.environ.get("DIFFRETRIEVER_INDEX"), **arguments}
-    config = ServeConfig.from_arguments({name: value for name, value in given.items() if value is not None})
+    """Return the config from arguments; DIFFRETRIEVER_INDEX is the default of `index`."""
+    values = {"index": os.environ.get("DIFFRETRIEVER_INDEX"), **arguments}
+    config = ServeConfig.from_arguments({name: value for name, value in values.items() if value is not None})
     if is_local(config.index):
         config = config.model_copy(update={"index": str(Path(config.index).absolute())})
-    # Replicas run in other directories and do not have this process's environment.
+    # Replicas run in other directories, with another environment.
     return config.model_copy(update={"trust_code": trusted_sources(config.trust_code)})
 
 
 def search_app(arguments: dict[str, Any]) -> Application:
-    """Build the application from the settings of `ServeConfig`; raise `ValueError` for a bad setting or key."""
+    """Build the application from settings of `ServeConfig`; raise ValueError for a bad setting or key."""
     config = settings(arguments)
-    # Replicas get digests: the keys themselves stay out of Ray's store and logs.
+    # Replicas get digests, so that keys stay out of Ray's store and logs.
     keys = Keys.from_environment()
     if keys.are_none and not config.open:
         raise ValueError(
@@ -187,7 +186,6 @@ def search_app(arguments: dict[str, Any]) -> Application:
 
 
 def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
-    """Return a deployment's options."""
     scaling: dict[str, Any] = {"num_replicas": replica.min_replicas}
     if replica.max_replicas > replica.min_replicas:
         target = max(1, config.max_ongoing // 4)
@@ -196,7 +194,7 @@ def _options(config: ServeConfig, replica: ReplicaConfig) -> dict[str, Any]:
     return {
         **scaling,
         "ray_actor_options": {"num_cpus": replica.cpus, "num_gpus": replica.gpus},
-        # The replica itself rejects requests above `max_ongoing`, with a problem; bodies may still arrive for others.
+        # The replica itself rejects requests above `max_ongoing`, with a problem; others may still be uploading.
         "max_ongoing_requests": 3 * config.max_ongoing,
         "max_queued_requests": _MOST_QUEUED,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},

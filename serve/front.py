@@ -1,7 +1,6 @@
-"""ASGI middleware of Ray Serve's own proxy. It waits for bodies, and turns Ray's plain-text errors into problems.
+"""ASGI middleware of Ray Serve's proxy: buffer request bodies, and turn Ray's plain-text errors into problems.
 
-Ray's proxies use it if Ray is started with
-RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares.
+To enable it, start Ray with RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=diffretriever.serve.front:middlewares.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from diffretriever.serving.guard import Replayed, SafeHeaders, read_body
 from diffretriever.serving.problems import RequestError, UnavailableError
 
 ENVIRONMENT = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "diffretriever.serve.front:middlewares"}
-"""Of Ray's processes."""
+"""Environment variables of Ray's processes."""
 _BODY_S = 5.0
-_HELD_BYTES = 64 << 10
-"""Longer bodies are passed on as they arrive: the replica knows the limit on their size."""
+_BUFFER_BYTES = 64 << 10
+"""Longer bodies are streamed; the replica limits their size."""
 _INGRESS = "Ingress"
-"""The deployment of serve/app.py that takes requests. Other applications are left alone."""
+"""Deployment of serve/app.py that handles requests. Other applications pass unchanged."""
 _ROUTES = "/-/routes"
 _REFUSED = "no replica of the application can answer now"
 _ROUTES_S = 1.0
-"""Seconds between looks for the applications and their routes."""
+"""Seconds between updates of the applications and their routes."""
 
 
 def middlewares() -> list[Middleware]:
@@ -38,17 +37,17 @@ def middlewares() -> list[Middleware]:
 
 
 class Front:
-    """Passes a request on once its body has arrived, or answers with a problem if no replica answers."""
+    """Forwards a request once its body has arrived, or answers with a problem if no replica is alive."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._applications: dict[str, str] = {}
-        """Names by route."""
-        self._looked = -_ROUTES_S
+        """Application names by route."""
+        self._updated = -_ROUTES_S
         self._replicas: dict[str, Replicas | None] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer with a problem."""
+        """Forward a request, or answer with a problem."""
         path = str(scope["path"]).removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else "/-/"
         try:
             # Paths below /-/ are Ray's.
@@ -56,12 +55,12 @@ class Front:
             if replicas is None:
                 await self._app(scope, receive, send)
                 return
-            body = Replayed(await read_body(receive, _HELD_BYTES, _BODY_S), receive)
+            body = Replayed(await read_body(receive, _BUFFER_BYTES, _BODY_S), receive)
             answer = _Answer(send)
             try:
                 await replicas.while_alive(lambda: self._app(scope, body, answer))
             except UnavailableError:
-                # The client may have sent its next request after this response, and would take the problem for that.
+                # A problem after a response would look like the answer to the client's next request.
                 if not answer.has_begun:
                     raise
             finally:
@@ -72,10 +71,9 @@ class Front:
             await SafeHeaders(refused.response(scope["path"]))(scope, receive, send)
 
     async def _replicas_of(self, path: str, scope: Scope) -> Replicas | None:
-        """Return the replicas of the application at a path; None if it is another's, or there is none."""
-        if time.monotonic() - self._looked > _ROUTES_S:
+        if time.monotonic() - self._updated > _ROUTES_S:
             self._applications = await self._routes(scope)
-            self._looked = time.monotonic()
+            self._updated = time.monotonic()
         if not self._applications:
             raise UnavailableError(_REFUSED)
         routes = [route for route in self._applications if f"{path}/".startswith(f"{route.rstrip('/')}/")]
@@ -91,7 +89,7 @@ class Front:
         return self._replicas[name]
 
     async def _routes(self, scope: Scope) -> dict[str, str]:
-        """Return the name of the application at each route, as the proxy knows them."""
+        """Return the application of each route, by the proxy's own list."""
         parts: list[Message] = []
 
         async def receive() -> Message:
@@ -100,8 +98,8 @@ class Front:
         async def send(message: Message) -> None:
             parts.append(message)
 
-        place = {"method": "GET", "path": scope.get("root_path", "") + _ROUTES, "headers": [], "query_string": b""}
-        await self._app({**scope, **place}, receive, send)
+        request = {"method": "GET", "path": scope.get("root_path", "") + _ROUTES, "headers": [], "query_string": b""}
+        await self._app({**scope, **request}, receive, send)
         if parts[0]["status"] != 200:
             return {}
         routes: dict[str, str] = json.loads(b"".join(part.get("body", b"") for part in parts))
@@ -109,14 +107,13 @@ class Front:
 
 
 class _Answer:
-    """Passes a response on, unless it is one of Ray's errors."""
+    """Forwards a response unless it is a Ray error."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.has_begun = self.is_rays = self.is_over = False
 
     async def __call__(self, message: Message) -> None:
-        """Take a part of the response."""
         if message["type"] == "http.response.start":
             self.has_begun = True
             headers = {bytes(name).lower(): bytes(value) for name, value in message["headers"]}

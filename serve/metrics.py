@@ -1,4 +1,4 @@
-"""Measurements for Prometheus, by way of Ray's metrics; Ray adds deployment, replica and application."""
+"""Prometheus metrics, through Ray, which adds deployment, replica and application."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MILLISECONDS = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2
 _REQUESTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]
 _SLOTS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 _FAMILIES = ("ray_diffretriever_", "ray_serve_")
-"""Beginnings of the names of this application's metrics, and of Ray Serve's metrics of proxies and replicas."""
+"""Name prefixes of this application's metrics and of Ray Serve's."""
 _TAGS: dict[Measured, str] = {"stage_ms": "stage", "reduced_requests": "level"}
-"""Names of the tags of metrics; the others have `kind`."""
+"""Tag names by metric; the default is `kind`."""
 _AGENT_S = 5.0
 
 
@@ -51,10 +51,10 @@ class RayMetrics:
 
 
 async def exposition() -> str:
-    """Return the application's and Ray Serve's metrics on this replica's machine, in the text format of Prometheus."""
+    """Return the metrics of this node in Prometheus text format."""
     address = await asyncio.to_thread(_agent)
     try:
-        # Plain HTTP on this machine: to load certificates would hold up searches for tens of milliseconds.
+        # Plain HTTP to this node: loading certificates would block searches for tens of milliseconds.
         async with httpx2.AsyncClient(timeout=_AGENT_S, verify=False) as client:
             answer = (await client.get(f"http://{address}/metrics")).raise_for_status()
     except httpx2.HTTPError:
@@ -65,6 +65,6 @@ async def exposition() -> str:
 
 
 def _agent() -> str:
-    here = ray.get_runtime_context().get_node_id()
-    node = next(each for each in ray.nodes() if each["NodeID"] == here)
+    node_id = ray.get_runtime_context().get_node_id()
+    node = next(info for info in ray.nodes() if info["NodeID"] == node_id)
     return f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"

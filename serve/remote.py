@@ -1,4 +1,4 @@
-"""Encoding and searching by other deployments."""
+"""A backend that encodes and searches through other deployments."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 class RemoteBackend:
-    """Calls an encoder deployment and the deployments of the shards. Create it on the event loop."""
+    """Calls the encoder deployment and the shard deployments. Create it on the event loop."""
 
     batch_tokens = 0
 
     def __init__(self, config: ServeConfig, encoder: DeploymentHandle, shards: Sequence[DeploymentHandle]) -> None:
-        """Call these deployments; `shards` are in the order of their numbers."""
+        """Set the deployments; `shards` is in order of shard number."""
         self._encoder, self._shards = Replicas(encoder), [Replicas(shard) for shard in shards]
         self._needed, self._shard_s = config.least_shards, config.shard_timeout_s
         self._request_s = config.limits.timeout_s
@@ -42,7 +42,7 @@ class RemoteBackend:
         return [self._wait(self._encoder.ask("encode", texts)) for texts in requests]
 
     def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
-        """Search all shards and merge their lists. If all answer, the result is that of one search of the whole."""
+        """Search all shards and merge their lists. If all respond, the result equals a search of the whole index."""
         return [self._find(queries, spec) for queries, spec in requests]
 
     def _find(self, queries: Representations, spec: SearchSpec) -> tuple[Found, tuple[int, ...]]:
@@ -61,7 +61,7 @@ class RemoteBackend:
         return readings
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of work on the event loop, from another thread; the request has ended by the timeout."""
+        """Run work on the event loop from another thread, up to the request timeout."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(self._request_s)
@@ -69,25 +69,24 @@ class RemoteBackend:
             future.cancel()
 
     async def _ask_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
-        """Return the answers of the shards by number, of as many as are needed or more."""
+        """Return the results by shard number; raise UnavailableError if too few shards respond."""
         return await self._enough(
             asyncio.wait_for(shard.ask(method, *arguments), self._shard_s) for shard in self._shards
         )
 
     async def _enough(self, calls: Iterable[Awaitable[Any]]) -> dict[int, Any]:
-        """Return the result of a call to each shard, by number; raise if fewer than are needed have one."""
-        # If all are needed, the first error ends it.
+        # If all are needed, stop at the first error.
         answers = await asyncio.gather(*calls, return_exceptions=self._needed < len(self._shards))
-        lost = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in lost:
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
             if not isinstance(error, UnavailableError | TimeoutError):
                 raise error
-        if len(answers) - len(lost) < self._needed:
-            raise UnavailableError(f"{len(lost)} of {len(answers)} shards of the index do not answer")
-        return {number: each for number, each in enumerate(answers) if not isinstance(each, BaseException)}
+        if len(answers) - len(errors) < self._needed:
+            raise UnavailableError(f"{len(errors)} of {len(answers)} shards of the index do not respond")
+        return {number: answer for number, answer in enumerate(answers) if not isinstance(answer, BaseException)}
 
     async def open(self, version: Version) -> None:
-        """Have all replicas of all shards open a version; a replica that replaces a dead one opens it by itself."""
+        """Open a version on all replicas of all shards. A replacement replica opens it by itself."""
         await asyncio.gather(*(shard.broadcast("open", version) for shard in self._shards))
 
     async def parts(self, version: Version) -> list[PartState]:
@@ -95,5 +94,5 @@ class RemoteBackend:
         return list((await self._ask_shards("state", version)).values())
 
     async def check(self) -> None:
-        """Return if an encoder and as many shards as are needed are alive."""
+        """Raise UnavailableError unless an encoder and enough shards are alive."""
         await asyncio.gather(self._encoder.check(), self._enough(shard.check() for shard in self._shards))

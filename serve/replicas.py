@@ -1,7 +1,7 @@
-"""The replicas of a deployment, and hearing at once where none of them is alive.
+"""Replicas of a deployment, with fast failure if none is alive.
 
-Ray keeps a request until there is a replica for it, which after a death takes as long as loading a model. So whoever
-has waited for a moment, or has lost a replica, looks whether anybody is there. Proxies use this too: no torch here.
+Ray queues a request until a replica is up, which after a crash takes as long as loading a model. So a request that
+waits, or that lost its replica, pings the replicas. Proxies import this module, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ray.serve.schema import ServeStatus
 from diffretriever.serving.problems import UnavailableError
 
 T = TypeVar("T")
-_GONE = "a replica has died and is being replaced"
+_GONE = "the replica crashed and is being replaced"
 _PATIENCE_S = 0.5
-"""Seconds between looks, for a request that waits."""
-_LOOK_S = 5.0
-"""Seconds that replicas have to answer. One that has not answered by then may be busy: it is not taken for dead."""
+"""Seconds between liveness checks of a waiting request."""
+_PING_S = 5.0
+"""Timeout of a ping. A replica that misses it counts as busy, not as crashed."""
 _STATUS_S = 1.0
-"""Seconds that Ray Serve's controller has to say whether a deployment goes on: it may have died, too."""
+"""Timeout of a status request to Ray Serve's controller, which may have crashed too."""
 
 
 class Replicas:
-    """The replicas of one deployment, which need a method `ping`. To be used from one event loop."""
+    """The replicas of one deployment, which need a method `ping`. Use it from one event loop."""
 
     def __init__(self, handle: DeploymentHandle, application: str | None = None) -> None:
-        """Watch over the replicas of `handle`; while their `application` is being deployed, new ones are waited for."""
+        """Watch the replicas of `handle`. While `application` is being deployed, requests wait for new replicas."""
         self._handle, self._application = handle, application
         self._are_gone = False
-        self._looking: asyncio.Task[None] | None = None
+        self._pinging: asyncio.Task[None] | None = None
         self._status: asyncio.Task[ServeStatus] | None = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of one replica, or raise `UnavailableError`.
+        """Call a method of one replica and return its result; raise UnavailableError if none is alive.
 
-        A replica that dies takes its requests with it. They change nothing, so another replica gets them, once.
+        If the replica crashes, another one gets the request, once: requests change nothing.
         """
         try:
             try:
@@ -56,18 +56,18 @@ class Replicas:
             raise UnavailableError("too many requests are waiting") from None
 
     async def broadcast(self, method: str, *arguments: Any) -> int:
-        """Call a method of every replica, and return how many have done it; those that are dead do not count."""
+        """Call a method of every replica; return the number of replicas that completed it."""
         try:
-            told = await self._handle.broadcast(method, *arguments).results_async(return_exceptions=True)
+            results = await self._handle.broadcast(method, *arguments).results_async(return_exceptions=True)
         except DeploymentUnavailableError:
             return 0
-        for result in told:
+        for result in results:
             if isinstance(result, BaseException) and not isinstance(result, RayActorError):
                 raise result
-        return sum(not isinstance(result, RayActorError) for result in told)
+        return sum(not isinstance(result, RayActorError) for result in results)
 
     async def while_alive(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of work that `start` begins; give it up with `UnavailableError` if no replica is alive."""
+        """Await the work that `start` begins; cancel it with UnavailableError if no replica is alive."""
         if self._are_gone:
             await self.check()
         work = asyncio.ensure_future(start())
@@ -79,10 +79,10 @@ class Replicas:
         return work.result()
 
     async def check(self) -> None:
-        """Raise `UnavailableError` if no replica is alive. All who want to know at the same time share one look."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._ping())
-        await asyncio.shield(self._looking)
+        """Raise UnavailableError if no replica is alive. Concurrent callers share one ping."""
+        if self._pinging is None or self._pinging.done():
+            self._pinging = asyncio.create_task(self._ping())
+        await asyncio.shield(self._pinging)
         if self._are_gone:
             raise UnavailableError(_GONE)
 
@@ -91,22 +91,21 @@ class Replicas:
 
     async def _any_answers(self) -> bool:
         try:
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(_PING_S):
                 return bool(await self.broadcast("ping"))
         except TimeoutError:
             return True
 
     async def _are_being_deployed(self) -> bool:
-        """Return whether the application is being deployed anew, or was a moment ago."""
         if self._application is None:
             return False
-        # A controller that does not answer holds up one thread, not one for every look.
+        # A controller that hangs blocks one thread, not one per check.
         if self._status is None or self._status.done():
             self._status = asyncio.create_task(asyncio.to_thread(serve.status))
         if not (await asyncio.wait({self._status}, timeout=_STATUS_S))[0]:
             return False
-        found = self._status.result().applications.get(self._application)
-        if found is not None and found.status == "DEPLOYING":
+        application = self._status.result().applications.get(self._application)
+        if application is not None and application.status == "DEPLOYING":
             return True
-        # A deployment that ended since the last look has left a replica.
+        # If a deployment has just finished, it has a replica.
         return await self._any_answers()

@@ -1,4 +1,4 @@
-"""The address of `python -m serve`, taken before anything else starts, and what is answered there until Ray does."""
+"""Reserve the address of `python -m serve` and answer there until Ray does."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ ENVIRONMENT = {
     "SERVE_SOCKET_REUSE_PORT_ENABLED": "1",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
 }
-"""Of Ray's processes, those that every Ray of this application needs included.
+"""Environment variables of Ray's processes.
 
-Its proxies can then take the port while it is held here. A replica has one event loop: what takes long has threads of
-its own, and each request goes through one thread less.
+Ray's proxies can share the port while it is reserved here. A replica has a single event loop: long work runs in
+threads of its own, which saves each request a thread switch.
 """
 
 
 @contextmanager
 def starting(host: str, port: int) -> Iterator[None]:
-    """Take an address, and answer every request there with status 503 until the block ends.
+    """Reserve an address, and answer every request there with status 503 until the block ends.
 
-    Ray's proxies share their ports (SO_REUSEPORT): of two servers, each would get every second request, unless the
-    second one is rejected here.
+    Ray's proxies share ports (SO_REUSEPORT), so that a second server would get half of the requests. It is rejected
+    here instead.
 
     Raises:
-        ValueError: another server has the address, or it is not one of this machine.
+        ValueError: another server has the address, or it is not an address of this machine.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        # Connections that a server has left behind do not keep the next one from starting.
+        # Old connections of an ended server must not block a restart.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
             listener.listen()
         except OSError as error:
             raise ValueError(_sentence(host, port, error)) from error
-        # After `bind`: with it from the start, the socket could share the address of another server.
+        # Set after `bind`, which would otherwise share another server's address.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         config = uvicorn.Config(SafeHeaders(_refuse), lifespan="off", ws="none", log_config=None, log_level="critical")
         server = uvicorn.Server(config)
@@ -64,7 +64,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _sentence(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is taken: end the server that has it, or give another, such as port={port + 1}"
+        return f"port {port} of {host} is in use: stop the server that uses it, or set another, such as port={port + 1}"
     if isinstance(error, socket.gaierror):
-        return f"host={host} is no address: give one of this machine's, or 0.0.0.0 for all of them"
-    return f"{host}:{port} cannot be had ({error.strerror}): give another host or port"
+        return f"host={host} is not an address: set one of this machine's, or 0.0.0.0 for all of them"
+    return f"{host}:{port} cannot be used ({error.strerror}): set another host or port"

@@ -57,7 +57,7 @@ def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
     script = Script([ok(FOUND)])
     ask(script, "search", "heat", filter="year >= 2020")
     assert json.loads(script.requests[0].content) == {"query": "heat", "filter": "year >= 2020"}
-    with pytest.raises(ValueError, match="give collection or filter, not both"):
+    with pytest.raises(ValueError, match="set collection or filter, not both"):
         ask(script, "search", "heat", filter="year >= 2020", collection="c")
 
 
@@ -97,7 +97,7 @@ def test_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"results": []}', b"[1]", b"\xff\xfe"])
 def test_other_answers_are_named_as_such(ask: Ask, body: bytes) -> None:
-    with pytest.raises(AnswerError, match="no SearchResponse"):
+    with pytest.raises(AnswerError, match="not a valid SearchResponse"):
         ask(Script([httpx2.Response(200, content=body)]), "search", "heat")
     with pytest.raises(AnswerError, match="status 500"):
         ask(Script([httpx2.Response(500, content=body)]), "search", "heat", retries=Retries(attempts=1))

@@ -74,5 +74,5 @@ def test_filters(index: dr.Index) -> None:
     assert [each.ids for each in index.search(["prune", "sun"], filter="year = 2021")] == [[], ["b"]]
     index.delete("b")
     assert index.search("roses", filter="year >= 2021").ids == []
-    with pytest.raises(ValueError, match=r"there is no column 'yaer'. Did you mean 'year'\?"):
+    with pytest.raises(ValueError, match=r"unknown column 'yaer'. Did you mean 'year'\?"):
         index.search("roses", filter="yaer = 1")

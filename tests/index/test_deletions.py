@@ -64,7 +64,9 @@ def test_another_row_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     changed = pa.array([row + (row == 20) for row in rows.column(0).to_pylist()], rows.schema.field(0).type)
     with ipc.new_file(file, rows.schema) as writer:
         writer.write_table(pa.table([changed], schema=rows.schema))
-    with pytest.raises(ValueError, match=f"is damaged: .*{file.name} is not what was written.*restore it from a copy"):
+    with pytest.raises(
+        ValueError, match=f"is damaged: .*{file.name} does not match its checksum.*restore it from a copy"
+    ):
         PassageIndex.open(str(folder))
     # On an object store, files are not read before they are needed.
     monkeypatch.setattr("diffretriever.index.table.refuse_wrong_deletions", lambda *_: None)

@@ -14,13 +14,13 @@ from diffretriever.core.files import files_in, read_text, write_text
 from diffretriever.index import lease
 from diffretriever.index.writer import WriterLock
 
-OTHER = r"another job \(process 7 on node-7 since 2026-01-01T00:00:00\+00:00\) is writing to s3://.*: wait for its end"
+OTHER = r"another job \(process 7 on node-7 since 2026-01-01T00:00:00\+00:00\) is writing to s3://.*: wait for it"
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_RENEW_SECONDS", 0.2)
-    monkeypatch.setattr(lease, "_LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "_RETRY_SECONDS", 0.2)
 
 
 def flags(uri: str) -> list[str]:
@@ -62,7 +62,8 @@ def test_a_flag_that_is_not_renewed_expires(
     with WriterLock(bucket):
         assert "theirs" not in flags(bucket)
     assert (
-        "(process 7 on node-7 since 2026-01-01T00:00:00+00:00): looking whether it still is" in capsys.readouterr().err
+        "(process 7 on node-7 since 2026-01-01T00:00:00+00:00): checking whether it is still running"
+        in capsys.readouterr().err
     )
 
 

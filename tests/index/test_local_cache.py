@@ -74,11 +74,11 @@ def test_nothing_goes_that_is_in_use(cache: FolderCache) -> None:
 
 def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
     held = [cache.get(key, KB, writer(KB)) for key in "abc"]
-    with pytest.raises(ValueError, match=r"1,000 more bytes do not fit .* 3,000 are in use of 3,000.*CACHE_GB"):
+    with pytest.raises(ValueError, match=r"1,000 more bytes do not fit .* 3,000 of 3,000 are in use.*CACHE_GB"):
         cache.get("d", KB, writer(KB))
     assert len(names(cache)) == len(held)
     monkeypatch.setenv(BOUND_VARIABLE, "plenty")
-    with pytest.raises(ValueError, match="no number of gigabytes"):
+    with pytest.raises(ValueError, match="not a number of gigabytes"):
         cache.get("d", KB, writer(KB))
     monkeypatch.delenv(BOUND_VARIABLE)
     assert cache.get("d", KB, writer(KB)).folder.is_dir()
@@ -99,7 +99,7 @@ def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pyt
 
 def test_what_is_being_fetched_counts(cache: FolderCache) -> None:
     def fetch_another(folder: Path) -> None:
-        with pytest.raises(ValueError, match="2,000 are in use of 3,000"):
+        with pytest.raises(ValueError, match="2,000 of 3,000 are in use"):
             cache.get("b", 2 * KB, refuse)
 
     cache.get("a", 2 * KB, fetch_another)

@@ -63,6 +63,6 @@ def test_one_index_under_every_spelling(place: Path) -> None:
         assert made.uri == str(place)
         Committer(made).commit({"key": write_block(uri, block([f"p{number}"]))}, [])
     assert sorted(ids_of(PassageIndex.open(str(place)))) == ["p0", "p1", "p2", "p3"]
-    with pytest.raises(ValueError, match="already holds an index"):
+    with pytest.raises(ValueError, match="already contains an index"):
         PassageIndex.create(place.as_uri(), manifest())
     assert [path.name for path in place.parent.iterdir()] == [NAME]

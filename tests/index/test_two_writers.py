@@ -17,7 +17,7 @@ from diffretriever.index.writer import Committer, write_block
 from tests.index.index_cases import compact, write_anew
 from tests.index.test_index import add, block, manifest
 
-CHANGED = r"another process changed .*nothing of it is lost: run the same command again"
+CHANGED = r"another process changed .*finished work is kept: run the same command again"
 Change = Callable[[PassageIndex], object]
 """What a writer does to the index that it has opened."""
 

@@ -126,7 +126,7 @@ def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
     ask = ["--index", index, "--query", "slot", "--json-output"]
     assert len(json.loads(run_job("search", *ask).stdout)) == 1
     assert len(json.loads(run_job("search", *ask, "--version", 2).stdout)) == 10
-    assert "keeps no version 9" in run_job("search", *ask, "--version", 9).stderr
+    assert "has no version 9" in run_job("search", *ask, "--version", 9).stderr
     assert "back at version 2" in run_job("maintain_index", "--index", index, "--restore", 2).stdout
     assert len(json.loads(run_job("search", *ask).stdout)) == 10
 
@@ -138,10 +138,10 @@ def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
     newest = min((index / "passages.lance" / "_versions").glob("*.manifest"))
     newest.write_bytes(b"")
     lost = run_job("search", "--index", index, "--query", "slot")
-    assert f"{newest} from a copy, or go back by maintain_index.py --index {index} --restore 2," in lost.stderr
+    assert f"{newest} from a copy, or go back with maintain_index.py --index {index} --restore 2," in lost.stderr
     done = run_job("maintain_index", "--index", index, "--restore", 2)
     assert done.stdout == f"back at version 2\n{index}: 60 passages, version 3\n"
-    assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest is now {newest}.unreadable"
+    assert caplog.messages[-1] == f"version 3 cannot be opened: its manifest was renamed to {newest}.unreadable"
     assert run_job("search", "--index", index, "--query", "slot").status == 0
 
 
@@ -164,7 +164,7 @@ MISTAKES = [
     ("evaluate", ["--runs", "no.trec", "--qrels", "no.tsv", "--output", "o"], "no.tsv"),
     ("maintain_index", ["--index", "i"], "nothing to do"),
     ("prepare_training", ["--source", "nowhere", "--output", "o"], "no collection 'nowhere'"),
-    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one by"),
+    ("mine_negatives", ["--source", "s", "--index", "nowhere", "--output", "o.jsonl"], "nowhere: make one with"),
 ]
 
 

@@ -104,7 +104,7 @@ def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
 
     with (
         patch.object(compact, "plan", planned),
-        pytest.raises(ValueError, match=r"another process changed .*nothing of it is lost"),
+        pytest.raises(ValueError, match=r"another process changed .*finished work is kept"),
     ):
         compact_index(index)
     index.refresh()

@@ -23,7 +23,7 @@ from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import build_codes, build_postings, opened
 
-NAMED = rf"index holds NaN or infinity for passage '{BAD}'.*--verify"
+NAMED = rf"index contains NaN or infinity for passage '{BAD}'.*--verify"
 
 
 @pytest.fixture(params=NUMBERS)

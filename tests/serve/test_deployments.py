@@ -49,7 +49,7 @@ def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> 
     assert "-key" not in repr(ingress.init_args)
     assert ingress.init_args[1] == Keys.of("a-key-for-the-tests", "another-key-for-them")
     monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-the-tests")
-    with pytest.raises(ValueError, match="give two"):
+    with pytest.raises(ValueError, match="set another read key"):
         built({"index": "i"})
     monkeypatch.delenv("DIFFRETRIEVER_API_KEY")
     assert built({"index": "i"})["Ingress"].init_args[1] == Keys.of(read="a-key-for-the-tests")

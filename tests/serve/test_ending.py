@@ -96,14 +96,14 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["index"], "index: give settings as NAME=VALUE, such as index=indexes/mine"),
+        (["index"], "index: write settings as NAME=VALUE, such as index=indexes/mine"),
         (["index=i", "port=x"], "port: Input should be a valid integer, unable to parse string as an integer"),
         (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
         (["indx=i", "port=PORT"], "unknown key 'indx' in the settings. Did you mean 'index'?"),
         (["index=i", "prot=PORT"], "unknown key 'prot' in the settings. Did you mean 'port'?"),
         (["port=PORT"], "index: a value is needed"),
-        (["index=/none", "port=PORT"], "no index at /none: make one by"),
-        (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is no address: give"),
+        (["index=/none", "port=PORT"], "no index at /none: make one with"),
+        (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is not an address: set"),
     ],
 )
 def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: str, no_ray: None) -> None:
@@ -166,7 +166,7 @@ def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no
         other.listen()
         port = int(other.getsockname()[1])
         for host in ("127.0.0.1", "0.0.0.0"):
-            with pytest.raises(ValueError, match=f"port {port} of {host} is taken.* such as port={port + 1}"):
+            with pytest.raises(ValueError, match=f"port {port} of {host} is in use.* such as port={port + 1}"):
                 main(["index=i", f"host={host}", f"port={port}"])
 
 
@@ -175,7 +175,7 @@ def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
     with starting("127.0.0.1", port), socket.socket() as proxy:
         proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         proxy.bind(("127.0.0.1", port))
-        with pytest.raises(ValueError, match="is taken"), starting("127.0.0.1", port):
+        with pytest.raises(ValueError, match="is in use"), starting("127.0.0.1", port):
             pass
         wait_until(lambda: status_at(f"http://127.0.0.1:{port}/") == 503)
         answer = httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=LIMIT_S)

@@ -129,7 +129,7 @@ def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
         return [*early, late]
 
     for answer in run(asking):
-        assert_retryable(answer, "has died")
+        assert_retryable(answer, "crashed")
 
 
 def test_who_has_an_answer_gets_no_refusal_after_it(ours: Handle) -> None:

@@ -150,7 +150,7 @@ def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.
 
 def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
-    monkeypatch.setattr("diffretriever.serve.replicas._LOOK_S", 0.05)
+    monkeypatch.setattr("diffretriever.serve.replicas._PING_S", 0.05)
     deployment = Deployment([0.2], [None])
 
     async def hangs(*, return_exceptions: bool) -> None:

@@ -66,8 +66,8 @@ def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
     ("bounds", "own_budget", "match"),
     [
         ({"least_query_slots": 1}, None, "load.least_query_slots: .* no query budget: leave it out"),
-        ({"least_query_slots": 5}, 4, "load.least_query_slots is 5, and the retriever's own K_q is 4"),
-        ({"least_candidates": FUSION_DEPTH}, 4, f"load.least_candidates is {FUSION_DEPTH}: give less than"),
+        ({"least_query_slots": 5}, 4, "load.least_query_slots is 5, and the retriever's K_q is 4"),
+        ({"least_candidates": FUSION_DEPTH}, 4, f"load.least_candidates is {FUSION_DEPTH}: set less than"),
     ],
 )
 def test_bounds_without_effect_are_mistakes(bounds: dict[str, int], own_budget: int | None, match: str) -> None:

@@ -86,11 +86,11 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
     ("metadata", "field", "says"),
     [
         ({"yaer": 1}, "passages.0.metadata.yaer", "Did you mean 'year'?"),
-        ({"year": "2020"}, "passages.0.metadata.year", "is no int64"),
-        ({"year": 1.5}, "passages.0.metadata.year", "is no int64"),
-        ({"year": True}, "passages.0.metadata.year", "is no int64"),
-        ({"year": 1 << 64}, "passages.0.metadata.year", "is no int64"),
-        ({"day": "soon"}, "passages.0.metadata.day", "is no date"),
+        ({"year": "2020"}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": 1.5}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": True}, "passages.0.metadata.year", "is not of type int64"),
+        ({"year": 1 << 64}, "passages.0.metadata.year", "is not of type int64"),
+        ({"day": "soon"}, "passages.0.metadata.day", "is not of type date"),
         ({"lang": ["en"]}, "passages.0.metadata.lang", "valid string"),
     ],
 )
@@ -106,4 +106,4 @@ def test_bad_filters_are_problems(client: TestClient, wanted: str) -> None:
     answer = client.post("/search", json={"query": "a", "filter": wanted})
     assert (answer.status_code, answer.json()["field"]) == (422, "filter")
     assert not answer.json()["detail"].startswith("filter"), "the field says so"
-    assert "4000" in answer.json()["detail"] or "`GET /index` names" in answer.json()["fix"]
+    assert "4000" in answer.json()["detail"] or "columns from `GET /index`" in answer.json()["fix"]

@@ -128,7 +128,7 @@ def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) 
         ({"query": "a", "filter": {"collection": "others"}}, 422, "filter.collection", "other's"),
         ({"query": "a", "filter": {"colection": "c"}}, 422, "filter", "Did you mean 'collection'?"),
         ({"query": "a", "filter": "year > 2000"}, 422, "filter", "Known: collection, id"),
-        ({"query": "a", "filter": "id = 'd1' AND"}, 422, "filter", "where there is the end"),
+        ({"query": "a", "filter": "id = 'd1' AND"}, 422, "filter", "found the end"),
         ({"query": "a", "filter": "id = 'x' OR " * 400}, 413, None, "4000 bytes"),
         ({"query": "a", "filter": 3}, 422, "filter", "valid string"),
         ({"query": "a", "bugdet": 3}, 422, None, "Did you mean 'budget'?"),
@@ -149,9 +149,9 @@ def test_mistakes_are_problems_that_say_what_to_mend(
 @pytest.mark.parametrize(
     ("limits", "body", "says"),
     [
-        ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; ask for at most 10000"),
-        ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; ask for at most 200"),
-        ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; ask for at most 7"),
+        ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; request at most 10000"),
+        ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; request at most 200"),
+        ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; request at most 7"),
     ],
 )
 def test_an_answer_of_too_many_passages_is_refused(
@@ -165,7 +165,7 @@ def test_an_answer_of_too_many_passages_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"{", "no JSON"), (b"\xff{", "parsing"), (b'{"query": "\\ud800"}', "unicode"), (b"", "required")],
+    [(b"{", "not JSON"), (b"\xff{", "parsing"), (b'{"query": "\\ud800"}', "unicode"), (b"", "required")],
 )
 def test_bodies_that_are_no_requests(client: TestClient, content: bytes, says: str) -> None:
     response = client.post("/search", content=content, headers={"content-type": "application/json"})

@@ -1,4 +1,4 @@
-"""A client of the search application, typed by `schemas.serve`. Importing it loads neither torch nor Ray nor Lance."""
+"""A client of the search server, typed by `schemas.serve`. Importing it loads neither torch nor Ray nor Lance."""
 
 from __future__ import annotations
 

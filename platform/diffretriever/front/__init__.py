@@ -1,1 +1,1 @@
-"""The front door in Python: an index, a retriever and their answers, for programs and notebooks."""
+"""The Python API: indexes, retrievers and search results, for programs and notebooks."""

@@ -1,4 +1,4 @@
-"""Measures of an index on a collection's queries, and comparisons of several systems."""
+"""Measure an index on a collection's queries, and compare several systems."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Measured:
-    """The measures of an index by mode."""
+    """Measures of an index, by scoring mode."""
 
     index: str
     collection: str
     split: str
     results: dict[Mode, EvaluationResult]
-    """For each mode the means over all judged queries, and the values of each query."""
+    """Mean over all judged queries and value of each query, by mode."""
     runs: dict[Mode, Run]
     """Rankings by mode."""
     qrels: Qrels
-    """The judgements."""
     coverage: Coverage
-    """Of the collection by the index."""
+    """How much of the collection the index contains."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the measures."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the means: a row a mode, a column a measure."""
+        """Return the means: one row per mode, one column per measure."""
         import pandas as pd
 
         return pd.DataFrame({mode: result.mean for mode, result in self.results.items()}).T
@@ -52,8 +51,8 @@ class Measured:
     def __repr__(self) -> str:
         measures = list(next(iter(self.results.values())).mean)
         rows: list[list[Cell]] = [[mode, *result.mean.values()] for mode, result in self.results.items()]
-        told = [coverage_told("the index", self.coverage, self.collection), *(f"warning: {w}" for w in self.warnings)]
-        return "\n".join([f"{self._caption()}\n{format_table(rows, ['mode', *measures])}", *told])
+        notes = [coverage_told("the index", self.coverage, self.collection), *(f"warning: {w}" for w in self.warnings)]
+        return "\n".join([f"{self._caption()}\n{format_table(rows, ['mode', *measures])}", *notes])
 
     def _repr_html_(self) -> str:
         return str(self.to_pandas().style.format("{:.4f}").set_caption(self._caption()).to_html())
@@ -71,18 +70,25 @@ def evaluate(
     modes: Sequence[Mode] | None = None,
     k: int = 1000,
 ) -> Measured:
-    """Search for a collection's queries and measure the rankings.
+    """Search for a collection's queries and measure the rankings with ir_measures.
 
     Args:
-        index: of the collection's passages.
-        collection: path, URI or name, or an open collection.
-        split: of its judgements.
-        measures: in the notation of ir_measures; None: nDCG@10, MRR@10 and Recall@100, for TREC's grades from grade 2.
-        modes: scores to rank by; None: those of the retriever, and its default mode.
-        k: passages per query.
+        index: an index of the collection's passages.
+        collection: path, URI or name of a collection, or an open one.
+        split: split of the qrels.
+        measures: names in ir_measures' notation. Default: nDCG@10, MRR@10 and Recall@100; on TREC's graded queries,
+            grades 2 and above are relevant.
+        modes: scores to rank by. Default: the retriever's own scores and its default mode.
+        k: depth of the rankings.
 
     Raises:
-        ValueError: no such collection, split, measure or score, or the index has no passage judged relevant.
+        ValueError: unknown collection, split, measure or mode, or the index contains no relevant passage.
+
+    Example:
+        >>> measured = dr.evaluate(index, "garden", modes=["bm25"], measures=["nDCG@10"])  # garden: a BEIR folder
+        >>> measured.to_pandas()
+              nDCG@10
+        bm25      1.0
     """
     source = open_collection(collection) if isinstance(collection, str) else collection
     job = EvaluateJob(
@@ -97,19 +103,19 @@ def evaluate(
     parse_measures(job.measures)
     searched = search_collection(index.searcher, source, job)
     results = {mode: measure(run, searched.qrels, job.measures) for mode, run in searched.runs.items()}
-    found = (searched.runs, searched.qrels, searched.coverage, tuple(searched.warnings))
-    return Measured(index.place, source.name, split, results, *found)
+    details = (searched.runs, searched.qrels, searched.coverage, tuple(searched.warnings))
+    return Measured(index.place, source.name, split, results, *details)
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Several systems on the same queries."""
+    """Several systems, compared on the same queries."""
 
     report: ComparisonReport
-    """Means, intervals, and which systems each is significantly better than."""
+    """Means, confidence intervals and significant differences."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the means: a row a system and mode, a column a measure."""
+        """Return the means: one row per system and mode, one column per measure."""
         import pandas as pd
 
         rows = {(name, mode): mean for name, modes in self.report.measures.items() for mode, mean in modes.items()}
@@ -126,19 +132,26 @@ def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: 
     """Compare results of `evaluate` on the same queries, as `jobs/compare.py` compares runs.
 
     Args:
-        systems: by name; at most 26 systems and modes.
-        test: of significance, paired over queries and corrected by Holm.
-        fusions: methods to fuse all systems with equal weights: `min-max`, `z-score`, `reciprocal-rank`, `linear`.
+        systems: results by name; at most 26 systems and modes.
+        test: paired significance test over queries, with Holm's correction.
+        fusions: methods that fuse all systems with equal weights: `min-max`, `z-score`, `reciprocal-rank`, `linear`.
 
     Raises:
-        ValueError: queries or measures differ, there are too many systems, or fused ones have no passage in common.
+        ValueError: queries or measures differ, there are too many systems, or fused runs share no passage.
+
+    Example:
+        >>> sparse = dr.evaluate(index, "garden", modes=["sparse"], measures=["nDCG@10"])
+        >>> dr.compare({"BM25": measured, "impacts": sparse}).to_pandas()
+                        nDCG@10
+        BM25    bm25        1.0
+        impacts sparse      1.0
     """
     if not systems:
-        raise ValueError("systems: there are none to compare")
+        raise ValueError("systems: empty: pass at least one result of evaluate")
     results = {name: measured.results for name, measured in systems.items()}
     results.update({f"fused by {by}": {by: result} for by, result in _fused(systems, fusions).items()})
     coverage = {name: measured.coverage for name, measured in systems.items()}
-    warnings = list(dict.fromkeys(told for measured in systems.values() for told in measured.warnings))
+    warnings = list(dict.fromkeys(text for measured in systems.values() for text in measured.warnings))
     title = ", ".join(systems)
     return Comparison(compared(title, results, "diffretriever.compare", test, coverage=coverage, warnings=warnings))
 
@@ -148,6 +161,6 @@ def _fused(systems: Mapping[str, Measured], fusions: Sequence[Fusion]) -> dict[F
         return {}
     first = next(iter(systems.values()))
     measures = list(next(iter(first.results.values())).mean)
-    found = {f"{name} {mode}": run for name, measured in systems.items() for mode, run in measured.runs.items()}
-    runs = FinishedRuns.of(found, first.qrels)
+    named = {f"{name} {mode}": run for name, measured in systems.items() for mode, run in measured.runs.items()}
+    runs = FinishedRuns.of(named, first.qrels)
     return {by: measure(run, first.qrels, measures) for by, run in runs.fused_alike(fusions, measures).items()}

@@ -1,4 +1,4 @@
-"""An index of passages: made of documents, added to, searched, taken back to an earlier version."""
+"""An index of passages: create, extend, search, and restore earlier versions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,28 @@ if TYPE_CHECKING:
 OnExisting = Literal["error", "skip", "replace"]
 
 _IN_MEMORY = "documents"
-"""Collection that documents in memory are, unless they are given a name."""
+"""Default collection name of documents in memory."""
 _MOST_HERE = 10_000
-"""Passages: more are encoded on Ray."""
+"""Larger collections are encoded on Ray."""
 
 
 class Index:
     """A searchable collection of passages, with the retriever that encoded it.
 
-    An open index does not change when another process writes to it; `refresh` moves to the latest version.
+    Create an index with `Index.create`, or open one with `Index(place)`. An open index stays at its version when
+    another
+    process writes; `refresh` moves to the latest version.
+
+    Example:
+        >>> import diffretriever as dr
+        >>> index = dr.Index.create("indexes/garden", [
+        ...     {"id": "roses", "text": "Prune roses in late winter.", "year": 2021},
+        ...     {"id": "bread", "text": "Feed the sourdough every day.", "year": 2023},
+        ... ], retriever="bm25")
+        >>> [hit.id for hit in index.search("when do I prune roses?", k=1)]
+        ['roses']
+        >>> len(dr.Index("indexes/garden"))
+        2
     """
 
     def __init__(
@@ -50,11 +63,11 @@ class Index:
 
         Args:
             place: folder or object-store URI.
-            version: a kept version, to search and not to change; None: the latest.
-            retriever: the index's own, if it is loaded already, has moved or belongs on a certain device.
+            version: an earlier version, read-only. Default: the latest.
+            retriever: the index's retriever, if it is already loaded, has moved or needs a certain device.
 
         Raises:
-            ValueError: there is no index or no such version, or it is damaged.
+            ValueError: the index or version does not exist, or is damaged.
         """
         self._table = PassageIndex.open(os.fspath(place), version)
         self._fixed = version
@@ -62,7 +75,7 @@ class Index:
         self._searcher: Searcher | None = None
 
     @classmethod
-    def create(  # noqa: PLR0913 (its users say all of this at one place)
+    def create(  # noqa: PLR0913 (users set all options in one call)
         cls,
         place: str | os.PathLike[str],
         documents: Documents,
@@ -82,21 +95,26 @@ class Index:
             documents: a list of strings or dicts, a data frame, an Arrow table, or the path, URI or name of a
                 collection (see `open_collection`).
             retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL`, or a `Retriever`.
-            budget: slots such as `q4p16`, instead of those of a preset.
-            fields: maps `id`, `title` and `text` to field names of your documents, such as `{"text": "body"}`.
-            metadata: names of other fields to store, return with hits and filter by; an empty list stores none; None:
-                all fields that are not lists or objects.
+            budget: slots such as `q4p16`. Overrides the preset's budget.
+            fields: maps `id`, `title` and `text` to your field names, such as `{"text": "body"}`.
+            metadata: other fields to store, return with hits and filter by; an empty list stores none. Default: all
+                fields that are not lists or objects.
             name: name of the collection, if the documents are in memory.
             chunk: maximum tokens per passage, including the title (words for BM25). Longer documents are split into
-                passages `ID#1`, `ID#2`, …; 0: no splitting; None: the retriever's limit for folders and text files,
-                otherwise 0.
-            on_ray: whether to encode on Ray; None: only above 10,000 passages.
+                passages `ID#1`, `ID#2`, …; 0 disables splitting. Default: the retriever's limit for folders and text
+                files, otherwise 0.
+            on_ray: whether to encode on Ray. Default: only above 10,000 passages.
 
         Raises:
             ValueError: a document is invalid, or another retriever made the index. Nothing is written.
+
+        Example:
+            >>> index = dr.Index.create("indexes/notes", ["Water figs weekly."], retriever="bm25", name="notes")
+            >>> index.collections
+            ['notes']
         """
         if budget is not None and not isinstance(retriever, str):
-            raise ValueError("budget: the retriever given has its own: say Retriever(name, budget=…)")
+            raise ValueError("budget: set it on the retriever: Retriever(name, budget=…)")
         collection = _collection(documents, name, fields)
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
         chosen = chosen.on(collection.name)
@@ -118,12 +136,15 @@ class Index:
     ) -> EncodeSummary:
         """Encode documents and add them; the arguments are those of `create`.
 
-        The same text under the same id is never encoded twice. If an id is stored with another text, `on_existing`
-        decides: `error`, `skip` the document, or `replace` it. If a field has no column in the index, `metadata` must
-        name the fields to store.
+        Text that is stored under the same id is not encoded again. If the stored text differs, `on_existing` decides:
+        `error`, `skip` the document, or `replace` the passage. Name fields that are new to the index in `metadata`.
 
         Raises:
             ValueError: a document is invalid, or an id is stored with another text. Nothing is written.
+
+        Example:
+            >>> index.add([{"id": "figs", "text": "Water figs.", "year": 2024}]).encoded
+            1
         """
         job = EncodeJob(
             collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
@@ -142,11 +163,11 @@ class Index:
     ) -> EncodeSummary:
         """Add, replace and delete passages of a collection so that it equals these documents.
 
-        The arguments are those of `add`. Passages of other collections stay. Without a name, documents in memory are
-        the collection `documents` if the index has it, otherwise its only one.
+        The arguments are those of `add`. Other collections do not change. If you set no name, documents in memory
+        replace the collection `documents` or, without one, the only collection.
 
         Raises:
-            ValueError: a document is invalid, or the index has several collections and you name none. Nothing is
+            ValueError: a document is invalid, or the index has several collections and `name` is not set. Nothing is
                 written.
         """
         job = EncodeJob(
@@ -164,22 +185,22 @@ class Index:
         if not names or _IN_MEMORY in names:
             return _IN_MEMORY
         if len(names) > 1:
-            raise ValueError(f"{self.place} holds several collections: say which one these are, name='{names[0]}'")
+            raise ValueError(f"{self.place} has several collections: choose one, such as name='{names[0]}'")
         return names[0]
 
     def _add(
         self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
     ) -> EncodeSummary:
-        self._refuse_fixed()
+        self._require_latest()
         summary = _encode(job, _collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
         self.refresh()
         return summary
 
     def delete(self, ids: str | Sequence[str]) -> int:
-        """Delete passages in one commit and return their number; raises ValueError if another job is writing."""
+        """Delete passages in one commit and return their number; raise ValueError if another job is writing."""
         from diffretriever.index.writer import WriterLock
 
-        self._refuse_fixed()
+        self._require_latest()
         with WriterLock(self.place):
             deleted = PassageIndex.open(self.place).delete(texts_of(ids))
         self.refresh()
@@ -214,20 +235,28 @@ class Index:
         *,
         mode: Mode | None = None,
         budget: int | None = None,
-        filter: str | None = None,  # noqa: A002 (what everybody calls it)
+        filter: str | None = None,  # noqa: A002 (the common name)
     ) -> Results | list[Results]:
         """Search for one query, or for several at once; return hits in descending order of score.
 
         Args:
             queries: a string, or a list of strings.
             k: number of passages per query.
-            mode: score to rank by, such as `dense` or `dense+0.3bm25`; None: `searcher.default_mode`.
-            budget: number of query slots, K_q; None: the retriever's.
+            mode: score to rank by, such as `dense` or `dense+0.3bm25`. Default: `searcher.default_mode`.
+            budget: number of query slots, K_q. Default: the retriever's.
             filter: condition on metadata, such as `year >= 2020 AND lang = 'en'` (`diffretriever.index.filters`).
-                Dense, sparse and BM25 scores do not change; sums such as `hybrid` are of the matching passages.
+                Dense, sparse and BM25 scores do not change; min-max sums such as `hybrid` are scaled over the
+                matching passages.
 
         Raises:
-            ValueError: the index has no such score, the retriever has no slots, or the filter is invalid.
+            ValueError: the index lacks this score, the retriever has no slots, or the filter is invalid.
+
+        Example:
+            >>> for hit in index.search("roses in winter", k=2, filter="year < 2022"):
+            ...     print(hit.rank, hit.id, hit.metadata)
+            1 roses {'year': 2021}
+            >>> [results.ids for results in index.search(["roses", "sourdough"], k=1)]
+            [['roses'], ['bread']]
         """
         texts = texts_of(queries)
         if k < 1:
@@ -237,10 +266,10 @@ class Index:
         budgets = None if budget is None else [budget] * len(texts)
         hits = searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
         rows = self._table.shown(hits.rows())
-        found = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
+        named = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [
-            Results(text, chosen, tuple(Hit(rank, i, score, **row) for rank, (i, score, row) in enumerate(own, 1)))
-            for text, own in zip(texts, (found[start:end] for start, end in pairwise(hits.offsets)), strict=True)
+            Results(text, chosen, tuple(Hit(rank, i, score, **row) for rank, (i, score, row) in enumerate(group, 1)))
+            for text, group in zip(texts, (named[start:end] for start, end in pairwise(hits.offsets)), strict=True)
         ]
         return results[0] if isinstance(queries, str) else results
 
@@ -250,26 +279,26 @@ class Index:
         """Explain the scores of a passage for a query: matched slots, common terms (paper Eqs. 2 and 3).
 
         Args:
-            query: a text.
+            query: text of the query.
             passage_id: id of the passage.
-            budget: number of query slots, K_q; None: the retriever's.
-            words: number of predicted tokens to show for each slot, for masked, generated and pooled retrievers.
+            budget: number of query slots, K_q. Default: the retriever's.
+            words: predicted tokens to show per slot, for masked, generated and pooled retrievers.
 
         Raises:
-            ValueError: there is no such passage, or the retriever has no encoder.
+            ValueError: unknown passage, or the retriever has no encoder.
         """
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
         if number < 0:
-            raise ValueError(f"there is no passage '{passage_id}' in {self.place}")
-        assert passages.rows_P is not None, "the passages are an index's"
+            raise ValueError(f"{self.place} has no passage '{passage_id}': check the id")
+        assert passages.rows_P is not None, "an index has rows"
         row = passages.rows_P[[number]]
         (explanation,) = self.searcher.explain(query, row, budget=budget, words=words)
         return explanation
 
     @property
     def searcher(self) -> Searcher:
-        """Searches this version; the retriever's weights are loaded with it."""
+        """The searcher of this version. The first use loads the retriever's weights."""
         if self._searcher is None:
             from diffretriever.search import searcher_of
 
@@ -280,12 +309,12 @@ class Index:
 
     @property
     def place(self) -> str:
-        """Folder or URI."""
+        """Folder or object-store URI."""
         return self._table.uri
 
     @property
     def collections(self) -> list[str]:
-        """The names of the collections of its passages."""
+        """Names of the collections in the index."""
         return list(self._table.count_collections())
 
     @property
@@ -295,33 +324,33 @@ class Index:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """All scores to rank by."""
+        """All scores that you can rank by."""
         return self._table.manifest.retriever.offered_modes
 
     @property
     def metadata(self) -> Columns:
-        """The metadata columns that a filter can name, and their types."""
+        """Types of the metadata columns, by name."""
         return dict(self._table.manifest.metadata)
 
     def versions(self) -> list[VersionChange]:
-        """Return the kept versions, oldest first."""
+        """Return the stored versions, oldest first."""
         from diffretriever.index.history import history
 
         return history(self._table)
 
     def at(self, version: int) -> Index:
-        """Return a kept version, to search and not to change; raises ValueError if it is not kept."""
+        """Open a stored version, read-only; raise ValueError if it is no longer stored."""
         return Index(self.place, version=version, retriever=self.retriever)
 
     def restore(self, version: int) -> None:
-        """Make a kept version the latest again; later versions stay until they are forgotten.
+        """Make an earlier version the latest. Later versions stay until they are removed.
 
         Raises:
-            ValueError: it is not kept, or another job writes to the index. Nothing changes.
+            ValueError: the version is no longer stored, or another job is writing. Nothing changes.
         """
         from diffretriever.index.writer import WriterLock
 
-        self._refuse_fixed()
+        self._require_latest()
         with WriterLock(self.place):
             PassageIndex.restore(self.place, version)
         self.refresh()
@@ -339,15 +368,15 @@ class Index:
         return bool(self._table.passages([passage_id]))
 
     def __getitem__(self, passage_id: str) -> dict[str, Any]:
-        """Return a passage's title, text, collection and metadata; raises `KeyError` where it is not there."""
+        """Return a passage's title, text, collection and metadata; raise KeyError for an unknown id."""
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:
         return f"Index('{self.place}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
 
-    def _refuse_fixed(self) -> None:
+    def _require_latest(self) -> None:
         if self._fixed is not None:
-            raise ValueError(f"version {self._fixed} of {self.place} stays as it is: change the index without `at`")
+            raise ValueError(f"{self.place} is open at version {self._fixed}, read-only: open it without a version")
 
 
 def _collection(documents: Documents, name: str, fields: Mapping[str, str] | None) -> Collection:
@@ -356,7 +385,7 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
     try:
         return open_collection(os.fspath(documents), fields)
     except ValueError as error:
-        raise ValueError(f"{error} A text of yours goes in a list: [text]") from None
+        raise ValueError(f"{error} To pass a text, put it in a list: [text]") from None
 
 
 def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -364,7 +393,7 @@ def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_ray: bool | None) -> EncodeSummary:
-    # In a notebook Ray and tqdm ask for widgets, which nothing here needs.
+    # In notebooks, Ray and tqdm warn about missing widgets.
     logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
@@ -378,8 +407,8 @@ def _encode(job: EncodeJob, collection: Collection, retriever: Retriever, *, on_
     import torch
 
     job = job.model_copy(update={"cpus_per_encoder": torch.get_num_threads()})
-    here = LocalExecutor(job, retriever.loaded, retriever.device)
-    summary = encode_collection(job, collection=collection, retriever=retriever.config, executor=here)
-    if here.encoder is not None:
-        retriever.encoder = here.encoder
+    local = LocalExecutor(job, retriever.loaded, retriever.device)
+    summary = encode_collection(job, collection=collection, retriever=retriever.config, executor=local)
+    if local.encoder is not None:
+        retriever.encoder = local.encoder
     return summary

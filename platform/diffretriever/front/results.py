@@ -1,4 +1,4 @@
-"""What a search finds, for people: text in a terminal, a table in a notebook, a data frame."""
+"""Search results: text in a terminal, a table in a notebook, a data frame."""
 
 from __future__ import annotations
 
@@ -21,38 +21,44 @@ _SHOWN_CHARACTERS = 240
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that was found."""
+    """A retrieved passage."""
 
     rank: int
-    """From 1."""
+    """Starts at 1."""
     id: str
     score: float
     title: str
     text: str
     collection: str
-    """Name of the collection that it came with."""
+    """Collection of the passage."""
     metadata: dict[str, Scalar | None] = field(default_factory=dict, hash=False)
-    """Its further fields that the index keeps; None where it has none."""
+    """Other stored fields; None if the passage has no value."""
 
 
 @dataclass(frozen=True)
 class Results(Sequence[Hit]):
-    """The passages found for one query, best first."""
+    """The passages retrieved for one query, best first.
+
+    Example:
+        >>> results = index.search("roses", k=1)
+        >>> results[0].id, results.to_pandas()["year"].tolist()
+        ('roses', [2021])
+    """
 
     query: str
     mode: Mode
-    """The score that they are ranked by."""
+    """Score that ranks the passages."""
     hits: tuple[Hit, ...]
 
     @overload
-    def __getitem__(self, place: int) -> Hit: ...
+    def __getitem__(self, position: int) -> Hit: ...
 
     @overload
-    def __getitem__(self, place: slice) -> tuple[Hit, ...]: ...
+    def __getitem__(self, position: slice) -> tuple[Hit, ...]: ...
 
-    def __getitem__(self, place: int | slice) -> Hit | tuple[Hit, ...]:
-        """Return one hit by its place, from 0, or a slice of them."""
-        return self.hits[place]
+    def __getitem__(self, position: int | slice) -> Hit | tuple[Hit, ...]:
+        """Return the hit at a position from 0, or a slice."""
+        return self.hits[position]
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -63,18 +69,18 @@ class Results(Sequence[Hit]):
         return [hit.id for hit in self.hits]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each hit: the fields of `Hit`, then its metadata (`metadata.NAME` for a name of both)."""
+        """Return one row per hit: the fields of `Hit`, then metadata (`metadata.NAME` if `Hit` has that field)."""
         import pandas as pd
 
         names = [name for name in Hit.__dataclass_fields__ if name != "metadata"]
         rows = [{name: getattr(hit, name) for name in names} for hit in self.hits]
-        further = [
+        metadata = [
             {f"metadata.{name}" if name in names else name: value for name, value in hit.metadata.items()}
             for hit in self.hits
         ]
         return pd.DataFrame(
-            [{**row, **own} for row, own in zip(rows, further, strict=True)],
-            columns=[*names, *(further[0] if further else ())],
+            [{**row, **fields} for row, fields in zip(rows, metadata, strict=True)],
+            columns=[*names, *(metadata[0] if metadata else ())],
         )
 
     def __repr__(self) -> str:
@@ -91,5 +97,5 @@ class Results(Sequence[Hit]):
 def _line(hit: Hit) -> str:
     title = f"  {hit.title}" if hit.title else ""
     below = [hit.text, ", ".join(f"{name}: {value}" for name, value in hit.metadata.items() if value is not None)]
-    lines = [textwrap.shorten(each, width=_WIDTH - 6, placeholder=" …") for each in below if each]
+    lines = [textwrap.shorten(text, width=_WIDTH - 6, placeholder=" …") for text in below if text]
     return "\n      ".join([f"{hit.rank:4}. {hit.score:.4f}  [{hit.id}]{title}", *lines])

@@ -1,4 +1,4 @@
-"""A retriever by name: what it says of queries and passages."""
+"""A retriever by name, which encodes queries and passages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _BUDGET: TypeAdapter[Any] = TypeAdapter(BudgetChoice | None)
 
 
 class Retriever:
-    """A preset, or what a YAML file describes. Its weights are loaded when they are first needed.
+    """A preset, or a retriever from a YAML file. The first use loads its weights.
 
-    >>> Retriever("minilm-pooled")
-    Retriever('minilm-pooled', modes=dense)
+    Example:
+        >>> dr.Retriever("minilm-pooled")
+        Retriever('minilm-pooled', modes=dense)
     """
 
     def __init__(
@@ -38,42 +39,42 @@ class Retriever:
         """Read the config.
 
         Args:
-            retriever: name of a preset, a YAML file that describes a retriever, `sentence-transformers/` and a model
-                (see `presets.library_model`), or a config.
-            backbone: folder, object-store URI or hub id to use in place of the retriever's own backbone.
-            adapter: the same of a LoRA adapter.
-            budget: slots such as `q4p16`, in place of the retriever's own; or the selection.json of a budget sweep.
-            device: `cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one.
+            retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL` (see
+                `presets.library_model`), or a config.
+            backbone: folder, object-store URI or hub id of another backbone.
+            adapter: folder, object-store URI or hub id of another LoRA adapter.
+            budget: slots such as `q4p16`, or the selection.json of a budget sweep. Default: the retriever's.
+            device: `cpu`, `cuda` or `cuda:1`; `auto` selects a GPU if there is one.
 
         Raises:
-            ValueError: no such preset or file, or it cannot be changed so.
+            ValueError: unknown preset or file, or the retriever has no such setting.
         """
-        self._given = retriever
+        self._source = retriever
         self.config = _config(retriever, backbone, adapter, budget)
         self.device = device
 
     @cached_property
     def name(self) -> str:
-        """What it was called, or the preset that the config is."""
-        return self._given if isinstance(self._given, str) else retriever_name(self._given)
+        """Name that you passed, or the preset with this config."""
+        return self._source if isinstance(self._source, str) else retriever_name(self._source)
 
     def on(self, collection: str) -> Retriever:
-        """Return the retriever for the collection of this name: itself, where it is the same for all collections."""
-        own = self.config.on(collection)
-        return self if own == self.config else Retriever(own, device=self.device)
+        """Return the retriever with its settings for a collection."""
+        config = self.config.on(collection)
+        return self if config == self.config else Retriever(config, device=self.device)
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The scores that it makes. Indexes are ranked by the config's `default_mode`, or else by the last of these."""
+        """The scores that it computes. An index ranks by `default_mode` of the config, or else by the last of these."""
         return self.config.modes
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The loaded model; raises ValueError if there is none, or it cannot be loaded."""
+        """The loaded model; ValueError if it cannot be loaded or the retriever (BM25) has none."""
         from diffretriever.encoders import load_encoder
 
         if not is_neural(self.config):
-            raise ValueError(f"{self.name} encodes nothing: it goes by the words of texts")
+            raise ValueError(f"{self.name} has no encoder: it matches terms")
         return load_encoder(self.config, self.device)
 
     @property
@@ -82,17 +83,22 @@ class Retriever:
         return self.__dict__.get("encoder")
 
     def encode_queries(self, queries: str | Sequence[str], budget: int | None = None) -> Representations:
-        """Encode queries into vectors and, if the retriever has a sparse side, weighted terms.
+        """Encode queries into vectors and, if the retriever has a sparse side, term weights.
 
         Args:
             queries: a string, or a list of N strings.
-            budget: number of slots of each query, K_q; None: the retriever's.
+            budget: number of slots of each query, K_q. Default: the retriever's.
 
         Returns:
             Vectors, float16 [M, H], with offsets, int64 [N + 1], and term weights.
 
         Raises:
             ValueError: the retriever has no encoder (BM25) or no slots, or a query encodes to NaN or infinity.
+
+        Example:
+            >>> encoded = dr.Retriever("diffretriever-minilm").encode_queries(["moon and sea", "roses"], budget=4)
+            >>> encoded.vectors_MH.shape, encoded.offsets.tolist()
+            ((8, 384), [0, 4, 8])
         """
         texts = texts_of(queries)
         if budget is not None and not self.config.has_query_budget:
@@ -100,7 +106,7 @@ class Retriever:
         return self.encoder.encode_queries(texts, None if budget is None else [budget] * len(texts))
 
     def encode_passages(self, texts: str | Sequence[str], titles: str | Sequence[str] | None = None) -> Representations:
-        """Encode N passages, with N titles if you give them, as `encode_queries` encodes queries.
+        """Encode N passages, optionally with N titles; returns as `encode_queries`.
 
         Raises:
             ValueError: the numbers of texts and titles differ, or the retriever has no encoder.
@@ -108,7 +114,7 @@ class Retriever:
         passages = texts_of(texts)
         named = [""] * len(passages) if titles is None else texts_of(titles)
         if len(named) != len(passages):
-            raise ValueError(f"{len(passages)} texts but {len(named)} titles: give one a text, '' where there is none")
+            raise ValueError(f"{len(passages)} texts but {len(named)} titles: pass one title per text, '' for none")
         return self.encoder.encode_passages(named, passages)
 
     def __repr__(self) -> str:
@@ -121,14 +127,14 @@ def _config(
     if isinstance(retriever, str):
         return load_retriever(retriever, backbone, _BUDGET.validate_python(budget), adapter)
     if budget is not None:
-        raise ValueError("budget: a config has its own")
+        raise ValueError("budget: set it in the config")
     return retriever if backbone is None and adapter is None else with_places(retriever, backbone, adapter)
 
 
 def texts_of(texts: str | Sequence[str]) -> list[str]:
-    """Return texts as a list, one string as a list of one; raises ValueError if one is no string."""
+    """Return texts as a list; raise ValueError if an item is not a string."""
     listed = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(listed):
         if not isinstance(text, str):
-            raise ValueError(f"text number {number} is a {type(text).__name__}, no string")
+            raise ValueError(f"text number {number} is a {type(text).__name__}, not a string")
     return listed

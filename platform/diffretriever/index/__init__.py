@@ -1,1 +1,1 @@
-"""The passage index: a Lance table, its manifest, exactly-once writing."""
+"""The passage index: a Lance table with its manifest, derived files and exactly-once writing."""

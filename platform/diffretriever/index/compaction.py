@@ -1,10 +1,9 @@
 """Compaction: join small fragments of a table, and drop deleted rows.
 
-A plan is of one version. Its tasks have no fragment in common, so that any process can execute any task; a commit of
-the results makes them visible. Tasks and results are Lance's own JSON, but this module chooses the fragments: Lance
-joins neighbours only, and would never join small fragments that an encode job commits between joined ones.
+A plan belongs to one version. Its tasks share no fragment, so any process can run any task; a commit publishes the
+results. Tasks and results are Lance's JSON, but this module selects the fragments, because Lance joins neighbours only.
 
-Rows keep their order within a task. A joined fragment comes last in the table, which is ordered by fragment number.
+Rows keep their order within a task. A joined fragment comes last, because fragments are ordered by number.
 """
 
 from __future__ import annotations
@@ -21,49 +20,49 @@ from lance.optimize import CompactionTask as LanceTask
 _FRAGMENT_BYTES = 4 << 30
 """Target size of a fragment."""
 _FEWEST_ROWS = 1024
-"""Smallest target in rows."""
-# Fragments above half the target stay: the target in rows changes a little with the mean size of a row.
+"""Minimum target, in rows."""
+# Keep fragments above half the target, which varies with the mean row size.
 _LARGE_ENOUGH = 0.5
 _DELETED_SHARE = 0.1
-"""Above this share of deleted rows, a fragment of any size is rewritten."""
+"""Fragments with a larger share of deleted rows are rewritten, whatever their size."""
 _BATCH_BYTES = 16 << 20
 _MOST_ROWS = 1 << 62
-"""Target with which Lance plans to join all fragments."""
+"""Target that makes Lance plan to join all fragments."""
 
 
 class CompactionTask(NamedTuple):
     """Fragments to join, or one fragment with many deleted rows."""
 
     text: str
-    """Lance's description."""
+    """Lance's description of the task."""
     fragments: tuple[int, ...]
-    """Their numbers."""
+    """Fragment numbers."""
     rows: int
-    """Rows that are not deleted."""
+    """Number of live rows."""
     is_full: bool
     """Whether the joined fragment reaches the target size."""
 
 
 def plan(dataset: Any, but: Collection[int] = (), *, worn: bool = True) -> list[CompactionTask]:
-    """Return the tasks for a version of a table, in table order, without the fragments `but`.
+    """Return the compaction tasks of a version, in table order, except for the fragments `but`.
 
     `worn`: also rewrite large fragments with many deleted rows.
     """
     limits = {"target_rows_per_fragment": _MOST_ROWS, "materialize_deletions_threshold": _DELETED_SHARE}
     planned = [json.loads(task.json()) for task in Compaction.plan(dataset, limits).tasks]
-    parts = [part for each in planned for part in each["task"]["fragments"]]
+    parts = [part for task in planned for part in task["task"]["fragments"]]
     size = sum(file["file_size_bytes"] or 0 for part in parts for file in part["files"])
     row_bytes = max(1, size // max(1, sum(part["physical_rows"] for part in parts)))
     full_rows = max(_FEWEST_ROWS, _FRAGMENT_BYTES // row_bytes)
-    wanted = {
+    selected = {
         part["id"] for part in parts if _live_rows(part) < full_rows * _LARGE_ENOUGH or (worn and _is_worn(part))
     }.difference(but)
-    own = {"target_rows_per_fragment": full_rows, "batch_size": max(1, _BATCH_BYTES // row_bytes)}
+    options = {"target_rows_per_fragment": full_rows, "batch_size": max(1, _BATCH_BYTES // row_bytes)}
     return [
-        _task({**each, "options": {**each["options"], **own}}, group, full_rows)
-        # Lance plans several tasks if an index of its own covers some fragments only.
-        for each in planned
-        for group in _groups([part for part in each["task"]["fragments"] if part["id"] in wanted], full_rows)
+        _task({**task, "options": {**task["options"], **options}}, group, full_rows)
+        # Lance plans several tasks if one of its own indexes covers only some fragments.
+        for task in planned
+        for group in _groups([part for part in task["task"]["fragments"] if part["id"] in selected], full_rows)
         if len(group) > 1 or _is_worn(group[0])
     ]
 
@@ -81,7 +80,6 @@ def _is_worn(part: dict[str, Any]) -> bool:
 
 
 def _groups(parts: Iterable[dict[str, Any]], full_rows: int) -> list[list[dict[str, Any]]]:
-    """Cut fragments into groups of enough rows; the last may have fewer."""
     groups: list[list[dict[str, Any]]] = []
     rows = full_rows
     for part in parts:
@@ -100,7 +98,7 @@ def _task(like: dict[str, Any], parts: Sequence[dict[str, Any]], full_rows: int)
 
 
 def execute(table: str, task: str) -> str:
-    """Write the joined fragments of a task, the `text` of a `CompactionTask`, uncommitted; return the result."""
+    """Write the joined fragments of a task (`CompactionTask.text`), uncommitted; return the result."""
     planned = LanceTask.from_json(task)
     return planned.execute(lance.dataset(table, version=planned.read_version)).json()
 
@@ -108,14 +106,14 @@ def execute(table: str, task: str) -> str:
 def is_current(dataset: Any, result: str) -> bool:
     """Return whether the source fragments of a result are unchanged in this version."""
     parts = _fragments(result, "original_fragments")
-    found = [dataset.get_fragment(part.id) for part in parts]
+    current = [dataset.get_fragment(part.id) for part in parts]
     return all(
-        now is not None and now.metadata.to_json() == was.to_json() for now, was in zip(found, parts, strict=True)
+        now is not None and now.metadata.to_json() == was.to_json() for now, was in zip(current, parts, strict=True)
     )
 
 
 def joined(results: Sequence[str]) -> list[FragmentMetadata]:
-    """Return the metadata of the joined fragments in results of `execute`."""
+    """Return the joined fragments of results of `execute`."""
     return [part for result in results for part in _fragments(result, "new_fragments")]
 
 
@@ -124,8 +122,7 @@ def _fragments(result: str, which: str) -> list[FragmentMetadata]:
 
 
 def commit(dataset: Any, results: Sequence[str]) -> None:
-    """Replace fragments of the latest version by joined ones, whose results are current, and move to a new version."""
-    # Lance would refuse results from before a commit that names their fragments, as commits of the `Committer` do even
-    # for unchanged fragments.
-    moved = [json.dumps(json.loads(result) | {"read_version": dataset.version}) for result in results]
-    Compaction.commit(dataset, [RewriteResult.from_json(text) for text in moved])
+    """Replace fragments of the latest version by joined ones, whose results must be current."""
+    # Lance rejects results older than a commit that names their fragments, even if these are unchanged.
+    rebased = [json.dumps(json.loads(result) | {"read_version": dataset.version}) for result in results]
+    Compaction.commit(dataset, [RewriteResult.from_json(text) for text in rebased])

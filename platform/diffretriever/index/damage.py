@@ -1,15 +1,14 @@
-"""Integrity of an index: damage to its table is named, and rows and files of deleted rows have checksums.
+"""Integrity of an index: checksums of rows and deletion files, and errors that name the damage.
 
-Derived files have checksums of their own (`index.derived`). Commits are durable (`index.commits`), and one job
-at a time writes to an index (`index.writer.WriterLock`). Lance has no checksums, so the index adds them:
+Derived files have their own checksums (`index.derived`). Commits are durable (`index.commits`), and one job at a time
+writes (`index.writer.WriterLock`). Lance has no checksums, so the index adds them:
 
 - Rows: a column has the CRC-32 of each row's other columns; the column `digest` covers title and text. `--verify`
   compares them.
-- Files of deleted rows: a damaged one hides a passage or brings one back. Before a commit names such files, their
-  SHA-256 are stored in the folder `deletions`, each in the name of an empty file. Opening an index on this machine
-  compares them.
+- Deletion files, where damage hides passages or brings them back: their SHA-256 is stored before a commit names them,
+  in the name of an empty file in the folder `deletions`. Opening a local index compares them.
 
-Writers reject NaN and infinity, and readers of vectors and weights name passages that have some nevertheless.
+Writers reject NaN and infinity; readers of vectors and weights report passages with such values.
 
 Legend: P rows, C columns.
 """
@@ -42,38 +41,38 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 _LOG = logging.getLogger(__name__)
 
 NOT_FOUND = "was not found"
-"""In Lance's error if there is no table; the error has no class of its own."""
+"""Text of Lance's error for a missing table, which has no class of its own."""
 _MOST = 2**64 - 1
-_NAMED = 5
-"""Passages that a message names."""
+_MAX_NAMED = 5
+"""Number of passages named in a message."""
 _SUFFIX = ".manifest"
 _NOT_IN_CHECKSUM = ("title", "text", ROW_CHECKSUM)
 
 
 def manifests_of(table: str) -> dict[int, str]:
-    """Return version → file name of each manifest of the Lance table at a path or URI."""
+    """Return the manifests of the Lance table at a path or URI: version → file name."""
     manifests: dict[int, str] = {}
     for file in files_in(f"{table}/_versions"):
         name = PurePosixPath(file.path)
         if name.suffix == _SUFFIX and name.stem.isdigit():
-            # Newer tables name a manifest by 2^64 - 1 minus its version.
+            # Newer tables name a manifest 2^64 - 1 minus its version.
             number = int(name.stem)
             manifests[_MOST - number if number > _MOST // 2 else number] = name.name
     return manifests
 
 
 def lost_version(table: str, newest: int) -> int | None:
-    """Return the last committed version, by Lance's own note, if it is above `newest`, the last with a manifest."""
+    """Return the last committed version by Lance's hint file, if it is above `newest`, the last with a manifest."""
     try:
-        noted = int(json.loads(read_bytes(f"{table}/_versions/latest_version_hint.json"))["version"])
+        hint = int(json.loads(read_bytes(f"{table}/_versions/latest_version_hint.json"))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        # Nothing is lost with the note.
+        # The hint is optional.
         return None
-    return noted if noted > newest else None
+    return hint if hint > newest else None
 
 
 def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
-    """Return a description of each data file of some fragments that is missing or has another size than was written."""
+    """Describe each data file of some fragments that is missing or has the wrong size."""
     sizes = {PurePosixPath(file.path).name: file.size for file in files_in(f"{table}/data")}
     wrong: list[str] = []
     for file in (file for fragment in fragments for file in fragment.data_files()):
@@ -81,26 +80,26 @@ def wrong_data_files(table: str, fragments: Iterable[Any]) -> list[str]:
         if size is None:
             wrong.append(f"data/{file.path} is missing")
         elif written and size != written:
-            wrong.append(f"data/{file.path} has {size:,} bytes, and {written:,} were written")
+            wrong.append(f"data/{file.path} has {size:,} bytes instead of {written:,}")
     return wrong
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Raise OSError if Lance panics, as it does over some damaged bytes: its own error is not an `Exception`."""
+    """Raise OSError if Lance panics over damaged bytes: its own error is not an `Exception`."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise OSError(f"Lance gave up: {error}") from error
+        raise OSError(f"Lance panicked: {error}") from error
 
 
 @contextmanager
 def readable(uri: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
-    """Run code that reads fragments of an index; raise ValueError, which names damaged files, if Lance cannot.
+    """Run code that reads fragments; if Lance fails, raise ValueError that names the damaged files.
 
-    Errors of an object store have other causes, and are raised as they are.
+    Errors of an object store have other causes and pass through.
     """
     try:
         with without_panics():
@@ -110,7 +109,7 @@ def readable(uri: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]
             raise
         wrong = "; ".join(wrong_data_files(table_uri(uri), fragments())) or _reason_of(error)
         raise ValueError(
-            f"the table of {uri} is damaged: {wrong}. Restore {table_uri(uri)} from a copy, or make the index again"
+            f"the table of {uri} is damaged: {wrong}. Restore {table_uri(uri)} from a copy, or rebuild the index"
         ) from error
 
 
@@ -125,44 +124,46 @@ def not_opened(uri: str, error: Exception) -> ValueError | None:
 
 
 def unreachable(uri: str, error: Exception) -> ValueError:
-    """Return the error of a path or URI that Lance can neither read nor write, with Lance's reason."""
+    """Return the error for a path or URI that Lance cannot access, with Lance's reason."""
     return ValueError(f"cannot reach the index at {uri}: {_reason_of(error)}")
 
 
 def _reason_of(error: Exception) -> str:
-    # Lance adds a line of its own source after the last comma.
+    # Lance appends its source location after the last comma.
     return str(error).rsplit(", /", 1)[0]
 
 
 def _damaged_table(uri: str, reason: str) -> ValueError | None:
-    """Return the error of a table that has files but cannot be opened; None if it has none."""
     table = table_uri(uri)
     versions = manifests_of(table)
     if not versions and not files_in(f"{table}/data"):
         return None
     if not versions:
         return ValueError(
-            f"the index at {uri} is damaged: {table}/data holds passages, and {table}/_versions no manifest: "
-            "restore that folder from a copy, or remove the index and make it again"
+            f"the index at {uri} is damaged: {table}/data has passages, but {table}/_versions has no manifest: "
+            "restore that folder from a copy, or remove the index and rebuild it"
         )
     newest, *older = sorted(versions, reverse=True)
     if _opens(table, newest):
-        # Another process has made it since.
+        # Another process has just created it.
         return None
     last = next((version for version in older if _opens(table, version)), None)
-    back = (
-        "remove the index and make it again"
+    fallback = (
+        "remove the index and rebuild it"
         if last is None
-        else f"go back by maintain_index.py --index {uri} --restore {last}, and run the jobs since then again"
+        else f"go back with maintain_index.py --index {uri} --restore {last}, and rerun the jobs since then"
     )
     return ValueError(
         f"the index at {uri} is damaged: version {newest} cannot be opened ({reason}). Restore "
-        f"{table}/_versions/{versions[newest]} from a copy, or {back}"
+        f"{table}/_versions/{versions[newest]} from a copy, or {fallback}"
     )
 
 
 def set_aside_unreadable(table: str) -> None:
-    """Rename, in a folder, the newest manifests that Lance cannot open, so that an older version is the newest."""
+    """Rename the newest manifests that Lance cannot open, so that an older version is the latest.
+
+    Local folders only.
+    """
     if not is_local(table):
         return
     for version, name in sorted(manifests_of(table).items(), reverse=True):
@@ -171,7 +172,7 @@ def set_aside_unreadable(table: str) -> None:
         if _opens(table, version):
             return
         aside = file.rename(f"{file}.unreadable")
-        _LOG.warning("version %d cannot be opened: its manifest is now %s", version, aside)
+        _LOG.warning("version %d cannot be opened: its manifest was renamed to %s", version, aside)
 
 
 def _opens(table: str, version: int) -> bool:
@@ -182,7 +183,7 @@ def _opens(table: str, version: int) -> bool:
 
 
 def as_stored(rows: T, schema: pa.Schema) -> T:
-    """Return rows with the columns of a table's schema, checksums included."""
+    """Return rows with the columns of a table's schema, including checksums."""
     others = pa.schema([field for field in schema if field.name != ROW_CHECKSUM])
     cast = rows.select(others.names).cast(others)
     sums = pa.array(row_checksums(cast, others.names))
@@ -192,7 +193,7 @@ def as_stored(rows: T, schema: pa.Schema) -> T:
 
 
 def row_checksums(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> np.ndarray:
-    """Return uint32 [P]: CRC-32 of the sizes in bytes and the values of each row in the columns `names`."""
+    """Return uint32 [P]: CRC-32 of the byte lengths and values of each row in the columns `names`."""
     columns = [_bytes_of(rows.column(name)) for name in sorted(set(names) - set(_NOT_IN_CHECKSUM))]
     lengths_PC = np.ascontiguousarray(np.stack([np.diff(offsets) for _, offsets in columns], axis=1))
     sums = [zlib.crc32(row) for row in lengths_PC.view(np.uint8)]
@@ -226,31 +227,32 @@ def _bytes_of(column: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarra
 
 
 def deletion_files(fragments: Iterable[Any]) -> set[str]:
-    """Return the paths, within the table, of the files of deleted rows of fragments, by their metadata."""
+    """Return the paths, within the table, of the deletion files of fragments."""
     return {part.deletion_file.path(part.id) for part in fragments if part.deletion_file is not None}
 
 
 def note_deletions(uri: str, files: Iterable[str]) -> None:
-    """Write the checksums of files of deleted rows (paths within the table), before a commit names these."""
+    """Write the checksums of deletion files (paths within the table), before a commit names the files."""
     for file in files:
         write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table_uri(uri)}/{file}')}", b"")
 
 
 def refuse_wrong_deletions(uri: str, dataset: Any) -> None:
-    """Raise ValueError, before Lance reads them, if files of deleted rows on this machine have other checksums."""
+    """Raise ValueError if local deletion files do not match their checksums, before Lance reads them."""
     table = table_uri(uri)
     if not is_local(uri) or not files_in(f"{table}/_deletions"):
         return
     wrong, _ = wrong_deletions(uri, dataset)
     if wrong:
         raise ValueError(
-            f"the table of {uri} is damaged: {', '.join(f'{table}/{name}' for name in wrong)} is not what was written, "
-            "so that deleted passages would be back, or others missing: restore it from a copy, or make the index again"
+            f"the table of {uri} is damaged: {', '.join(f'{table}/{name}' for name in wrong)} does not match its "
+            "checksum, so deleted passages may return, or others disappear: restore it from a copy, "
+            "or rebuild the index"
         )
 
 
 def wrong_deletions(uri: str, dataset: Any) -> tuple[list[str], int]:
-    """Return the paths within the table of changed files of deleted rows, and the number of files without checksum."""
+    """Return the paths of changed deletion files, and the number of deletion files without a checksum."""
     sums = dict(file.base_name.rsplit(".", 1) for file in files_in(_checksum_folder(uri)))
     files = sorted(deletion_files(fragment.metadata for fragment in dataset.get_fragments()))
     known = [file for file in files if PurePosixPath(file).name in sums]
@@ -259,10 +261,10 @@ def wrong_deletions(uri: str, dataset: Any) -> tuple[list[str], int]:
 
 
 def forget_deletions(uri: str) -> None:
-    """Remove the checksums of files that are gone."""
-    there = {file.base_name for file in files_in(f"{table_uri(uri)}/_deletions")}
+    """Remove the checksums of deletion files that no longer exist."""
+    existing = {file.base_name for file in files_in(f"{table_uri(uri)}/_deletions")}
     for file in files_in(_checksum_folder(uri)):
-        if PurePosixPath(file.base_name).stem not in there:
+        if PurePosixPath(file.base_name).stem not in existing:
             remove(f"{_checksum_folder(uri)}/{file.base_name}")
 
 
@@ -270,51 +272,50 @@ def _checksum_folder(uri: str) -> str:
     return f"{uri.rstrip('/')}/deletions"
 
 
-def _digest(place: str) -> str | None:
-    """Return the SHA-256 of a file in hex; None if there is no file."""
+def _digest(path: str) -> str | None:
     try:
-        return _digest_of(place, file_state(place))
+        return _digest_of(path, file_state(path))
     except FileNotFoundError:
         return None
 
 
 @lru_cache(maxsize=1 << 14)
-def _digest_of(place: str, state: str) -> str:
-    """Return the digest of a file in a state: see `file_state`."""
-    return file_digest(place)
+def _digest_of(path: str, state: str) -> str:
+    # `state` (see `file_state`) is a cache key.
+    return file_digest(path)
 
 
 def refuse_to_write(table: pa.Table) -> None:
-    """Raise ValueError for rows (with `id` and `collection`) whose vectors or impact weights are not finite."""
+    """Raise ValueError for rows (with `id` and `collection`) whose vectors or term weights are not finite."""
     wrong = table.take(rows_not_finite(table))
     if len(wrong):
         ids, collections = wrong.column("id").to_pylist(), sorted(set(wrong.column("collection").to_pylist()))
         raise ValueError(
-            f"{', '.join(collections)}: {named(ids)} would be stored with NaN or infinity, so none of its block is "
-            "written: look for damaged weights, encode in float32, or leave such passages out"
+            f"{', '.join(collections)}: {named(ids)} would be stored with NaN or infinity, so the block is not "
+            "written: check the weights for damage, encode in float32, or leave out such passages"
         )
 
 
 def refuse_rows(uri: str, rows: pa.Table | pa.RecordBatch) -> None:
-    """Raise ValueError if rows that are stored at `uri` (with `id`) have vectors or weights that are not finite."""
+    """Raise ValueError if rows stored at `uri` (with `id`) have vectors or weights that are not finite."""
     wrong = rows_not_finite(rows)
     if len(wrong):
         raise ValueError(
-            f"{uri} holds NaN or infinity for {named(rows.column('id').take(pa.array(wrong)).to_pylist())}, and every "
-            f"ranking would be wrong: `python jobs/inspect_index.py --index {uri} --verify` names all such passages; "
+            f"{uri} contains NaN or infinity for {named(rows.column('id').take(pa.array(wrong)).to_pylist())}, so "
+            f"every ranking would be wrong: `python jobs/inspect_index.py --index {uri} --verify` lists them; "
             "delete them with jobs/maintain_index.py, and encode the collection again to add them"
         )
 
 
 def finite_rows(uri: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass on rows that are read of the index at `uri`; raises as `refuse_rows`."""
+    """Yield rows of the index at `uri`; raises as `refuse_rows`."""
     for batch in batches:
         refuse_rows(uri, batch)
         yield batch
 
 
 def named(ids: Sequence[str]) -> str:
-    """Return the first few ids, and the number of others, for a message."""
-    first = ", ".join(f"'{shortened(passage_id)}'" for passage_id in ids[:_NAMED])
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    """Return the first few ids and the number of others, for a message."""
+    first = ", ".join(f"'{shortened(passage_id)}'" for passage_id in ids[:_MAX_NAMED])
+    more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
     return f"{'passage' if len(ids) == 1 else 'passages'} {first}{more}"

@@ -1,12 +1,12 @@
-"""A folder of files that are derived from an index, such as 8-bit codes: used in place on a disk, fetched from a store.
+"""A folder of files derived from an index, such as 8-bit codes: used in place on a disk, fetched from a store.
 
 The folder's listing contains the size and SHA-256 of each file, and is written last. Opening a folder compares sizes;
 fetching it from an object store, or verifying the index, compares contents. On a disk the folder appears by a rename.
-Several writers can put files to a store at once, so there the files are below a name made of their content.
+In a store, several writers can write at once, so the files are in a subfolder named after their content.
 
     codes/KEY/listing.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
     codes/KEY/codes.bin              on a disk
-    codes/KEY/DIGEST/codes.bin       on a store; DIGEST: of the listing, which is also the name in the local cache
+    codes/KEY/DIGEST/codes.bin       in a store; DIGEST of the listing, which also names the folder in the local cache
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from diffretriever.index.local_cache import LocalFolder, shared_cache
 from diffretriever.schemas.base import Model
 
 T = TypeVar("T")
-Asked = TypeVar("Asked")
+Item = TypeVar("Item")
 
 LISTING = "listing.json"
 _HEADER = "header.json"
-"""Written by the builder of a folder; becomes a part of the listing."""
+"""Written by the builder of a folder, and merged into the listing."""
 _MOST_READ = 1 << 16
-"""Files of up to this size are read, not mapped: a system maps some 65,000 files into a process."""
+"""Files up to this size are read, not mapped: a process can map only some 65,000 files."""
 _AT_ONCE = 16
-"""Folders fetched in parallel: one stream of a store is slower than a network."""
+"""Folders to fetch in parallel: a single stream does not saturate the network."""
 _LOG = logging.getLogger(__name__)
 
 
 class DamagedError(ValueError):
-    """A file is not as it was written; the message names the file and the difference."""
+    """A file differs from what was written; the message names both."""
 
 
 class NoMoreMapsError(ValueError):
-    """The system maps no more files into memory; the message says what to do."""
+    """The process cannot map more files into memory; the message suggests a fix."""
 
 
 class ListedFile(Model):
@@ -77,7 +77,7 @@ class ListedFile(Model):
 
 
 class Listing(Model):
-    """The files of a folder, by name, and the header that their builder wrote."""
+    """The files of a folder, by name, and the header of their builder."""
 
     files: dict[str, ListedFile]
     header: dict[str, int]
@@ -91,22 +91,22 @@ class Listing(Model):
 
     @property
     def digest(self) -> str:
-        """A name of the content."""
+        """Identifies the content."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
 
     @property
     def bytes(self) -> int:
-        """Size of all files, the listing included."""
+        """Size of all files, including the listing."""
         return sum(file.bytes for file in self.files.values()) + len(self.to_bytes())
 
     @classmethod
     def seal(cls, folder: Path) -> Listing:
-        """Write the listing of a folder's files, and wait until all of it is on the disk."""
+        """Write the listing of a folder's files, and sync all of it to disk."""
         header = folder / _HEADER
         values = TypeAdapter(dict[str, int]).validate_json(header.read_bytes()) if header.is_file() else {}
         header.unlink(missing_ok=True)
         paths = sorted(folder.iterdir())
-        assert all(path.is_file() for path in paths), "a listing has the files of one folder, none below it"
+        assert all(path.is_file() for path in paths), "listed folders have no subfolders"
         files = {file.name: ListedFile(bytes=file.stat().st_size, sha256=file_digest(file)) for file in paths}
         listing = cls(files=files, header=values)
         (folder / LISTING).write_bytes(listing.to_bytes())
@@ -114,12 +114,12 @@ class Listing(Model):
         return listing
 
     def to_bytes(self) -> builtins.bytes:
-        """Return the listing as JSON with its digest, which `parse` reads."""
+        """Return the listing as JSON with its digest, for `parse`."""
         return json.dumps({**self.model_dump(), "digest": self.digest}).encode()
 
     @classmethod
     def parse(cls, data: builtins.bytes, place: str) -> Listing:
-        """Read the output of `to_bytes`; raises DamagedError for anything else."""
+        """Read the output of `to_bytes`; raise DamagedError for anything else."""
         try:
             values = json.loads(data)
             digest = values.pop("digest")
@@ -131,15 +131,15 @@ class Listing(Model):
         return listing
 
     def check_sizes(self, folder: Path) -> None:
-        """Raise DamagedError for a missing file and one of another size; nothing is read."""
+        """Raise DamagedError if a file is missing or has another size. Reads no file."""
         for name, listed in self.files.items():
             with _file_of(folder, name):
                 size = (folder / name).stat().st_size
             if size != listed.bytes:
-                raise DamagedError(f"{folder}: {name} has {size:,} bytes, and {listed.bytes:,} were written")
+                raise DamagedError(f"{folder}: {name} has {size:,} bytes instead of {listed.bytes:,}")
 
     def check_contents(self, folder: str | Path, place: str | Path) -> None:
-        """Read all files in a folder, also of a store; raise DamagedError, which names `place`, if one has changed."""
+        """Read all files in a folder or store; raise DamagedError, which names `place`, if one has changed."""
         for name, listed in self.files.items():
             with _file_of(place, name):
                 digest = file_digest(f"{folder}/{name}")
@@ -149,7 +149,7 @@ class Listing(Model):
 
 @dataclass(frozen=True)
 class DerivedFolder:
-    """A folder of derived files, which need not be there: `name`, such as `codes/KEY`, below the index at `uri`."""
+    """A folder of derived files, which may not exist: `name`, such as `codes/KEY`, in the index at `uri`."""
 
     uri: str
     name: str
@@ -166,32 +166,32 @@ class DerivedFolder:
 
     @property
     def path(self) -> Path:
-        """The folder of a local index."""
+        """Path of the folder in a local index."""
         assert self.is_local, "a folder on an object store has no path"
         return Path(self.place)
 
     def below(self, name: str) -> DerivedFolder:
-        """Return a folder below this one, with a listing of its own; it is removed with this one."""
+        """Return a subfolder with its own listing; it is removed with this folder."""
         return DerivedFolder(self.uri, f"{self.name}/{name}")
 
     def size(self) -> int | None:
-        """Return the bytes of all files; None if the folder is not there."""
+        """Return the bytes of all files; None if the folder does not exist."""
         if self.is_local:
             return bytes_in(self.path) if self.path.is_dir() else None
         listing = self._listing()
         return None if listing is None else listing.bytes
 
     def header(self) -> dict[str, int] | None:
-        """Return the header without fetching the files; None if the folder is not there."""
+        """Return the header without fetching the files; None if the folder does not exist."""
         listing = self._listing()
         return None if listing is None else listing.header
 
     def open(self) -> LocalFolder | None:
-        """Return the folder on this machine, fetched if need be; None if it is not there.
+        """Return the folder on this node, fetched if needed; None if it does not exist.
 
         Raises:
-            DamagedError: a file is missing or has another size than was written, or its fetched content differs.
-            ValueError: the files on the store do not fit into the cache.
+            DamagedError: a file is missing, has the wrong size, or its fetched content differs.
+            ValueError: the files do not fit into the cache.
         """
         listing = self._listing()
         if listing is None:
@@ -202,7 +202,7 @@ class DerivedFolder:
         try:
             return self._fetched(listing)
         except FileNotFoundError as error:
-            # Another process removed or replaced the files since this one read their listing.
+            # Another process removed or replaced the files after this one read the listing.
             _listing_on_store.cache_clear()
             newer = self._listing()
             if newer is None or newer == listing:
@@ -210,7 +210,7 @@ class DerivedFolder:
             return self._fetched(newer)
 
     def check(self) -> None:
-        """Read all files, if the folder is there, and compare them with the listing; raises DamagedError."""
+        """Compare all files of the folder, if it exists, with the listing; raise DamagedError."""
         listing = self._listing()
         if listing is None:
             return
@@ -223,13 +223,13 @@ class DerivedFolder:
             try:
                 listing.check_contents(cached.folder, cached.folder)
             except DamagedError:
-                # The store's files are sound: the next search fetches them.
+                # The files in the store are intact: the next search fetches them.
                 shared_cache().discard(cached)
                 raise
 
     @contextmanager
     def build(self) -> Iterator[Path]:
-        """Give an empty folder to fill, which replaces this one if the block succeeds."""
+        """Yield an empty folder to fill, which replaces this one if the block succeeds."""
         if self.is_local:
             with whole_folder(self.path) as folder:
                 yield folder
@@ -239,7 +239,7 @@ class DerivedFolder:
             return
         root = shared_cache().root
         root.mkdir(parents=True, exist_ok=True)
-        # The cache removes the folder of a killed process, which it knows by this name, after a day.
+        # The cache removes such folders of killed processes after a day.
         with tempfile.TemporaryDirectory(dir=root, prefix=".", suffix=".tmp") as name:
             folder = Path(name)
             yield folder
@@ -250,9 +250,9 @@ class DerivedFolder:
         _listing_on_store.cache_clear()
 
     def remove(self) -> None:
-        """Remove the folder, if it is there."""
+        """Remove the folder, if it exists."""
         if exists(self.place):
-            # Without its listing the folder is not there, even if the process is killed now.
+            # Remove the listing first: without it the folder does not exist, even after a crash.
             remove(f"{self.place}/{LISTING}")
             remove(self.place)
         _listing_on_store.cache_clear()
@@ -277,7 +277,7 @@ class DerivedFolder:
         try:
             listing.check_sizes(cached.folder)
         except DamagedError as error:
-            _LOG.warning("%s: it is fetched again", error)
+            _LOG.warning("%s: fetching it again", error)
             cache.discard(cached)
             cached = cache.get(listing.digest, listing.bytes, fetch)
         return cached
@@ -285,7 +285,6 @@ class DerivedFolder:
 
 @contextmanager
 def _file_of(place: str | Path, name: str) -> Iterator[None]:
-    """Raise DamagedError if the block cannot read a file of a folder."""
     try:
         yield
     except OSError as error:
@@ -299,13 +298,13 @@ def _listing_in(folder: Path) -> Listing:
 
 @lru_cache(maxsize=1 << 17)
 def _listing_on_store(place: str) -> Listing:
-    # Files never change, so that a new version of an index reads the listings of new fragments only.
+    # Listings never change, so a new version reads only those of new fragments.
     return Listing.parse(read_bytes(f"{place}/{LISTING}"), place)
 
 
-def for_all(uri: str, asked: Sequence[Asked], ask: Callable[[Asked], T | None]) -> list[T | None]:
-    """Return the results of `ask`, in parallel if the index at `uri` is on a store; None where files are damaged."""
-    calls = [partial(ask, each) for each in asked]
+def for_all(uri: str, items: Sequence[Item], ask: Callable[[Item], T | None]) -> list[T | None]:
+    """Call `ask` for each item, in parallel if the index is in a store; None where files are damaged."""
+    calls = [partial(ask, item) for item in items]
     if is_local(uri):
         return list(map(unless_damaged, calls))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="derived-files") as threads:
@@ -313,11 +312,11 @@ def for_all(uri: str, asked: Sequence[Asked], ask: Callable[[Asked], T | None]) 
 
 
 def unless_damaged(ask: Callable[[], T | None]) -> T | None:
-    """Return the result of `ask`; None, and a line in the log, if files are damaged or do not fit on this disk."""
+    """Return the result of `ask`; log and return None if files are damaged or the disk is full."""
     try:
         return ask()
     except DamagedError as error:
-        _LOG.warning("%s: search skips it; run jobs/accelerate_index.py to make it again", error)
+        _LOG.warning("%s: search skips it; run jobs/accelerate_index.py to rebuild it", error)
     except OSError as error:
         if full_disk(error) is None:
             raise
@@ -326,33 +325,33 @@ def unless_damaged(ask: Callable[[], T | None]) -> T | None:
 
 
 def folders_in(uri: str, name: str) -> list[str]:
-    """Return the names of the folders in the folder `name` of the index at `uri`, temporary ones included."""
+    """Return the names of the subfolders of `name` in the index at `uri`, including temporary ones."""
     from pyarrow import fs
 
     filesystem, path = filesystem_of(f"{uri.rstrip('/')}/{name}")
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return [each.base_name for each in found if each.type == fs.FileType.Directory]
+    entries = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the size of the files in a folder and below it; 0 if there is no folder."""
+    """Return the size of all files in a folder and its subfolders; 0 if the folder does not exist."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def read_header(folder: Path) -> dict[str, int]:
-    """Return the header that `write_header` wrote; raises DamagedError without one."""
+    """Return the header from `write_header`; raise DamagedError without one."""
     return _listing_in(folder).header
 
 
 def write_header(folder: Path, **values: int) -> None:
-    """Write the header of a folder, which becomes a part of its listing."""
+    """Write the header of a folder, for its listing."""
     (folder / _HEADER).write_text(json.dumps(values), "utf-8")
 
 
 def write_arrays(
     folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
 ) -> Counter[str]:
-    """Write all parts of each array, one after the other, to a file `NAME.bin`; return the number of rows of each."""
+    """Write the parts of each array to a file `NAME.bin`; return the number of rows of each."""
     rows = Counter[str]()
     with ExitStack() as opened:
         streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
@@ -364,12 +363,12 @@ def write_arrays(
 
 
 def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:
-    """Return the arrays in the files `NAME.bin`, read-only; large ones are mapped into memory."""
+    """Return the arrays in files `NAME.bin`, read-only; large ones are memory-mapped."""
     return {name: _mapped(folder / f"{name}.bin", dtype) for name, dtype in dtypes.items()}
 
 
 def read_array(file: Path, dtype: type[Any]) -> np.ndarray:
-    """Return the array in a file, in memory and read-only: kernels are compiled for read-only arrays."""
+    """Read an array into memory, read-only, because kernels are compiled for read-only arrays."""
     array = np.fromfile(file, dtype)
     array.flags.writeable = False
     return array
@@ -379,12 +378,12 @@ def _mapped(file: Path, dtype: type[Any]) -> np.ndarray:
     if file.stat().st_size <= _MOST_READ:
         return read_array(file, dtype)
     try:
-        # Every slice of a memmap object costs microseconds; a plain array's do not.
+        # Slices of a memmap object are microseconds slower than those of a plain array.
         return np.memmap(file, dtype, "r").view(np.ndarray)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
         raise NoMoreMapsError(
-            f"{file}: the system maps no more files into memory (sysctl vm.max_map_count): join the index's fragments "
+            f"{file}: too many memory-mapped files (sysctl vm.max_map_count): join the index's fragments "
             "with `python jobs/maintain_index.py --compact`, and run jobs/accelerate_index.py again"
         ) from error

@@ -1,13 +1,13 @@
-"""Filters: parse conditions on the metadata of passages, and write them as SQL for Lance.
+"""Parse filters, which are conditions on the metadata of passages, into SQL for Lance.
 
     condition:   comparison | NOT condition | condition AND condition | condition OR condition | (condition)
     comparison:  column = value, and with <>, !=, <, <=, >, >= | column IN (value, …) | column BETWEEN value AND value
                  | column LIKE 'begin%' | column IS NULL | column
 
-IN, BETWEEN, LIKE and NULL may follow a NOT. NOT binds before AND, and AND before OR. Columns are those of the metadata,
-`id` and `collection`; a bool column is a condition by itself. Texts and times are in single quotes; '' is a quote in a
-text. As in SQL, only IS NULL admits a passage without a value. There are no functions, and Lance gets parsed conditions
-only.
+NOT may precede IN, BETWEEN, LIKE and NULL. NOT binds before AND, and AND before OR. Columns are the metadata columns,
+`id` and `collection`; a bool column is a condition by itself. Write texts and times in single quotes, and '' for a
+quote
+within. As in SQL, only IS NULL matches a passage without a value. Functions are not supported.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.metadata import Columns, ColumnType
 
 MAX_CHARS = 20_000
-"""Of a filter."""
+"""Maximum length of a filter."""
 _MAX_DEPTH = 32
-_OWN: Columns = {"id": "string", "collection": "string"}
+_PASSAGE_COLUMNS: Columns = {"id": "string", "collection": "string"}
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^']|'')*')
@@ -35,8 +35,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_COMPARISONS: Mapping[str, str] = {each: each for each in ("=", "<>", "<", "<=", ">", ">=")} | {"==": "=", "!=": "<>"}
-# Lance reads a sign as an operator on what follows.
+_COMPARISONS: Mapping[str, str] = {sign: sign for sign in ("=", "<>", "<", "<=", ">", ">=")} | {"==": "=", "!=": "<>"}
+# Lance parses a minus sign as an operator, so the smallest int64 overflows.
 _INT64 = range(1 - (1 << 63), 1 << 63)
 
 
@@ -51,7 +51,7 @@ class _Token(NamedTuple):
     at: int
     """Character, from 1."""
 
-    def says(self, word: str) -> bool:
+    def matches(self, word: str) -> bool:
         return self.kind in ("word", "sign") and self.text.upper() == word
 
     def __str__(self) -> str:
@@ -60,18 +60,18 @@ class _Token(NamedTuple):
 
 
 def condition_of(text: str, metadata: Columns) -> str:
-    """Return a filter, over the columns `metadata` of an index, as a condition in Lance's SQL.
+    """Translate a filter over the columns `metadata` into Lance's SQL.
 
     Raises:
         FilterError: the filter is invalid, names an unknown column, or compares a column with another type.
     """
     if len(text) > MAX_CHARS:
-        raise FilterError(f"filter: it has {len(text):,} characters, of {MAX_CHARS:,} at most")
-    return _Parser(_tokens(text), {**_OWN, **metadata}).whole()
+        raise FilterError(f"filter: {len(text):,} characters are too many: use at most {MAX_CHARS:,}")
+    return _Parser(_tokens(text), {**_PASSAGE_COLUMNS, **metadata}).whole()
 
 
 def collection_filter(collection: str) -> str:
-    """Return the filter for the passages of one collection."""
+    """Return the filter for one collection."""
     return f"collection = {_quoted(collection)}"
 
 
@@ -79,21 +79,19 @@ def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at, end = 0, len(text.rstrip())
     while at < end:
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
             start = at + len(text[at:]) - len(text[at:].lstrip())
             raise FilterError(
                 f"filter: unexpected {text[start]!r} at character {start + 1}: write texts in single quotes (a quote "
                 "within is written twice), and names of columns without quotes"
             )
-        tokens.append(_Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup) + 1))
-        at = found.end()
+        tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup) + 1))
+        at = match.end()
     return [*tokens, _Token("end", "", end + 1)]
 
 
 class _Parser:
-    """Reads tokens from the first to the last."""
-
     def __init__(self, tokens: list[_Token], columns: Columns) -> None:
         self._tokens, self._columns = tokens, columns
         self._at = self._depth = 0
@@ -109,8 +107,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _took(self, word: str) -> bool:
-        """Take the next token if it is `word`; return whether it was."""
-        is_it = self._next.says(word)
+        is_it = self._next.matches(word)
         self._at += is_it
         return is_it
 
@@ -118,8 +115,8 @@ class _Parser:
         if not self._took(sign):
             self._fail(f"'{sign}'")
 
-    def _fail(self, wanted: str) -> NoReturn:
-        raise FilterError(f"filter: {wanted} is wanted at character {self._next.at}, where there is {self._next}")
+    def _fail(self, expected: str) -> NoReturn:
+        raise FilterError(f"filter: expected {expected} at character {self._next.at}, found {self._next}")
 
     def _or(self) -> str:
         return self._joined("OR", self._and)
@@ -152,13 +149,13 @@ class _Parser:
         if token.kind != "word":
             self._fail("a column's name")
         if token.text not in self._columns:
-            raise FilterError(f"filter: there is no column {token}.{suggest(token.text, self._columns)}")
+            raise FilterError(f"filter: unknown column {token}.{suggest(token.text, self._columns)}")
         self._at += 1
         name, kind = token.text, self._columns[token.text]
         if (sign := _COMPARISONS.get(self._next.text)) is not None:
             self._at += 1
             if kind == "bool" and sign not in ("=", "<>"):
-                raise FilterError(f"filter: '{name}' is bool, and is compared by = or <> alone")
+                raise FilterError(f"filter: '{name}' is bool: compare it with = or <>")
             return f"(`{name}` {sign} {self._value(name, kind)})"
         if self._took("IS"):
             not_ = "NOT " if self._took("NOT") else ""
@@ -188,20 +185,20 @@ class _Parser:
         return f"(`{name}` = true)"
 
     def _value(self, name: str, kind: ColumnType) -> str:
-        if kind in ("date", "timestamp") and self._next.says(kind.upper()):
+        if kind in ("date", "timestamp") and self._next.matches(kind.upper()):
             self._at += 1
         token = self._next
         if token.kind == "end" or (token.kind == "word" and token.text in self._columns):
             self._fail("a value")
         made = _literal(token, kind)
         if made is None:
-            wanted = _WANTED[kind]
-            raise FilterError(f"filter: '{name}' is {kind}: write {wanted} at character {token.at}, not {token}")
+            expected = _EXPECTED[kind]
+            raise FilterError(f"filter: '{name}' is {kind}: write {expected} at character {token.at}, not {token}")
         self._at += 1
         return made
 
 
-_WANTED: Mapping[ColumnType, str] = {
+_EXPECTED: Mapping[ColumnType, str] = {
     "bool": "true or false",
     "int64": "a whole number of 64 bits",
     "float64": "a number",
@@ -212,9 +209,8 @@ _WANTED: Mapping[ColumnType, str] = {
 
 
 def _literal(token: _Token, kind: ColumnType) -> str | None:
-    """Return a value as Lance reads it; None for one of another type."""
     if kind == "bool":
-        return token.text.lower() if token.says("TRUE") or token.says("FALSE") else None
+        return token.text.lower() if token.matches("TRUE") or token.matches("FALSE") else None
     if kind in ("int64", "float64"):
         return _number(token, kind) if token.kind == "number" else None
     if token.kind != "text":
@@ -234,7 +230,7 @@ def _time(text: str, kind: ColumnType) -> str | None:
 def _number(token: _Token, kind: ColumnType) -> str | None:
     if kind == "float64":
         value = float(token.text)
-        # Of very large and small ones, too, with all their digits.
+        # repr keeps all digits, also of very large and small numbers.
         return f"{value!r}" if math.isfinite(value) else None
     whole = re.fullmatch(r"[-+]?\d{1,20}", token.text)
     return str(int(token.text)) if whole and int(token.text) in _INT64 else None

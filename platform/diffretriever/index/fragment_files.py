@@ -1,4 +1,4 @@
-"""Derived files of each fragment of an index, such as its 8-bit codes, by kind."""
+"""Derived files of each fragment, such as its 8-bit codes, by kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class FragmentFiles(Protocol):
-    """The open files of a fragment."""
+    """Open derived files of a fragment."""
 
     @property
     def rows_P(self) -> np.ndarray:  # noqa: N802 (a tensor's name)
-        """uint32 [P], ascending: the row of each passage, among the rows that the fragment was written with."""
+        """uint32 [P], ascending: row of each passage in the fragment as it was written."""
 
     def __len__(self) -> int: ...
 
@@ -35,16 +35,16 @@ class FileKind(Generic[Files]):
     """A kind of derived files."""
 
     name: str
-    """Of the folder of the index that contains a folder for each fragment."""
+    """Folder of the index that contains one folder per fragment."""
     open: Callable[[Path], Files]
-    """Maps the files in a folder; raises ValueError if they do not fit together."""
+    """Maps the files in a folder; raises ValueError if they are inconsistent."""
 
     def folder_of(self, index: PassageIndex, fragment: Any) -> DerivedFolder:
         """Return the folder of a fragment's files."""
         return DerivedFolder(index.uri, f"{self.name}/{fragment_key(fragment)}")
 
     def open_of(self, index: PassageIndex, fragment: Any) -> Files | None:
-        """Map a fragment's files, fetched if need be; None if there are none; raises DamagedError."""
+        """Map a fragment's files, fetched if needed; None if there are none. Raises DamagedError."""
         folder = self.folder_of(index, fragment).open()
         if folder is None:
             return None
@@ -56,17 +56,17 @@ class FileKind(Generic[Files]):
             raise DamagedError(f"{folder.folder}: {error}") from error
         rows_P = files.rows_P
         if not (rows_P[1:] > rows_P[:-1]).all() or (rows_P[-1:] >= fragment.physical_rows).any():
-            raise DamagedError(f"{folder.folder}: the rows do not ascend, or are beyond those of the fragment")
+            raise DamagedError(f"{folder.folder}: rows are not ascending, or exceed the fragment")
         folder.keep_for(files)
         return files
 
     def check(self, index: PassageIndex, fragment: Any) -> None:
-        """Compare a fragment's files, if there are some, with what was written; raises DamagedError."""
+        """Verify the files of a fragment, if there are some; raises DamagedError."""
         self.folder_of(index, fragment).check()
         self.open_of(index, fragment)
 
     def remove_damaged(self, index: PassageIndex) -> None:
-        """Read the files of all fragments, and remove damaged ones; a line in the log names them."""
+        """Verify the files of all fragments; remove damaged ones and log their names."""
         for fragment in index.fragments():
             folder = self.folder_of(index, fragment)
             try:
@@ -74,14 +74,14 @@ class FileKind(Generic[Files]):
                 if folder.is_local:
                     self.open_of(index, fragment)
             except DamagedError as error:
-                _LOG.warning("%s: it is removed", error)
+                _LOG.warning("%s: removing it", error)
                 folder.remove()
 
 
 def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[Any, Files]], list[Any]]:
     """Return the fragments of an index version with their files, and the fragments without.
 
-    Damaged files count as missing, and a line in the log names them.
+    Damaged files count as missing, and are logged.
     """
     fragments = index.fragments()
     opened = zip(fragments, for_all(index.uri, fragments, partial(kind.open_of, index)), strict=True)
@@ -91,7 +91,7 @@ def with_files(index: PassageIndex, kind: FileKind[Files]) -> tuple[list[tuple[A
 
 
 def _has_all(files: FragmentFiles, fragment: Any) -> bool:
-    """Return whether files have all passages of a fragment: an older version has passages that were deleted since."""
+    # An older version has passages that were deleted since.
     if len(files) >= fragment.physical_rows:
         return True
     addresses = fragment.scanner(columns=[], with_row_address=True).to_table().column("_rowaddr").to_numpy()
@@ -99,7 +99,7 @@ def _has_all(files: FragmentFiles, fragment: Any) -> bool:
 
 
 def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:
-    """Return the fragments of an index version without files; on an object store, no file is fetched."""
+    """Return the fragments of an index version without files. Fetches no file from a store."""
     if DerivedFolder(index.uri, kind.name).is_local:
         return with_files(index, kind)[1]
     fragments = index.fragments()

@@ -1,4 +1,4 @@
-"""The versions of an index, with the change that made each, and the sizes of its columns."""
+"""The versions of an index with their changes, and the sizes of its columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MESSAGE_KEY = "__lance_commit_message"
 
 
 def history(index: PassageIndex) -> list[VersionChange]:
-    """Return every kept version, oldest first, with its change by Lance's record of the transaction."""
+    """Return every stored version, oldest first, with its change by Lance's transaction record."""
     changes: list[VersionChange] = []
     for version in index.dataset.versions():
         number, counts = version["version"], version["metadata"]
@@ -47,17 +47,16 @@ def history(index: PassageIndex) -> list[VersionChange]:
 
 
 def column_bytes(index: PassageIndex) -> dict[str, int]:
-    """Return the bytes of each column in the data files of the index's version, deleted rows included."""
+    """Return the size in bytes of each column in the data files, including deleted rows."""
     sizes = {field.id: field.bytes_on_disk for field in index.dataset.stats.data_stats().fields}
     return {field.name(): _with_children(field, sizes) for field in index.dataset.lance_schema.fields()}
 
 
 def _transaction(index: PassageIndex, number: int) -> Any | None:
-    """Return Lance's record of the transaction of a version; None if it cannot be read."""
     try:
         return index.dataset.read_transaction(number)
     except TypeError:
-        # Lance's Python package fails on a compaction of a table that has a vector index of Lance's own.
+        # Lance fails on a compaction of a table with one of its own vector indexes.
         return None
 
 
@@ -68,7 +67,7 @@ def _change(transaction: Any, number: int) -> Change:
     if message in _MESSAGES:
         return _MESSAGES[message]
     if isinstance(transaction.operation, lance.LanceOperation.Overwrite):
-        # No other change without a message writes a table anew.
+        # Other overwrites have a message.
         return "created" if number == 1 else "compressed"
     return _CHANGES.get(type(transaction.operation), "other")
 

@@ -1,9 +1,9 @@
 """A lease on an object store: one writer at a time, without conditional requests.
 
-A writer puts an object of its own, its flag, into the folder `.writer.lease`, and then lists the flags of others. A
-store lists an object as soon as it is put, so that of two writers at least one sees the other and steps back. A running
-writer renews its flag; the flag of a killed one expires. Ages are differences of the store's own times, so that clocks
-need not agree. Commits are safe without the lease; see `index.writer.Committer`.
+A writer puts its own object, its flag, into the folder `.writer.lease`, and then lists the flags of others. A store
+lists an object as soon as it is put, so at least one of two writers sees the other and steps back. A running writer
+renews its flag; the flag of a killed one expires. Ages are differences of the store's timestamps, so clocks need not
+agree. Commits are safe without the lease; see `index.writer.Committer`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from diffretriever.schemas.places import StorePath
 _FOLDER = ".writer.lease"
 _RENEW_SECONDS = 5.0
 _EXPIRE_SECONDS = 30.0
-_LOOK_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
 class Lease:
@@ -40,10 +40,10 @@ class Lease:
         self._renewal: threading.Thread | None = None
 
     def acquire(self, *, patient: bool) -> None:
-        """Take the lease; raises ValueError, which names the other writer that has it.
+        """Take the lease; raise ValueError that names the other writer.
 
-        A patient writer waits until the flag of another is removed, renewed, or expires after 30 seconds; otherwise,
-        any flag counts as that of a running writer.
+        A patient writer waits until the other flag is removed, renewed, or expires after 30 seconds. Otherwise any flag
+        counts as that of a running writer.
         """
         seen: dict[str, int] = {}
         while others := self._raise_flag():
@@ -51,35 +51,35 @@ class Lease:
             renewed = (name for name, changed in others.items() if not patient or seen.get(name, changed) != changed)
             if (name := next(renewed, None)) is not None:
                 raise ValueError(
-                    f"another job ({self._owner(name)}) is writing to {self._place}: wait for its end, or stop it; "
+                    f"another job ({self._owner(name)}) is writing to {self._place}: wait for it, or stop it; "
                     "the same command then resumes its work"
                 )
             if not seen:
                 owners = ", ".join(map(self._owner, others))
-                sys.stderr.write(f"{self._place} was being written to ({owners}): looking whether it still is\n")
+                sys.stderr.write(f"{self._place} has a writer ({owners}): checking whether it is still running\n")
             seen |= others
-            # Two writers that step back at once must not retry at once.
-            time.sleep(_LOOK_AGAIN_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
+            # Random, so that two writers do not retry at the same time.
+            time.sleep(_RETRY_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
         self._ended.clear()
         self._renewal = threading.Thread(target=self._renew, name=f"lease of {self._place}", daemon=True)
         self._renewal.start()
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._ended.set()
         if self._renewal is not None:
             self._renewal.join()
         self._lower_flag()
 
     def _raise_flag(self) -> dict[str, int]:
-        """Put a flag; return name → time of the unexpired flags of others."""
+        """Put a flag; return the unexpired flags of others: name → time."""
         self._flag = self._place / _FOLDER / uuid.uuid4().hex
         self._put()
         times = {info.base_name: info.mtime_ns for info in files_in(self._place / _FOLDER)}
-        mine = times.pop(self._flag.name, None)
-        if mine is None:
-            raise ValueError(f"{self._flag} was written and is not listed: check the rights to list the bucket")
-        expired = [name for name, changed in times.items() if mine - changed > _EXPIRE_SECONDS * 1e9]
+        own_time = times.pop(self._flag.name, None)
+        if own_time is None:
+            raise ValueError(f"{self._flag} was written but is not listed: check the permission to list the bucket")
+        expired = [name for name, changed in times.items() if own_time - changed > _EXPIRE_SECONDS * 1e9]
         for name in expired:
             remove(self._place / _FOLDER / name)
             del times[name]
@@ -89,7 +89,7 @@ class Lease:
         write_text(self._flag, json.dumps(self._about) + "\n")
 
     def _lower_flag(self) -> None:
-        # A flag that stays expires.
+        # A flag that cannot be removed expires.
         with suppress(OSError, ValueError):
             remove(self._flag)
 

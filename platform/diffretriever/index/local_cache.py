@@ -1,7 +1,7 @@
-"""A bounded cache of fetched folders that all processes of a machine share; the least recently used are removed first.
+"""A bounded cache of fetched folders, shared by all processes of a node; evicts the least recently used.
 
-An entry is a folder that never changes and appears by a rename. A process never removes entries that it uses itself. If
-another process removes them, files that are mapped stay readable.
+An entry is a folder that never changes and appears by a rename. A process never evicts entries that it uses. If another
+process evicts them, mapped files stay readable.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pathlib import Path
 from diffretriever.core.files import cache_dir, locked, whole_folder
 
 BOUND_VARIABLE = "DIFFRETRIEVER_CACHE_GB"
-"""Environment variable: gigabytes that fetched files may take on a machine."""
+"""Environment variable: maximum size of fetched files on a node, in gigabytes."""
 _SHARE_OF_DISK = 0.9
-"""Of the space that is free or taken by fetched files: the bound if the variable is not set."""
+"""Default bound, as a share of the space that is free or used by fetched files."""
 _ABANDONED_SECONDS = 24 * 3600
-"""Age from which a temporary folder belongs to no running process."""
+"""Age at which a temporary folder counts as abandoned."""
 
 
 class LocalFolder:
-    """A folder of files that this process does not remove for as long as the object lives."""
+    """A folder that this process does not evict while the object lives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,50 +40,50 @@ class LocalFolder:
 
 
 class FolderCache:
-    """The cache in a folder. Safe to use from several threads and processes."""
+    """A cache in a folder. Safe to use from several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._used: weakref.WeakValueDictionary[str, LocalFolder] = weakref.WeakValueDictionary()
-        """The entries that this process uses or adds, by name of their folder."""
+        """Entries that this process uses or adds, by folder name."""
         self._fetching: dict[str, int] = {}
         """Sizes of the entries that this process is adding."""
 
     def get(self, key: str, size: int, fill: Callable[[Path], None]) -> LocalFolder:
-        """Return the folder of a key for content of `size` bytes, which `fill` writes if it is not there.
+        """Return the folder of a key. If it does not exist, `fill` writes its content, of `size` bytes.
 
         Raises:
             OSError: the disk is full.
-            ValueError: the content does not fit into the bound next to the entries in use, or the bound is invalid.
+            ValueError: the content does not fit next to the entries in use, or the bound is invalid.
         """
         target = self._entry(key, size)
-        found = self._use(target)
+        entry = self._use(target)
         if target.is_dir():
-            return found
-        # Of several processes that request the same, one fetches it.
+            return entry
+        # Only one of several processes fetches an entry.
         with locked(self.root / "fetching" / key[:2]):
             if not target.is_dir():
-                self._make_room(target.name, size)
+                self._make_space(target.name, size)
                 try:
                     with whole_folder(target) as temporary:
                         fill(temporary)
                 finally:
                     self._fetching.pop(target.name)
-        return found
+        return entry
 
     def held(self, key: str, size: int) -> LocalFolder | None:
-        """Return the folder of a key as `get` does; None if it is not there."""
+        """Return the folder of a key; None if it does not exist."""
         target = self._entry(key, size)
         return self._use(target) if target.is_dir() else None
 
     def _entry(self, key: str, size: int) -> Path:
         return self.root / f"{key}-{size}"
 
-    def discard(self, held: LocalFolder) -> None:
-        """Remove a damaged folder; processes that have it mapped keep its content."""
+    def discard(self, entry: LocalFolder) -> None:
+        """Remove a damaged folder; processes that mapped it keep its content."""
         with locked(self.root / "lock"):
-            if held.folder.is_dir():
-                _remove(held.folder)
+            if entry.folder.is_dir():
+                _remove(entry.folder)
 
     def _use(self, target: Path) -> LocalFolder:
         with locked(self.root / "lock"):
@@ -91,7 +91,7 @@ class FolderCache:
                 os.utime(target)
             return self._used.setdefault(target.name, LocalFolder(target))
 
-    def _make_room(self, name: str, size: int) -> None:
+    def _make_space(self, name: str, size: int) -> None:
         with locked(self.root / "lock"):
             self._remove_abandoned()
             entries = sorted(self.root.glob("[!.]*-*/"), key=lambda entry: entry.stat().st_mtime)
@@ -108,9 +108,9 @@ class FolderCache:
                 raise OSError(errno.ENOSPC, f"the disk is too full for {size:,} more bytes", str(self.root))
             if taken + size > bound:
                 raise ValueError(
-                    f"{size:,} more bytes do not fit into {self.root}: {taken:,} are in use of {bound:,} that it may "
-                    f"take. Set {BOUND_VARIABLE} to more gigabytes, DIFFRETRIEVER_CACHE to a folder on a larger disk, "
-                    "or search with more shards on more machines"
+                    f"{size:,} more bytes do not fit into {self.root}: {taken:,} of {bound:,} are in use. Set "
+                    f"{BOUND_VARIABLE} to more gigabytes, DIFFRETRIEVER_CACHE to a folder on a larger disk, "
+                    "or search with more shards on more nodes"
                 )
             self._fetching[name] = size
 
@@ -121,7 +121,7 @@ class FolderCache:
 
 
 def shared_cache() -> FolderCache:
-    """Return the cache of this machine, in `$DIFFRETRIEVER_CACHE` or else `~/.cache/diffretriever`."""
+    """Return this node's cache, in `$DIFFRETRIEVER_CACHE` or else `~/.cache/diffretriever`."""
     return _cache_in(cache_dir() / "derived")
 
 
@@ -131,20 +131,20 @@ def _cache_in(root: Path) -> FolderCache:
 
 
 def _bound(root: Path, taken: int) -> int:
-    given = os.environ.get(BOUND_VARIABLE)
-    if not given:
+    value = os.environ.get(BOUND_VARIABLE)
+    if not value:
         return int(_SHARE_OF_DISK * (shutil.disk_usage(root).free + taken))
     try:
-        gigabytes = float(given)
+        gigabytes = float(value)
     except ValueError:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
-        raise ValueError(f"{BOUND_VARIABLE}={given} is no number of gigabytes: set a number such as 200 or 0.5")
+        raise ValueError(f"{BOUND_VARIABLE}={value} is not a number of gigabytes: set one such as 200 or 0.5")
     return int(gigabytes * 1e9)
 
 
 def _remove(folder: Path) -> None:
-    # If the process is killed here, no partial entry is left.
-    gone = folder.parent / f".{uuid.uuid4().hex}.tmp"
-    folder.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    # Rename first, so that a crash leaves no partial entry.
+    removed = folder.parent / f".{uuid.uuid4().hex}.tmp"
+    folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The manifest of an index, in the schema metadata of its Lance table."""
+"""The manifest of an index, stored in the schema metadata of its Lance table."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LIBRARIES = ("tokenizers", "torch", "transformers")
-"""Libraries that token ids and vectors also depend on; their versions are stored, not compared."""
+"""Other libraries that affect token ids and vectors; their versions are stored but not compared."""
 _MOST_DIFFERENCES = 5
-"""Fields that a message names."""
+"""Number of fields named in a message."""
 _KEY = b"diffretriever.manifest"
 _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 
 
 def manifest_of(encoder: Encoder) -> IndexManifest:
-    """Describe a loaded encoder, with the precision that `auto` resolved to."""
+    """Describe a loaded encoder; `auto` is replaced by the resolved precision."""
     config, facts = encoder.config, encoder.facts
-    own = [package_of(config.method)] if names_installed(config.method) else []
+    packages = [package_of(config.method)] if names_installed(config.method) else []
     resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
     return IndexManifest(
         retriever=resolved,
         weights=facts.weights,
         tokenizer=facts.tokenizer,
-        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *own)},
+        libraries={name: metadata.version(name) for name in (*_LIBRARIES, *packages)},
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         created=_now(),
@@ -54,33 +54,33 @@ def bm25_manifest(config: Bm25Retriever) -> IndexManifest:
 
 
 def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
-    """Raise `ValueError` naming the fields in which `encoder` differs from the one that made the index."""
+    """Raise ValueError that names the fields in which `encoder` differs from the index's retriever."""
     if index.fingerprint == encoder.fingerprint:
         return
-    # Another method has other fields: it is named first.
-    differing = sorted(index.differences(encoder), key=lambda each: not each.startswith("retriever.method:"))
+    # Another method has other fields, so name it first.
+    differing = sorted(index.differences(encoder), key=lambda text: not text.startswith("retriever.method:"))
     if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
-        # Another version may write the state of the same tokenizer in another way.
+        # Other library versions may serialise the same tokenizer differently.
         differing.insert(0, f"versions of libraries: {index.libraries} != {encoder.libraries}")
     first, rest = differing[:_MOST_DIFFERENCES], differing[_MOST_DIFFERENCES:]
-    told = "\n  ".join([*first, f"and {len(rest)} more"] if rest else first)
+    listed = "\n  ".join([*first, f"and {len(rest)} more"] if rest else first)
     raise ValueError(
-        f"{uri} was made by another retriever: take that one, or another index (index != this retriever):\n  {told}"
+        f"{uri} was made by another retriever: use that one, or another index (index != this retriever):\n  {listed}"
     )
 
 
 def table_schema(manifest: IndexManifest) -> pa.Schema:
-    """Return the schema of an index's table, a checksum of each row included, with the manifest in its metadata."""
+    """Return the schema of an index's table, with row checksums, and the manifest in its metadata."""
     fields = [*passage_schema(manifest.hidden_size, manifest.codec), *metadata_fields(manifest.metadata)]
     schema = pa.schema([*fields, _CHECKSUM_FIELD])
     return schema.with_metadata({_KEY: manifest.model_dump_json().encode()})
 
 
 def manifest_in(dataset: Any, uri: str) -> IndexManifest:
-    """Return the manifest of a Lance dataset; raises `ValueError` as `PassageIndex.open` says."""
+    """Return the manifest of a Lance dataset; raise ValueError as `PassageIndex.open`."""
     text = (dataset.schema.metadata or {}).get(_KEY)
     if text is None:
-        raise ValueError(f"{dataset.uri} is a Lance table, but not one that this project made")
+        raise ValueError(f"{dataset.uri} is a Lance table that diffretriever did not make")
     try:
         manifest = IndexManifest.model_validate_json(text)
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""The order of an index version's passages by id; searches number passages in this order.
+"""The order of an index version's passages by id, in which searches number passages.
 
-Opening a version for search reads and sorts its ids. The order takes 20 bytes of memory a passage, besides its id.
+Opening a version for search reads and sorts its ids. Besides the ids, the order takes 20 bytes of memory per passage.
 
 Legend: P passages, W rows as they were written, deleted ones included, C given addresses, G fragments.
 """
@@ -23,13 +23,13 @@ _MOST_ROWS = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class PassageOrder:
-    """The numbers of the passages of some fragments of an index version.
+    """Numbers of the passages in some fragments of an index version.
 
     Attributes:
-        passages: their ids and rows by number.
-        fragments_G: int64 [G], the numbers that Lance gives the fragments, ascending.
-        starts_G: int64 [G], where each fragment's rows begin in `numbers_W`.
-        numbers_W: int32 [W], the number of the passage in each row, in table order; `NO_NUMBER` for a deleted one.
+        passages: ids and rows by number.
+        fragments_G: int64 [G], Lance's fragment numbers, ascending.
+        starts_G: int64 [G], start of each fragment's rows in `numbers_W`.
+        numbers_W: int32 [W], passage number of each row, in table order; `NO_NUMBER` if deleted.
     """
 
     passages: Passages
@@ -39,12 +39,15 @@ class PassageOrder:
 
     @classmethod
     def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
-        """Number by id the passages of some fragments of a whole version, whose rows have `id` and `_rowaddr`."""
-        given = list(fragments)
-        numbers_G = np.array([fragment.fragment_id for fragment in given], np.int64)
-        offsets = offsets_of([fragment.physical_rows for fragment in given])
+        """Number passages by id.
+
+        `batches` are the fragments' rows, with `id` and `_rowaddr`; `whole` has all fragments.
+        """
+        selected = list(fragments)
+        numbers_G = np.array([fragment.fragment_id for fragment in selected], np.int64)
+        offsets = offsets_of([fragment.physical_rows for fragment in selected])
         if offsets[-1] > _MOST_ROWS:
-            raise ValueError(f"{offsets[-1]:,} passages are too many for one search: search the index in shards")
+            raise ValueError(f"{offsets[-1]:,} passages exceed the limit of one search: search the index in shards")
         read = list(batches)
         ids = [batch.column("id").cast(pa.large_string()) for batch in read]
         addresses_P = np.concatenate([np.empty(0, np.uint64), *(batch.column("_rowaddr").to_numpy() for batch in read)])
@@ -52,45 +55,44 @@ class PassageOrder:
         ascending = np.argsort(numbers_G)
         numbers_W = np.full(offsets[-1], NO_NUMBER, np.int32)
         made = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
-        numbers_W[made._places(addresses_P)] = numbers_P
-        return cls(Passages(passages.ids, made._rows(whole, given)), made.fragments_G, made.starts_G, numbers_W)
+        numbers_W[made._positions(addresses_P)] = numbers_P
+        return cls(Passages(passages.ids, made._rows(whole, selected)), made.fragments_G, made.starts_G, numbers_W)
 
     def admitting(self, addresses_C: np.ndarray) -> PassageOrder:
-        """Return the same numbers for the passages at these addresses (`_rowaddr`, uint64 [C]), and none for others."""
-        places_C = self._places(addresses_C)
+        """Return the order without the passages at other addresses (`_rowaddr`, uint64 [C]); numbers stay."""
+        positions_C = self._positions(addresses_C)
         numbers_W = np.full(len(self.numbers_W), NO_NUMBER, np.int32)
-        numbers_W[places_C] = self.numbers_W[places_C]
+        numbers_W[positions_C] = self.numbers_W[positions_C]
         return replace(self, numbers_W=numbers_W)
 
     @cached_property
     def by_row(self) -> np.ndarray:
-        """The numbers of the passages in table order, int32 [P]."""
+        """Passage numbers in table order, int32 [P]."""
         numbers_P: np.ndarray = self.numbers_W[self.numbers_W != NO_NUMBER]
         return numbers_P
 
     def renumbered(self, hits: Hits) -> Hits:
-        """Return hits of another order of the same version with the numbers of this order of all passages."""
+        """Translate hits from another order of the same version into numbers of this order, which has all passages."""
         rows_P = hits.passages.rows_P
-        assert rows_P is not None, "the hits come from an index"
+        assert rows_P is not None, "hits of an index have rows"
         return replace(hits, passages=self.passages, numbers_F=self.by_row[rows_P[hits.numbers_F]])
 
     def numbers(self, addresses_C: np.ndarray) -> np.ndarray:
-        """Return the numbers of the passages at these addresses (`_rowaddr`, uint64 [C]), int32 [C]."""
-        numbers_C: np.ndarray = self.numbers_W[self._places(addresses_C)]
+        """Return the numbers, int32 [C], of the passages at addresses (`_rowaddr`, uint64 [C])."""
+        numbers_C: np.ndarray = self.numbers_W[self._positions(addresses_C)]
         return numbers_C
 
     def numbers_in(self, fragment: Any, rows_C: np.ndarray) -> np.ndarray:
-        """Return the numbers of the passages in rows (unsigned [C]) of a fragment as it was written, int32 [C]."""
+        """Return the numbers, int32 [C], of the passages in rows (unsigned [C]) of a fragment as it was written."""
         return self.numbers((np.uint64(fragment.fragment_id) << np.uint64(32)) + rows_C.astype(np.uint64))
 
-    def _places(self, addresses_C: np.ndarray) -> np.ndarray:
-        """Return where in `numbers_W` addresses are, int64 [C]."""
+    def _positions(self, addresses_C: np.ndarray) -> np.ndarray:
         owners_C = np.searchsorted(self.fragments_G, (addresses_C >> np.uint64(32)).astype(np.int64))
-        places_C: np.ndarray = self.starts_G[owners_C] + (addresses_C & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        return places_C
+        positions_C: np.ndarray = self.starts_G[owners_C] + (addresses_C & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        return positions_C
 
     def _rows(self, whole: Iterable[Any], fragments: Iterable[Any]) -> np.ndarray:
-        """Return each passage's row of the whole table, where deleted rows do not count, int64 [P] by number."""
+        """Return each passage's row in the whole table without deleted rows, int64 [P], by number."""
         before, count = {}, 0
         for fragment in whole:
             before[fragment.fragment_id] = count

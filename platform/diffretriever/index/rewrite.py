@@ -1,4 +1,4 @@
-"""Rewrite a table, in parts and one commit, for example compressed."""
+"""Rewrite a table in parts and one commit, for example to compress it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from diffretriever.index.writer import stored_rows
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.vectors.representations import read_vectors
 
-# Work that a killed job loses, and memory of a worker.
+# Bounds the work that a killed job loses, and a worker's memory.
 _PART_BYTES, _BATCH_BYTES = 256 << 20, 16 << 20
 _TAKEN_ROWS = 1024
-"""Batch size of rows drawn at random."""
+"""Batch size of random reads."""
 
 
 class TablePart(NamedTuple):
-    """Consecutive rows of a fragment, deleted ones not counted."""
+    """Consecutive live rows of a fragment."""
 
     fragment: int
     first: int
@@ -34,12 +34,12 @@ class TablePart(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A name for it within its version."""
+        """Name of the part within its version."""
         return f"{self.fragment}-{self.first}"
 
 
 def parts_of(index: PassageIndex) -> list[TablePart]:
-    """Cut the table into parts of about 256 MB of vectors, in table order."""
+    """Split the table into parts of about 256 MB of vectors, in table order."""
     step = max(1, _PART_BYTES // _row_bytes(index.manifest))
     return [
         TablePart(fragment.fragment_id, first, min(step, fragment.count_rows() - first))
@@ -49,7 +49,7 @@ def parts_of(index: PassageIndex) -> list[TablePart]:
 
 
 def write_part(uri: str, version: int, part: TablePart, manifest: IndexManifest) -> str:
-    """Write a part of a version as a new manifest stores it, uncommitted; return the receipt, a JSON text."""
+    """Write a part of a version for a new manifest, uncommitted; return the receipt, JSON text."""
     index = PassageIndex.open(uri, version)
     schema = table_schema(manifest)
     rows = pa.RecordBatchReader.from_batches(schema, _coded(index, part, manifest, schema))
@@ -92,13 +92,13 @@ def replace_all(index: PassageIndex, manifest: IndexManifest, receipts: list[str
     fragments = fragments_in(receipts)
     operation = lance.LanceOperation.Overwrite(table_schema(manifest), fragments)
     with commit_to(index.uri, data_files(fragments)):
-        # With retries, Lance would overwrite commits of other processes.
+        # Retries would overwrite commits of other processes.
         lance.LanceDataset.commit(table_uri(index.uri), operation, read_version=index.version, max_retries=0)
     index.refresh()
 
 
 def sample_of(index: PassageIndex, size: int) -> np.ndarray:
-    """Return `size` vectors, float16 [S, H], of random passages, or all if there are fewer; in table order."""
+    """Return the vectors of random passages, float16 [S, H], at most `size`, in table order."""
     generator = np.random.default_rng(0)
     rows = generator.permutation(len(index))
     tables: list[pa.Table] = []

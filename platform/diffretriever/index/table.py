@@ -1,8 +1,7 @@
 """A passage index: a Lance table with one row per passage, in the folder `passages.lance` of the index.
 
-LanceDB opens it as the table `passages` of a connection on the folder of the index. A reader reads one version, which
-no writer changes. The column `reps` can be read of every index with vectors: if it stores codes only, `index.vectors`
-decodes them.
+LanceDB opens it as the table `passages` of a connection to the index folder. A reader sees one version, which no writer
+changes. If an index stores only quantised vectors, `index.vectors` decodes them into the column `reps`.
 
 Legend: P passages of a fragment.
 """
@@ -50,28 +49,28 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 _IDS_PER_LOOKUP = 1000
 _SHOWN = ("title", "text", "collection")
-_HELD_BYTES = 32 << 20
-"""Texts and metadata of a version that stay in memory."""
-_PAYS = 0.02
+_CACHED_BYTES = 32 << 20
+"""Maximum size of the texts and metadata cached per version."""
+_SCAN_SHARE = 0.02
 """Above this share of the passages, one full scan is faster than random reads."""
 ROWS_AT_ONCE = 65536
 """Batch size for columns of few bytes."""
-_THERE = "already exists"
-"""In Lance's error if there is a table; the error has no class of its own."""
+_EXISTS = "already exists"
+"""Text of Lance's error for an existing table, which has no class of its own."""
 _TRIES = 10
-"""Of a deletion, while other processes change the same fragments."""
+"""Attempts of a deletion, while other processes change the same fragments."""
 
 
 class PassageIndex:
     """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
-    `uri` is a folder (a `file:` URI is the path that it names) or the URI of an object store.
+    `uri` is a folder, a `file:` URI or the URI of an object store.
     """
 
     _fragments: list[Any] | None = None
-    """Lance's fragments that are read; None: all."""
+    """Lance fragments to read; None: all."""
     _condition: str | None = None
-    """Condition, in Lance's SQL, of the passages that are read."""
+    """Condition, in Lance's SQL, of the passages to read."""
 
     def __init__(self, uri: str, dataset: Any, manifest: IndexManifest) -> None:
         self.uri = uri
@@ -82,14 +81,14 @@ class PassageIndex:
 
     @classmethod
     def exists(cls, uri: str) -> bool:
-        """Return whether there is an index; raises ValueError if it is damaged or access is refused."""
+        """Return whether the index exists; raise ValueError if it is damaged or access is denied."""
         uri = plain_place(uri)
         try:
             _dataset(uri)
         except (ValueError, OSError) as error:
-            if (told := not_opened(uri, error)) is None:
+            if (reason := not_opened(uri, error)) is None:
                 return False
-            raise told from error
+            raise reason from error
         return True
 
     @classmethod
@@ -97,47 +96,49 @@ class PassageIndex:
         """Create an empty index.
 
         Raises:
-            ValueError: there is an index, or the folder or store cannot be written to.
+            ValueError: the index exists, or its folder or store is not writable.
         """
         uri, schema = plain_place(uri), table_schema(manifest)
         try:
             with commit_to(uri):
                 lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
         except OSError as error:
-            if _THERE in str(error):
-                raise ValueError(f"{uri} already holds an index") from error
+            if _EXISTS in str(error):
+                raise ValueError(f"{uri} already contains an index") from error
             raise unreachable(uri, error) from error
         return cls.open(uri)
 
     @classmethod
     def open(cls, uri: str, version: int | None = None) -> PassageIndex:
-        """Open the latest or a given version.
+        """Open the latest version, or an earlier one.
 
         Raises:
-            ValueError: there is no index or access is refused, the index is damaged, or another version of this
-                project made it.
+            ValueError: the index does not exist, is damaged, was made by another version of this project, or access is
+                denied.
         """
         uri = plain_place(uri)
         try:
             dataset = _dataset(uri, version)
         except (ValueError, OSError) as error:
-            if version is None and (told := not_opened(uri, error)) is not None:
-                raise told from error
+            if version is None and (reason := not_opened(uri, error)) is not None:
+                raise reason from error
             if NOT_FOUND not in str(error):
                 raise unreachable(uri, error) from error
             if version is not None and cls.exists(uri):
                 raise ValueError(
-                    f"{uri} keeps no version {version}: inspect_index.py lists them, in Python Index.versions()"
+                    f"{uri} has no version {version}: list versions with "
+                    "inspect_index.py, or in Python Index.versions()"
                 ) from error
             raise ValueError(
-                f"no index at {uri}: make one by encode_beir.py --index {uri} --collection …, in Python by Index.create"
+                f"no index at {uri}: make one with encode_beir.py --index {uri} --collection …, "
+                "or in Python Index.create"
             ) from error
         opened = cls(uri, dataset, manifest_in(dataset, uri))
         refuse_wrong_deletions(uri, dataset)
         return opened
 
     def clone(self, uri: str) -> PassageIndex:
-        """Make an index at `uri` of this version, which reads the files of this index; raises ValueError."""
+        """Make an index of this version at `uri`, which reads this index's files; raise ValueError if not writable."""
         uri = plain_place(uri)
         try:
             with commit_to(uri):
@@ -148,7 +149,7 @@ class PassageIndex:
 
     @property
     def version(self) -> int:
-        """The version this object reads."""
+        """Number of the open version."""
         return int(self.dataset.version)
 
     def refresh(self) -> None:
@@ -158,7 +159,7 @@ class PassageIndex:
         self._orders, self._texts = {}, {}
 
     def versions(self) -> Iterator[PassageIndex]:
-        """Yield every version that is kept, oldest first."""
+        """Yield every stored version, oldest first."""
         for version in self.dataset.versions():
             yield PassageIndex.open(self.uri, version["version"])
 
@@ -171,34 +172,34 @@ class PassageIndex:
         yield from self._scan(columns, batch_size, self.dataset.scanner, fragments=self._fragments)
 
     def addressed_batches(self, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Stream as `batches` does, with `_rowaddr`: uint64, the fragment and the row of each passage."""
+        """Stream as `batches`, with `_rowaddr` (uint64): fragment and row of each passage."""
         scanner = self.dataset.scanner
         yield from self._scan(columns, batch_size, scanner, fragments=self._fragments, with_row_address=True)
 
     @property
     def order(self) -> PassageOrder:
-        """The order of this version's passages by id, computed at first use."""
+        """Order of this version's passages by id, computed at first use."""
         version = self.version
-        found = self._orders.get(version)
-        if found is None:
+        order = self._orders.get(version)
+        if order is None:
             rows = self.addressed_batches(["id"], ROWS_AT_ONCE)
             made = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
-            # Two threads must use the same object: numbers of different orders do not mix.
-            found = self._orders.setdefault(version, made)
-        return found
+            # Threads must share one order, because numbers of different orders do not mix.
+            order = self._orders.setdefault(version, made)
+        return order
 
     def fragments(self) -> list[Any]:
-        """Return the Lance fragments in table order."""
+        """Return the Lance fragments, in table order."""
         return list(self.dataset.get_fragments() if self._fragments is None else self._fragments)
 
     def fragment_batches(self, fragment: Any, columns: Sequence[str], batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Stream columns of one fragment's live rows, with `_rowaddr` (uint64; the low half is the row written)."""
+        """Stream columns of a fragment's live rows, with `_rowaddr` (uint64; the low half is the row as written)."""
         yield from self._scan(columns, batch_size, fragment.scanner, with_row_address=True)
 
     def _scan(
         self, columns: Sequence[str], batch_size: int, scanner: Callable[..., Any], **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        # Lance reads all fragments for an empty list.
+        # Lance takes an empty list as all fragments.
         if self._fragments == []:
             return
         stored = self.manifest.stored_columns(columns)
@@ -208,32 +209,31 @@ class PassageIndex:
                 yield self._decoded(batch, columns)
 
     def _decoded(self, rows: T, columns: Sequence[str]) -> T:
-        """Return stored rows with the requested columns; vectors are decoded if only codes are stored."""
         return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
 
     def pinned(self) -> Self:
-        """Return this version as an object that `refresh` does not change."""
-        found = copy(self)
-        found.dataset = self.dataset.checkout_version(self.version)
-        return found
+        """Return a copy that `refresh` does not change."""
+        pinned = copy(self)
+        pinned.dataset = self.dataset.checkout_version(self.version)
+        return pinned
 
     def take(self, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """Return `columns` of the passages in `rows` (int64) of this version, in their order."""
+        """Return columns of the passages in `rows` (int64) of this version, in their order."""
         with readable(self.uri, self.fragments):
             taken = self.dataset.take(rows.tolist(), columns=self.manifest.stored_columns(columns))
         return self._decoded(taken, columns)
 
     def vectors_of(self, numbers_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the vectors of passages by their numbers (int32 [C]): float16 [N, H], and offsets, int64 [C + 1]."""
+        """Return the vectors of passages by number (int32 [C]): float16 [N, H], and offsets, int64 [C + 1]."""
         rows_P = self.order.passages.rows_P
-        assert rows_P is not None, "an index has its passages in rows"
+        assert rows_P is not None, "passages of an index have rows"
         return read_vectors(self.take(rows_P[numbers_C], ["reps"]))
 
     def shown(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """Return `title`, `text`, `collection` and `metadata` of the passages in `rows` (int64).
 
-        Metadata are the values of all its columns by name, None if a passage has none. A small collection stays in
-        memory after some calls.
+        `metadata` has all metadata columns by name; missing values are None. A small collection is cached after some
+        calls.
         """
         columns = [*_SHOWN, *self.manifest.metadata]
         texts = self._texts.setdefault(self.version, _Texts())
@@ -241,8 +241,8 @@ class PassageIndex:
             return [self._with_metadata(row) for row in texts.table.take(rows).to_pylist()]
         taken, passages = self.take(rows, columns), self.dataset.count_rows()
         texts.rows_read += len(taken)
-        if texts.rows_read > _PAYS * passages and passages * taken.nbytes <= _HELD_BYTES * len(taken):
-            # If a file is damaged, passages of other files are still read one by one.
+        if texts.rows_read > _SCAN_SHARE * passages and passages * taken.nbytes <= _CACHED_BYTES * len(taken):
+            # If a file is damaged, passages in other files can still be read singly.
             with suppress(ValueError), readable(self.uri, self.fragments):
                 texts.table = self.dataset.to_table(columns).combine_chunks()
         return [self._with_metadata(row) for row in taken.to_pylist()]
@@ -252,7 +252,7 @@ class PassageIndex:
         return {**row, "metadata": metadata}
 
     def representations(self, rows: np.ndarray) -> Representations:
-        """Return the stored representations of the passages in `rows` (int64), in their order."""
+        """Return the stored representations of the passages in `rows` (int64), in order."""
         assert self.manifest.hidden_size is not None, "an index with an encoder has vectors"
         columns = [field.name for field in representation_fields(self.manifest.hidden_size)]
         return Representations.from_arrow(self.take(rows, columns))
@@ -262,21 +262,21 @@ class PassageIndex:
         keys = np.zeros(len(self), KEY)
         start = 0
         for batch in self.batches(["id", "digest"], ROWS_AT_ONCE):
-            found = keys_of(batch.column("id").to_pylist(), batch.column("digest").to_pylist())
-            keys[start : start + len(found)] = found
-            start += len(found)
+            batch_keys = keys_of(batch.column("id").to_pylist(), batch.column("digest").to_pylist())
+            keys[start : start + len(batch_keys)] = batch_keys
+            start += len(batch_keys)
         return KeySet(keys)
 
     def passages(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return id → what `shown` returns of the passage; unknown ids are left out."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return the fields of passages as `shown`, by id; unknown ids are left out."""
+        passages: dict[str, dict[str, Any]] = {}
         columns = ["id", *_SHOWN, *self.manifest.metadata]
         for start in range(0, len(ids), _IDS_PER_LOOKUP):
             condition = ids_filter(ids[start : start + _IDS_PER_LOOKUP])
             with readable(self.uri, self.fragments):
                 rows = self.dataset.to_table(columns, filter=condition).to_pylist()
-            found.update({row.pop("id"): self._with_metadata(row) for row in rows})
-        return found
+            passages.update({row.pop("id"): self._with_metadata(row) for row in rows})
+        return passages
 
     def delete(self, ids: Iterable[str]) -> int:
         """Delete passages by id in one commit and return their number.
@@ -284,39 +284,39 @@ class PassageIndex:
         Raises:
             ValueError: other processes kept changing these passages; nothing was deleted.
         """
-        wanted = list(ids)
+        requested = list(ids)
         for _ in range(_TRIES - 1):
             with suppress(ChangedError):
-                return self._delete(wanted)
-        return self._delete(wanted)
+                return self._delete(requested)
+        return self._delete(requested)
 
     def _delete(self, ids: Sequence[str]) -> int:
         self.refresh()
         shrunk = self.without(ids)
-        # Without such passages there is no new version.
+        # If no passage matches, there is no new version.
         if not shrunk:
             return 0
         rest = [part for part in shrunk.values() if part is not None]
         live = sum(self.dataset.get_fragment(number).metadata.num_rows for number in shrunk)
-        gone = [number for number, part in shrunk.items() if part is None]
-        operation = lance.LanceOperation.Delete(rest, gone, ids_filter(ids))
+        emptied = [number for number, part in shrunk.items() if part is None]
+        operation = lance.LanceOperation.Delete(rest, emptied, ids_filter(ids))
         with commit_to(self.uri, deletion_files(rest)):
             lance.LanceDataset.commit(self.dataset, operation, read_version=self.version)
         self.refresh()
         return live - sum(part.num_rows for part in rest)
 
     def without(self, ids: Sequence[str]) -> dict[int, FragmentMetadata | None]:
-        """Return the fragments of these passages, by number, as they are without them; None if nothing is left.
+        """Return the affected fragments, by number, after deleting passages; None for an emptied fragment.
 
-        The files of deleted rows are written, with checksums; a commit makes them visible.
+        Writes the deletion files and their checksums; a commit publishes them.
         """
         if not ids:
             return {}
-        found = self.dataset.scanner(columns=["id"], filter=ids_filter(ids), with_row_address=True).to_table()
+        rows = self.dataset.scanner(columns=["id"], filter=ids_filter(ids), with_row_address=True).to_table()
         by_fragment: dict[int, list[str]] = defaultdict(list)
-        for passage_id, address in zip(found["id"].to_pylist(), found["_rowaddr"].to_pylist(), strict=True):
+        for passage_id, address in zip(rows["id"].to_pylist(), rows["_rowaddr"].to_pylist(), strict=True):
             by_fragment[address >> 32].append(passage_id)
-        shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(gone)) for n, gone in by_fragment.items()}
+        shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(deleted)) for n, deleted in by_fragment.items()}
         files = deletion_files(part for part in shrunk.values() if part is not None)
         note_deletions(self.uri, files)
         return shrunk
@@ -325,7 +325,7 @@ class PassageIndex:
         """Replace fragments by the joined ones of `compaction.execute`, in one commit.
 
         Raises:
-            ValueError: another process changed the index or the fragments; the commit is not made.
+            ValueError: another process changed the index; nothing is committed.
         """
         if not results:
             return
@@ -337,11 +337,11 @@ class PassageIndex:
         self.dataset = latest
 
     def forget_versions(self, older_than: timedelta = timedelta(hours=1)) -> None:
-        """Move to the latest version, and forget versions older than `older_than`, with their files.
+        """Move to the latest version, and remove older versions with their files.
 
-        The version before the latest stays, unless `older_than` is 0: after a jump of the clock it only seems old.
-        Readers of a forgotten version must open the index again. Uncommitted files of killed jobs are removed after
-        seven days.
+        The previous version stays unless `older_than` is 0, because a clock jump can make it look old. Readers of a
+        removed
+        version must reopen the index. Uncommitted files of killed jobs are removed after seven days.
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
@@ -349,12 +349,12 @@ class PassageIndex:
 
     @classmethod
     def restore(cls, uri: str, version: int) -> PassageIndex:
-        """Commit an older version again as the latest; versions after it stay until they are forgotten.
+        """Commit an older version as the latest; later versions stay until they are removed.
 
         In a folder, the newest manifests that cannot be read are renamed first.
 
         Raises:
-            ValueError: the version is not kept, or another process changed the index meanwhile.
+            ValueError: the version is no longer stored, or another process changed the index.
         """
         older = cls.open(uri, version)
         set_aside_unreadable(table_uri(older.uri))
@@ -363,18 +363,18 @@ class PassageIndex:
         return cls.open(uri)
 
     def wrong_deletions(self) -> tuple[list[str], int]:
-        """Return which files of deleted rows have changed, and the number of files without a checksum."""
+        """Return the paths of changed deletion files, and the number of deletion files without a checksum."""
         return wrong_deletions(self.uri, self.dataset)
 
     def count_collections(self) -> dict[str, int]:
-        """Return the number of passages of each collection, by name; this reads a column of the table."""
+        """Return the number of passages per collection, by name; reads a column of the table."""
         counts: Counter[str] = Counter()
         for batch in self.batches(["collection"], ROWS_AT_ONCE):
             counts.update(batch.column("collection").to_pylist())
         return dict(sorted(counts.items()))
 
     def contents(self) -> IndexContents:
-        """Count passages, fragments and bytes of this version."""
+        """Count the passages, fragments and bytes of this version."""
         fragments = self.dataset.get_fragments()
         return IndexContents(
             rows=len(self),
@@ -388,11 +388,11 @@ class PassageIndex:
 
 @dataclass
 class _Texts:
-    """Texts and metadata of a version's passages."""
+    """Cache of the texts and metadata of a version."""
 
     rows_read: int = 0
     table: pa.Table | None = None
-    """Of all passages, in the order of the table."""
+    """All passages, in table order."""
 
 
 def _dataset(uri: str, version: int | None = None) -> Any:
@@ -404,16 +404,16 @@ def _dataset(uri: str, version: int | None = None) -> Any:
 
 
 def rows_written(addresses: np.ndarray) -> np.ndarray:
-    """Return uint32: each passage's row, among those that its fragment was written with, from `_rowaddr`."""
+    """Return uint32: each passage's row in its fragment as written, from `_rowaddr`."""
     return (addresses & 0xFFFFFFFF).astype(np.uint32)
 
 
 def fragment_key(fragment: Any) -> str:
-    """Return a name of a fragment's rows, which deletions and added columns do not change."""
+    """Return a name for a fragment's rows, which deletions and added columns do not change."""
     return PurePosixPath(fragment.data_files()[0].path).stem
 
 
 def ids_filter(ids: Iterable[str]) -> str:
-    """Return the SQL condition that selects passages by id; quotes in ids are escaped."""
+    """Return the SQL condition that selects passages by id."""
     quoted = ", ".join("'" + passage_id.replace("'", "''") + "'" for passage_id in ids)
     return f"id IN ({quoted})"

@@ -1,9 +1,9 @@
-"""The vectors of a compressed index: codes of a codec in the column `codes`, with or without the vectors (`reps`).
+"""The vectors of a compressed index: quantised vectors in the column `codes`, with or without the originals (`reps`).
 
-Without, the decoded vectors, rounded to fp16, are the stored vectors. A codec decodes each vector by itself, so that
-every reader sees the same bits.
+Without `reps`, the decoded vectors, rounded to fp16, are the stored vectors. A codec decodes each vector by itself, so
+all readers get the same bits.
 
-Legend: N vectors of a batch, P passages, H hidden size, W bytes of a packed vector.
+Legend: N vectors of a batch, P passages, H hidden size, W bytes of an encoded vector.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 
 def codec_place(uri: str, digest: str) -> str:
-    """Return the path or URI of the codec of a digest in the index at `uri`."""
+    """Return the path or URI of a codec's file in the index at `uri`."""
     return f"{uri.rstrip('/')}/codecs/{digest}.safetensors"
 
 
 def codec_of(uri: str, manifest: IndexManifest) -> Codec:
-    """Return the codec of a compressed index; raises ValueError if its file is missing or of another codec."""
+    """Return the codec of a compressed index; raise ValueError if its file is missing or has another codec."""
     assert manifest.codec is not None, "the index has a codec"
     return _load(codec_place(uri, manifest.codec.digest), manifest.codec.digest)
 
 
 def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[str]) -> T:
-    """Return rows (columns: `IndexManifest.stored_columns`) with the columns `wanted`, `reps` decoded, and others."""
+    """Return rows (of `IndexManifest.stored_columns`) with the columns `wanted`; `reps` is decoded."""
     if "reps" not in wanted:
         return rows
     packed_NW, offsets = read_packed(rows)
@@ -50,7 +50,7 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, wanted: Sequence[st
 
 
 def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
-    """Return rows with their `reps` encoded in the column `codes` as well."""
+    """Return rows with the encoded `reps` in an additional column `codes`."""
     codec = codec_of(uri, manifest)
     vectors_NH, offsets = read_vectors(rows)
     packed = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
@@ -59,12 +59,12 @@ def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
 
 
 def read_packed(rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Return uint8 [N, W] and int64 offsets [P + 1] of the column `codes`."""
+    """Return the column `codes`: uint8 [N, W], and int64 offsets [P + 1]."""
     column = rows.column("codes")
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     packed_NW = column.flatten().flatten().to_numpy(zero_copy_only=False).reshape(-1, column.type.value_type.list_size)
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    # A sliced array keeps its parent's offsets: count from its own first row.
+    # A sliced array keeps its parent's offsets.
     return packed_NW, offsets - offsets[0]
 
 
@@ -74,15 +74,15 @@ def _column(field: pa.Field, values_NW: np.ndarray, offsets: np.ndarray) -> pa.A
 
 
 def read_codec(place: str, digest: str) -> Codec:
-    """Read the codec of a digest; raises ValueError if the file is missing or of another codec."""
+    """Read a codec by digest; raise ValueError if the file is missing or has another codec."""
     from diffretriever.vectors.product import load_codec
 
     try:
         codec = load_codec(place)
     except FileNotFoundError:
-        raise ValueError(f"{place} is missing, and the index cannot be read without it: restore it") from None
+        raise ValueError(f"{place} is missing, so the index cannot be read: restore it") from None
     if codec.digest != digest:
-        raise ValueError(f"{place} holds the codec {codec.digest}: restore the file that the index was written with")
+        raise ValueError(f"{place} contains another codec, {codec.digest}: restore the original file")
     return codec
 
 

@@ -1,8 +1,8 @@
-"""Exactly-once bulk writing: workers write uncommitted fragments, one committer makes them visible.
+"""Exactly-once bulk writing: workers write uncommitted fragments, and one committer publishes them.
 
-A `BlockWriter` writes data files and returns a small receipt. The `Committer` adds receipts to the table in atomic
-commits: the rows of a block appear, and the rows that they replace disappear, in one step. A lost receipt leaves
-uncommitted files only.
+A `BlockWriter` writes data files and returns a small receipt. The `Committer` adds receipts to the table atomically: a
+block's rows appear, and the rows that they replace disappear, in one commit. A lost receipt leaves only uncommitted
+files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from diffretriever.schemas.places import as_place, plain_place
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 APPENDED, REPLACED = "appended", "replaced"
-"""Messages of commits."""
-# Lance tries at least once; an overwrite with 0 retries applies to its own version only.
+"""Commit messages."""
+# Lance tries at least once; an overwrite without retries applies only to the version that it read.
 _NO_RETRY, _RETRIES = 0, 20
 
 
@@ -43,10 +43,10 @@ def write_block(uri: str, table: pa.Table) -> str:
 
 
 class BlockWriter:
-    """Writes blocks of passages as uncommitted fragments of an index.
+    """Writes blocks of passages as uncommitted fragments.
 
-    It reads the schema and the codec once, when it is created. If another job replaces the columns of the table
-    meanwhile, the commit is refused.
+    It reads the schema and the codec once. If another job replaces the table's columns meanwhile, the commit is
+    rejected.
     """
 
     def __init__(self, uri: str) -> None:
@@ -56,16 +56,16 @@ class BlockWriter:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns of a block without those of its representations."""
+        """Columns of a block besides its representations."""
         return self._manifest.text_columns
 
     def write(self, table: pa.Table) -> str:
-        """Write one block; return the receipt, a JSON text of about 400 bytes.
+        """Write one block; return the receipt, about 400 bytes of JSON.
 
-        A compressed index stores the codes of the column `reps`, with it or in its place.
+        A compressed index stores the encoded column `reps`, with or without the original.
 
         Raises:
-            ValueError: vectors or impact weights contain NaN or infinity, or the index cannot be written to.
+            ValueError: vectors or term weights contain NaN or infinity, or the index is not writable.
         """
         refuse_to_write(table)
         schema = self._dataset.schema
@@ -78,14 +78,14 @@ class BlockWriter:
 
 
 def stored_rows(uri: str, manifest: IndexManifest, rows: T, schema: pa.Schema) -> T:
-    """Return rows, with `reps` if the index has vectors, as the table of this schema stores them: coded, checksums."""
+    """Return rows as a table of this schema stores them: encoded, with checksums. An index of vectors needs `reps`."""
     return as_stored(rows if manifest.codec is None else with_packed(uri, manifest, rows), schema)
 
 
 def text_table(
     passages: Sequence[Passage], collection: str | Sequence[str], metadata: Columns | None = None
 ) -> pa.Table:
-    """Return passages, of one collection or of one each, as `TEXT_SCHEMA`, followed by the columns `metadata`."""
+    """Return passages as `TEXT_SCHEMA` plus `metadata` columns; `collection` is one name, or one per passage."""
     columns = [
         [p.id for p in passages],
         [collection] * len(passages) if isinstance(collection, str) else collection,
@@ -106,20 +106,20 @@ def beside(left: pa.Table, right: pa.Table) -> pa.Table:
 
 
 class WriterLock:
-    """A lock for one writing job per index at a time.
+    """A lock that allows one writing job per index.
 
-    In a folder it is a lock of the operating system, which ends with the process. On an object store it is a lease,
-    which expires half a minute after a crash; see `index.lease`. Commits are safe without it; see `Committer`.
+    In a folder it is a file lock, which ends with the process. On an object store it is a lease, which expires half a
+    minute after a crash; see `index.lease`. Commits are safe without it; see `Committer`.
     """
 
     def __init__(self, uri: str, *, patient: bool = True) -> None:
-        """Prepare the lock; a patient one waits until the lease of another job on a store is renewed or expires."""
+        """Prepare the lock; a patient one waits until another job's lease in a store is renewed or expires."""
         self._place, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
         self._lease: Lease | None = None
 
     def __enter__(self) -> WriterLock:
-        """Take the lock; raises `ValueError` if another job has it."""
+        """Take the lock; raise ValueError if another job has it."""
         if isinstance(self._place, Path):
             self._file = _locked(self._place)
             return self
@@ -137,7 +137,6 @@ class WriterLock:
 
 
 def _locked(folder: Path) -> IO[str]:
-    """Return the open file of a folder's lock."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / ".writer.lock").open("a+", encoding="utf-8")
     try:
@@ -147,7 +146,7 @@ def _locked(folder: Path) -> IO[str]:
         owner = file.read().strip() or "unknown"
         file.close()
         raise ValueError(
-            f"another job (process {owner}) is writing to {folder}: wait for its end, or stop it; "
+            f"another job (process {owner}) is writing to {folder}: wait for it, or stop it; "
             "the same command then resumes its work"
         ) from None
     file.truncate(0)
@@ -157,13 +156,14 @@ def _locked(folder: Path) -> IO[str]:
 
 
 class Committer:
-    """Makes written blocks visible. Take the `WriterLock` first: a commit that comes second is refused.
+    """Publishes written blocks. Take the `WriterLock` first: a concurrent second commit is rejected.
 
-    Of two commits to the same version one wins, also without the lock. Lance alone would rebase the second if the two
-    change no fragment in common, as two appends, and rows that both wrote would be there twice. So a commit names all
-    fragments of its version as updated, unchanged ones included: Lance then refuses it after any other commit that
-    replaces, deletes or compacts rows. A table without fragments is overwritten without retry, which Lance does to
-    that version or not at all. The write of the manifest decides, so that a crash leaves nothing to repair.
+    Of two commits to the same version one wins, even without the lock. Lance alone would rebase the second if they
+    share
+    no fragment, as two appends, and rows that both wrote would be duplicated. So a commit names all fragments of its
+    version as updated, which makes Lance reject it after any other commit. A table without fragments is overwritten
+    without retry, which Lance applies only to that version. The manifest write decides, so a crash leaves nothing to
+    repair.
     """
 
     def __init__(self, index: PassageIndex) -> None:
@@ -171,12 +171,12 @@ class Committer:
         self._committed: set[str] = set()
 
     def commit(self, receipts: dict[str, str], replaced_ids: list[str]) -> None:
-        """Commit blocks by task key, and remove the rows that they replace, in one step.
+        """Commit blocks by task key, and delete the rows that they replace, in one commit.
 
-        A task key is committed once, also if Ray delivers its block twice.
+        Each task key is committed once, even if Ray delivers its block twice.
 
         Raises:
-            ValueError: another process has committed to this index; these blocks are not visible then.
+            ValueError: another process has committed to this index; the blocks are not published.
         """
         new = {key: receipt for key, receipt in receipts.items() if key not in self._committed}
         if not new:
@@ -185,7 +185,7 @@ class Committer:
         if latest.version != self._index.version:
             raise changed_by_another(self._index.uri)
         written = fragments_in(new.values())
-        # Listing many fragments takes a good part of a commit.
+        # Listing many fragments is slow, so do it once.
         fragments = self._index.fragments()
         shrunk = self._index.without(replaced_ids) if fragments else {}
         rest = [part for part in shrunk.values() if part is not None]

@@ -1,1 +1,1 @@
-"""Retrievers and indexes in other libraries' terms; each file needs the extra of its name."""
+"""Adapters to other retrieval libraries; each module needs the extra of its name."""

@@ -1,4 +1,4 @@
-"""A retriever for LangChain over a search server. Needs `langchain-core`, and neither torch nor Ray."""
+"""A LangChain retriever that queries a search server. Needs only `langchain-core`, not torch or Ray."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class SearchRetriever(BaseRetriever):
-    """Finds passages by a client, which stays the caller's to close.
+    """Retrieves passages through a client, which you close yourself.
 
-    Documents have the passage's text (its title, where it has no text) and its id; their metadata are `id`, `title`,
-    `collection`, `rank`, `score`, `scores` by mode, and `index_version`. Calls raise what the client's do.
+    A document has the passage's id and its text, or the title if the text is empty. Its metadata: `id`, `title`,
+    `collection`, `rank`, `score`, `scores` by mode, and `index_version`. Errors are those of the client.
     """
 
     client: SearchClient = Field(exclude=True, repr=False)
     async_client: AsyncSearchClient | None = Field(None, exclude=True, repr=False)
-    """For `ainvoke`; without it that asks by `client`, in a thread."""
+    """Client of `ainvoke`. Default: `client`, in a thread."""
     k: PositiveInt = 10
-    """Passages wanted for each query."""
+    """Passages per query."""
     mode: Mode | None = None
-    """Score to rank by; None: the index's default."""
+    """Score to rank by. Default: the index's."""
     budget: AskedBudget = None
-    """K_q, `adaptive`, or None for the retriever's own."""
+    """Number of query slots, K_q, or `adaptive`. Default: the retriever's."""
     collection: str | None = None
-    """Search in this collection only."""
+    """Search only this collection."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return _documents(self.client.search(query, **self._options))
@@ -51,7 +51,6 @@ class SearchRetriever(BaseRetriever):
 
 
 def _documents(answer: SearchResponse) -> list[Document]:
-    """Return the documents of the answer to one query, best first."""
     return [
         Document(
             id=hit.id,

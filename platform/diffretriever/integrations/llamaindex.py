@@ -1,4 +1,4 @@
-"""A retriever for LlamaIndex over a search server. Needs `llama-index-core`, and neither torch nor Ray."""
+"""A LlamaIndex retriever that queries a search server. Needs only `llama-index-core`, not torch or Ray."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from diffretriever.schemas.serve import AskedBudget, SearchResponse
 
 
 class SearchRetriever(BaseRetriever):
-    """Finds passages by a client, which stays the caller's to close.
+    """Retrieves passages through a client, which you close yourself.
 
-    Nodes have the passage's text (its title, where it has no text), its id and its score; their metadata are `id`,
-    `title`, `collection`, `rank`, `scores` by mode, and `index_version`. Calls raise what the client's do.
+    A node has the passage's id, its score and its text, or the title if the text is empty. Its metadata: `id`, `title`,
+    `collection`, `rank`, `scores` by mode, and `index_version`. Errors are those of the client.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class SearchRetriever(BaseRetriever):
         budget: AskedBudget = None,
         collection: str | None = None,
     ) -> None:
-        """Set the options of `SearchClient.search`; without an async client, `aretrieve` blocks on `client`."""
+        """Set the options of `SearchClient.search`. Without an async client, `aretrieve` blocks on `client`."""
         super().__init__()
         self._client, self._async_client = client, async_client
         self._options: dict[str, Any] = {"k": k, "mode": mode, "budget": budget, "collection": collection}
@@ -44,7 +44,6 @@ class SearchRetriever(BaseRetriever):
 
 
 def _nodes(answer: SearchResponse) -> list[NodeWithScore]:
-    """Return the nodes of the answer to one query, best first."""
     return [
         NodeWithScore(
             node=TextNode(

@@ -1,9 +1,8 @@
-"""A retriever in MTEB's terms, so that `mteb.evaluate` measures it on retrieval and reranking tasks.
+"""An MTEB search model, for retrieval and reranking tasks.
 
 >>> mteb.evaluate(MtebRetriever("diffretriever-minilm"), mteb.get_tasks(["NFCorpus"]))
 
-It is a search model (MTEB's `SearchProtocol`), not an encoder of one vector a text: so MaxSim, sparse and hybrid scores
-are measured as a search gives them.
+It implements `SearchProtocol`, because MTEB's encoders give one vector per text and cannot score MaxSim or sparse.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _SCORES_AT_ONCE = 10_000_000
-"""Query-passage pairs that are held at once where given passages are ranked."""
+"""Query-passage pairs in memory while reranking."""
 
 
 class MtebRetriever:
-    """A retriever that MTEB indexes each task's corpus with, and searches. Texts of nothing are left out of indexes."""
+    """Indexes the corpus of each MTEB task and searches it. Blank texts are not indexed."""
 
     def __init__(
         self, retriever: str | Retriever, *, mode: Mode | None = None, folder: str | Path | None = None
     ) -> None:
-        """Read the config; the weights are loaded with the first index.
+        """Read the config; the first index loads the weights.
 
         Args:
             retriever: as for `Index.create`.
-            mode: score to rank by, such as `dense` or `dense+bm25`; None: the retriever's default.
-            folder: where to keep an index of each task, split and subset, which later evaluations reuse; None: in a
-                temporary folder, until the next index.
+            mode: score to rank by, such as `dense` or `dense+bm25`. Default: the retriever's.
+            folder: folder that keeps an index per task, split and subset for later evaluations. Default: a temporary
+                folder, replaced by the next index.
 
         Raises:
-            ValueError: no such retriever or score.
+            ValueError: unknown retriever or score.
         """
         self.retriever = Retriever(retriever) if isinstance(retriever, str) else retriever
         self.mode = self.retriever.config.ranked_by if mode is None else parse_mode(mode)
@@ -57,32 +56,32 @@ class MtebRetriever:
             offered = ", ".join(self.retriever.config.offered_modes)
             raise ValueError(f"{self.retriever.name} has no {self.mode} scores: it has {offered}")
         self._folder = None if folder is None else Path(folder)
-        self._forget: weakref.finalize[..., MtebRetriever] | None = None
+        self._remove_temporary: weakref.finalize[..., MtebRetriever] | None = None
         self._index: Index | None = None
         self._ids: list[str] = []
 
     def index(self, corpus: Any, *, task_metadata: Any, hf_split: str, hf_subset: str, **_: Any) -> None:
-        """Index a corpus, a `datasets.Dataset` with `id`, `text` and perhaps `title`.
+        """Index a corpus, a `datasets.Dataset` with `id`, `text` and optionally `title`.
 
-        The name of the task is that of the collection, for which some retrievers have instructions.
+        The task's name becomes the collection's, because some retrievers have instructions for a collection.
 
         Raises:
-            ValueError: all texts are blank, or the folder has another retriever's index of this task.
+            ValueError: all texts are blank, or the folder has an index of this task by another retriever.
         """
         self._ids = [str(name) for name in corpus["id"]]
         titles = corpus["title"] if "title" in corpus.column_names else [""] * len(self._ids)
         texts = zip(titles, corpus["text"], strict=True)
-        # MTEB's ids have any form: the index has row numbers instead.
+        # MTEB's ids may be invalid here, so the index has row numbers.
         documents = [
             {"id": str(row), "title": title or "", "text": text or ""}
             for row, (title, text) in enumerate(texts)
             if (title or "").strip() or (text or "").strip()
         ]
         if len(documents) < len(self._ids):
-            _LOG.warning("%s: %d blank texts are in no index", task_metadata.name, len(self._ids) - len(documents))
+            _LOG.warning("%s: %d blank texts are not indexed", task_metadata.name, len(self._ids) - len(documents))
         self._index = None
-        place = self._place() / in_tag(f"{task_metadata.name}-{hf_subset}-{hf_split}")
-        self._index = Index.create(place, documents, retriever=self.retriever, name=task_metadata.name)
+        path = self._index_folder() / in_tag(f"{task_metadata.name}-{hf_subset}-{hf_split}")
+        self._index = Index.create(path, documents, retriever=self.retriever, name=task_metadata.name)
 
     def search(
         self,
@@ -95,18 +94,18 @@ class MtebRetriever:
         """Search the corpus that was indexed last; return query id → passage id → score.
 
         Args:
-            queries: `datasets.Dataset` with `id`, `text` and perhaps `instruction`, which is appended to the text.
+            queries: `datasets.Dataset` with `id`, `text` and optionally `instruction`, which is appended to the text.
             top_k: passages per query.
-            top_ranked: query id → ids of the passages to rank, in reranking tasks; None: all.
+            top_ranked: for reranking, query id → ids of the passages to rank. Default: all passages.
 
         Raises:
-            ValueError: nothing has been indexed, or queries are conversations.
+            ValueError: no corpus is indexed, or a query is a conversation.
         """
         if self._index is None:
             raise ValueError("no corpus has been indexed: call index first, as mteb.evaluate does")
         ids, texts = [str(name) for name in queries["id"]], list(queries["text"])
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError("queries that are conversations are not supported")
+            raise ValueError("conversations are not supported as queries: pass texts")
         if "instruction" in queries.column_names:
             texts = [
                 f"{text} {more}" if more else text for text, more in zip(texts, queries["instruction"], strict=True)
@@ -119,33 +118,33 @@ class MtebRetriever:
         self, ids: list[str], texts: list[str], top_k: int, top_ranked: Mapping[str, Sequence[str]]
     ) -> dict[str, dict[str, float]]:
         assert self._index is not None, "the caller has checked this"
-        found: dict[str, dict[str, float]] = {}
-        at_once = max(1, _SCORES_AT_ONCE // max(1, len(self._index)))
-        for start in range(0, len(ids), at_once):
-            part = slice(start, start + at_once)
-            everything = self._named(self._searched(texts[part], len(self._index)))
-            for query, scores in zip(ids[part], everything, strict=True):
-                wanted = {*map(str, top_ranked.get(query, ()))}
-                kept = [(passage, score) for passage, score in scores.items() if passage in wanted]
-                found[query] = dict(kept[:top_k])
-        return found
+        ranked: dict[str, dict[str, float]] = {}
+        batch_size = max(1, _SCORES_AT_ONCE // max(1, len(self._index)))
+        for start in range(0, len(ids), batch_size):
+            batch = slice(start, start + batch_size)
+            rankings = self._named(self._searched(texts[batch], len(self._index)))
+            for query, scores in zip(ids[batch], rankings, strict=True):
+                candidates = {*map(str, top_ranked.get(query, ()))}
+                kept = [(passage, score) for passage, score in scores.items() if passage in candidates]
+                ranked[query] = dict(kept[:top_k])
+        return ranked
 
     def _searched(self, texts: list[str], k: int) -> Hits:
         assert self._index is not None, "the caller has checked this"
         return self._index.searcher.search(texts, k=k, modes=[self.mode])[self.mode]
 
     def _named(self, hits: Hits) -> Iterator[dict[str, float]]:
-        for found in hits:
-            yield {self._ids[int(row)]: score for row, score in found}
+        for query_hits in hits:
+            yield {self._ids[int(row)]: score for row, score in query_hits}
 
-    def _place(self) -> Path:
+    def _index_folder(self) -> Path:
         if self._folder is not None:
             return self._folder
-        if self._forget is not None:
-            self._forget()
-        place = tempfile.mkdtemp(prefix="mteb-")
-        self._forget = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
-        return Path(place)
+        if self._remove_temporary is not None:
+            self._remove_temporary()
+        path = tempfile.mkdtemp(prefix="mteb-")
+        self._remove_temporary = weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        return Path(path)
 
     @cached_property
     def _manifest(self) -> IndexManifest:
@@ -154,7 +153,7 @@ class MtebRetriever:
 
     @cached_property
     def mteb_model_meta(self) -> ModelMeta:
-        """What MTEB files results under: the system's name, as in runs, and the fingerprint as revision."""
+        """Model card of MTEB's results: the system's name, and the fingerprint as revision."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
         lists = lists_of(self.mode)

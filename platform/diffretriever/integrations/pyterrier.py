@@ -1,10 +1,10 @@
-"""An index in PyTerrier's terms: a transformer from queries to ranked passages, for its operators and experiments.
+"""A PyTerrier transformer from queries to ranked passages, for its operators and experiments.
 
 >>> dense = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="dense")
 >>> bm25 = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="bm25")
 >>> (0.7 * dense + 0.3 * bm25) % 10
 
-No Java is needed, unless another part of a pipeline is Terrier's.
+Needs Java only if another part of the pipeline is Terrier's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diffretriever.schemas.mode import Mode
 try:
     import pyterrier as pt
 except ImportError as error:
-    raise ImportError("this needs PyTerrier: pip install 'diffretriever[pyterrier]'") from error
+    raise ImportError("PyTerrier is not installed: pip install 'diffretriever[pyterrier]'") from error
 
 
 class PyTerrierRetriever(pt.Transformer):
@@ -28,9 +28,9 @@ class PyTerrierRetriever(pt.Transformer):
 
     Attributes:
         index: an open index, or its path or URI.
-        mode: score to rank by, such as `dense` or `dense+bm25`; None: the index's default.
+        mode: score to rank by, such as `dense` or `dense+bm25`. Default: the index's.
         k: number of passages per query.
-        budget: number of query slots, K_q; None: the retriever's.
+        budget: number of query slots, K_q. Default: the retriever's.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class PyTerrierRetriever(pt.Transformer):
         k: int = 1000,
         budget: int | None = None,
     ) -> None:
-        """Open the index; the weights are loaded with the first search; raises ValueError if there is no index."""
+        """Open the index; the first search loads the weights. Raises ValueError if there is no index."""
         if k < 1:
             raise ValueError(f"k must be at least 1, and is {k}")
         super().__init__()
@@ -51,14 +51,14 @@ class PyTerrierRetriever(pt.Transformer):
         self.budget = budget
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Search for queries: rows with `qid`, `query` and any other columns, without `docno`.
+        """Search for queries: rows with `qid`, `query` and any other columns except `docno`.
 
         Returns:
-            The columns of `inp` with `docno`, `score` and `rank`: a row per passage, best first, ranks from 0.
+            The columns of `inp` with `docno`, `score` and `rank`: one row per passage, best first, ranks from 0.
 
         Raises:
-            pyterrier.validate.InputValidationError: columns are missing, or there is a `docno`.
-            ValueError: the index has no such score, or the retriever has no slots.
+            pyterrier.validate.InputValidationError: a column is missing, or there is a `docno`.
+            ValueError: the index lacks this score, or the retriever has no slots.
         """
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
         columns = [*dict.fromkeys(["qid", "query", *pt.model.query_columns(inp)])]
@@ -72,9 +72,9 @@ class PyTerrierRetriever(pt.Transformer):
         hits = self.index.searcher.search(texts, k=self.k, modes=[mode], budgets=budgets)[mode]
         queries_F = hits.queries()
         ranks_F = np.arange(len(queries_F)) - hits.offsets[queries_F] + pt.model.FIRST_RANK
-        found = inp[columns].iloc[queries_F].reset_index(drop=True)
-        return found.assign(docno=hits.names(), score=hits.scores_F, rank=ranks_F)
+        results = inp[columns].iloc[queries_F].reset_index(drop=True)
+        return results.assign(docno=hits.names(), score=hits.scores_F, rank=ranks_F)
 
     def fuse_rank_cutoff(self, k: int) -> PyTerrierRetriever:
-        """Return what `self % k` is the same as: PyTerrier's `compile` asks for it."""
+        """Return the transformer that equals `self % k`, for PyTerrier's `compile`."""
         return PyTerrierRetriever(self.index, mode=self.mode, k=min(k, self.k), budget=self.budget)

@@ -1,1 +1,1 @@
-"""What answers requests, without the server: choosing budgets, batching, versions, explanations, limits, problems."""
+"""The search service without its server: budgets, batches, versions, explanations, limits and problems."""

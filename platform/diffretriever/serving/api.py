@@ -1,4 +1,4 @@
-"""The routes of a service, as a FastAPI application with its OpenAPI description. It needs neither a server nor Ray."""
+"""Routes of a service, as a FastAPI application with its OpenAPI description. Needs neither a server nor Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
-from fastapi import Path as Place
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -40,21 +40,21 @@ from diffretriever.serving.problems import (
 )
 from diffretriever.serving.service import Service
 
-_REFUSED = (400, 401, 408, 413, 415, 421, 422, 503)
+_ERRORS = (400, 401, 408, 413, 415, 421, 422, 503)
 
 
 def make_api(
     service: Service, keys: Keys, page: Path | None, exposition: Callable[[], Awaitable[str]] | None = None
 ) -> FastAPI:
-    """Return the application.
+    """Return the ASGI application of a service.
 
     Args:
-        service: answers.
-        keys: that requests need.
-        page: folder of the search page; None: no page.
-        exposition: returns measurements in the text format of Prometheus; None: no `/metrics`.
+        service: handles the requests.
+        keys: API keys that requests need.
+        page: folder of the search page. Default: no page.
+        exposition: returns metrics in Prometheus text format. Default: no `/metrics`.
     """
-    # FastAPI's own pages load scripts from other sites. Its redirects go to the site in the Host header, with the key.
+    # FastAPI's pages load scripts from other sites; its redirects send the key to the site in the Host header.
     api = FastAPI(
         title="DiffRetriever",
         summary="Search an index of passages, change it, and encode queries.",
@@ -91,8 +91,8 @@ def make_api(
 
 def _add_routes(api: FastAPI, service: Service) -> None:
     keyed: dict[str, Any] = {"security": description.SECURITY}
-    refused = description.refusals(*_REFUSED)
-    writing = description.refusals(*_REFUSED, 403)
+    refused = description.refusals(*_ERRORS)
+    writing = description.refusals(*_ERRORS, 403)
 
     @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
     async def search(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
@@ -103,7 +103,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     async def encode(
         request: Annotated[EncodeRequest, body(description.ENCODING)],
     ) -> EncodeResponse:
-        """Return the vectors and words of queries."""
+        """Return the vectors and terms of queries."""
         return await service.encode(request)
 
     @api.get(
@@ -130,19 +130,19 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         openapi_extra=keyed,
     )
     async def delete(
-        passage_id: Annotated[Name, Place(description="Id of the passage.", examples=["note-1"])],
+        passage_id: Annotated[Name, PathParameter(description="Id of the passage.", examples=["note-1"])],
     ) -> DeleteResponse:
         """Delete one passage."""
         return await service.delete(passage_id)
 
     @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
     async def alive() -> Health:
-        """Answer while the process is alive."""
+        """Return status 200 while the process is alive."""
         return Health(status="ok")
 
     @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
     async def ready() -> Health:
-        """Answer while searches can be answered."""
+        """Return status 200 while the service can search."""
         await service.check()
         return Health(status="ok")
 
@@ -150,8 +150,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     async def described(request: Request) -> JSONResponse:
         document = api.openapi()
         components = {
-            kind: {**document["components"].get(kind, {}), **further}
-            for kind, further in description.COMPONENTS.items()
+            kind: {**document["components"].get(kind, {}), **fields} for kind, fields in description.COMPONENTS.items()
         }
         servers = [{"url": request.scope.get("root_path", "") or "/", "description": "This server"}]
         return JSONResponse({**document, "servers": servers, "components": components})
@@ -168,32 +167,32 @@ async def _problem(request: Request, error: Any) -> Response:
 
 async def _invalid(request: Request, error: Any) -> Response:
     if isinstance(error.body, bytes) and error.body:
-        # FastAPI does not parse a body whose content type is not JSON.
+        # FastAPI leaves a body unparsed if its content type is not JSON.
         return await _problem(request, UnsupportedError(request.headers.get("content-type", "")))
     errors = error.errors()
     first = errors[0]
     if first["type"] == "json_invalid":
-        detail = f"the body is no JSON: {first['ctx']['error']}"
+        detail = f"the body is not JSON: {first['ctx']['error']}"
         return await _problem(request, MalformedError(detail, "send one JSON object, encoded as UTF-8"))
     field = _field(first)
     # Each alternative of a union (`adaptive`, a number) has a message.
-    messages = dict.fromkeys(str(each["msg"]) for each in errors if _field(each) == field)
+    messages = dict.fromkeys(str(item["msg"]) for item in errors if _field(item) == field)
     detail = "; or: ".join(messages).removeprefix("Value error, ")
-    return await _problem(request, InvalidError(detail, "see /openapi.json for what can be sent", field))
+    return await _problem(request, InvalidError(detail, "see /openapi.json for valid requests", field))
 
 
 async def _http(request: Request, error: Any) -> Response:
     if error.status_code == 404:
-        problem: RequestError = NotFoundError("nothing is at this path", "see /openapi.json for all paths")
+        problem: RequestError = NotFoundError("unknown path", "see /openapi.json for all paths")
     elif error.status_code == 405:
         problem = NotAllowedError((error.headers or {}).get("Allow", ""))
     else:
-        problem = MalformedError(str(error.detail), "see /openapi.json for what can be sent")
+        problem = MalformedError(str(error.detail), "see /openapi.json for valid requests")
     return await _problem(request, problem)
 
 
 def _field(error: dict[str, Any]) -> str | None:
-    """Return the position of an error in the body, without the types of a union's alternatives (`str`, `list[str]`)."""
+    """Return the path of an error in the body, without the types of a union's alternatives."""
     types = {"str", "int", "float", "bool", "Filter"}
     parts = [str(part) for part in error["loc"][1:]]
     return ".".join(part for part in parts if part.isdigit() or (part.isidentifier() and part not in types)) or None

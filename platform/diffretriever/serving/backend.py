@@ -1,8 +1,7 @@
 """The interface to encoding and searching, and its implementation in this process. `serve.remote` has the other one.
 
-Batches fill while the previous one is computed, so a single request never waits for others and load makes batches
-larger. Ray's `@serve.batch` closes a batch before the previous one has ended: without a waiting time it computes
-requests one by one, with one every single request waits for it.
+A batch fills while the previous one is computed, so that a single request never waits and load makes batches larger.
+Ray's `@serve.batch` closes a batch earlier: it needs a waiting time, which delays every single request.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
 Found: TypeAlias = Mapping[ListName, Hits]
-"""For each list, each query's best passages."""
+"""Each query's best passages, by result list."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,8 +37,8 @@ class Backend(Protocol):
     All methods raise `UnavailableError` while a part that they need restarts or is overloaded.
 
     Attributes:
-        threads: number of batches to compute at the same time.
-        batch_tokens: most tokens of a batch of requests; 0: every request is a batch.
+        threads: number of batches to compute concurrently.
+        batch_tokens: maximum tokens in a batch of requests; 0: one request per batch.
     """
 
     threads: int
@@ -49,19 +48,19 @@ class Backend(Protocol):
         """Encode the texts of each request."""
 
     def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
-        """Search for the queries of each request; return the lists, and the shards that did not answer."""
+        """Search for the queries of each request; return the lists, and the shards that did not respond."""
 
     def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
-        """Return the words that each vector predicts; see `Encoder.read`."""
+        """Return the tokens that each vector predicts; see `Encoder.read`."""
 
     async def open(self, version: Version) -> None:
-        """Open a version everywhere it will be searched."""
+        """Open a version on all parts that search it."""
 
     async def parts(self, version: Version) -> list[PartState]:
         """Return the size and the search methods of each shard."""
 
     async def check(self) -> None:
-        """Return if all parts that a search needs are alive."""
+        """Raise UnavailableError unless all parts that a search needs are alive."""
 
 
 class LocalBackend:
@@ -99,16 +98,16 @@ class LocalBackend:
 
 
 def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) -> list[Representations]:
-    """Encode the texts of each request, in batches that requests share."""
-    together = encoder.encode([text for texts in requests for text in texts])
+    """Encode the texts of all requests in shared batches."""
+    encoded = encoder.encode([text for texts in requests for text in texts])
     ends = np.cumsum([len(texts) for texts in requests], dtype=np.int64)
-    return [together.take(np.arange(end - len(texts), end)) for texts, end in zip(requests, ends, strict=True)]
+    return [encoded.take(np.arange(end - len(texts), end)) for texts, end in zip(requests, ends, strict=True)]
 
 
 def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
-    """Search for each request; those with the same version, lists, filter and candidates share a scan.
+    """Search for each request; requests that differ only in depth share a scan.
 
-    The scan is as deep as the deepest request: the best of a shorter list are the first of a longer one.
+    The scan uses the largest depth: shorter lists are prefixes of it.
     """
     groups: dict[SearchSpec, list[int]] = {}
     for number, (_, spec) in enumerate(requests):
@@ -116,8 +115,8 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     answers: dict[int, Found] = {}
     for numbers in groups.values():
         deepest = max((requests[number][1] for number in numbers), key=lambda spec: spec.depth)
-        together = Representations.concatenate([requests[number][0] for number in numbers])
-        found = snapshots.get(deepest.version).find(together, deepest)
+        merged = Representations.concatenate([requests[number][0] for number in numbers])
+        found = snapshots.get(deepest.version).find(merged, deepest)
         end = 0
         for number in numbers:
             queries, spec = requests[number]
@@ -127,7 +126,7 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
 
 
 class Batcher(Generic[Item, Result]):
-    """Computes items together, in threads of its own. Use it from one event loop."""
+    """Computes items in batches, in threads of its own. Use it from one event loop."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class Batcher(Generic[Item, Result]):
         measure: Measure = unmeasured,
         threads: int = 1,
     ) -> None:
-        """Batch calls of `compute`, up to `max_cost` a batch; an item that costs more is a batch of its own."""
+        """Batch calls of `compute` up to `max_cost`. An item above it is a batch of its own."""
         self._name, self._compute, self._measure = name, compute, measure
         self._cost, self._max_cost, self._threads = cost, max_cost, threads
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
@@ -146,9 +145,9 @@ class Batcher(Generic[Item, Result]):
         self._workers: set[asyncio.Task[None] | None] = set()
 
     async def __call__(self, item: Item) -> Result:
-        """Return the item's result, or raise the error that computing it raised.
+        """Return the item's result, or raise its error.
 
-        If a batch fails, its items are computed again one by one, so that only the item with the error fails.
+        If a batch fails, its items are computed one by one, so that only the faulty item fails.
         """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
@@ -164,7 +163,6 @@ class Batcher(Generic[Item, Result]):
             self._workers.remove(asyncio.current_task())
 
     def _next(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Take the items of the next batch; cancelled ones are left out."""
         batch: list[tuple[Item, asyncio.Future[Result]]] = []
         total = 0
         while self._waiting:
@@ -186,8 +184,8 @@ class Batcher(Generic[Item, Result]):
             results = await asyncio.get_running_loop().run_in_executor(self._pool, self._compute, items)
         except Exception as error:
             if len(batch) > 1:
-                for each in batch:
-                    await self._run([each])
+                for entry in batch:
+                    await self._run([entry])
             elif not batch[0][1].done():
                 batch[0][1].set_exception(error)
             return

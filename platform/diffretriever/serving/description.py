@@ -1,6 +1,6 @@
-"""OpenAPI: groups of operations, keys, and an example of every request and response.
+"""OpenAPI metadata: tags, security schemes, and an example of every request and response.
 
-The examples follow each other: passages are added, then found, explained and deleted.
+The examples form a story: passages are added, retrieved, explained and deleted.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from diffretriever.schemas import serve as http
 from diffretriever.serving import problems
 
 TAGS = [
-    {"name": "search", "description": "Ranking passages, and the vectors and words that they are ranked by."},
-    {"name": "passages", "description": "Changing the index: each request is one step, done whole or not at all."},
-    {"name": "service", "description": "The index, and whether the server answers. The last two need no key."},
+    {"name": "search", "description": "Rank passages, and encode queries into vectors and terms."},
+    {"name": "passages", "description": "Change the index. Each request is atomic."},
+    {"name": "service", "description": "State of the index and of the server. The last two need no key."},
 ]
 COMPONENTS: dict[str, dict[str, Any]] = {
     "schemas": {"Problem": http.Problem.model_json_schema()},
     "securitySchemes": {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "A key, where the server has keys."},
-        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same in another header."},
+        "bearer": {"type": "http", "scheme": "bearer", "description": "API key, if the server has keys."},
+        "header": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-API-Key",
+            "description": "The same key in another header.",
+        },
     },
 }
-"""Parts that routes do not define. Either scheme is enough; a server without keys needs neither."""
+"""Components that routes do not define. Either scheme is enough; a server without keys needs neither."""
 SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {}]
 
 _QUERY = "when do I prune roses?"
@@ -106,11 +111,11 @@ WELL = http.Health(status="ok")
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the descriptions of problems, by status."""
-    found: dict[int | str, dict[str, Any]] = {}
+    """Return the OpenAPI responses of problems, by status."""
+    responses: dict[int | str, dict[str, Any]] = {}
     kinds: list[type[problems.RequestError]] = [problems.RequestError, *problems.RequestError.__subclasses__()]
     for kind in kinds:
-        if kind.status in statuses and kind.status not in found:
+        if kind.status in statuses and kind.status not in responses:
             example = http.Problem(
                 type=f"urn:diffretriever:problem:{kind.kind}",
                 title=kind.title,
@@ -120,17 +125,17 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
                 instance="/search",
             ).model_dump(mode="json")
             content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
-            found[kind.status] = {"description": kind.title, "content": {"application/problem+json": content}}
-    return found
+            responses[kind.status] = {"description": kind.title, "content": {"application/problem+json": content}}
+    return responses
 
 
 def answer(example: BaseModel) -> dict[int | str, dict[str, Any]]:
-    """Return the description of an operation's answer."""
+    """Return the OpenAPI response of a successful request."""
     content = {"application/json": {"example": example.model_dump(mode="json")}}
-    return {200: {"description": "The answer", "content": content}}
+    return {200: {"description": "The response", "content": content}}
 
 
 def body(example: BaseModel) -> Any:
-    """Return a request body with an example, in which default values are left out."""
+    """Return a request body with an example, without default values."""
     value = example.model_dump(mode="json", exclude_defaults=True)
     return Body(openapi_examples={"example": {"summary": "Example", "value": value}})

@@ -1,4 +1,4 @@
-"""Checks before the routes: names, API keys, size and time of bodies, requests at a time. Adds headers to responses."""
+"""Middleware that checks host names, API keys, body size and time, and concurrency, and adds security headers."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from diffretriever.serving.problems import (
 )
 
 HEADERS = {
-    # The pages themselves have the rest of the policy; this directive has an effect in a header only.
+    # The pages contain the rest of the policy; this directive works only in a header.
     "content-security-policy": "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
-"""Of every response: no site may frame the pages, guess a file's type, or learn queries from an address."""
+"""Headers of every response: forbid framing, guessing of content types, and queries in referrers."""
 OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
-"""Paths that need no key and are always answered, like the page's files: they reveal nothing about the index."""
+"""Paths that need no key, as the page's files: they reveal nothing about the index."""
 _PROBES = ("/healthz", "/readyz")
-"""Paths that answer by any name: load balancers use names of their own."""
+"""Paths that accept any host name: load balancers use their own."""
 _READING = ("/search", "/encode")
-"""Paths that change nothing though their method is POST."""
+"""POST paths that change nothing."""
 KEY_VARIABLES = ("DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY")
-"""Environment variables of the keys for writing and for reading."""
+"""Environment variables of the write key and the read key."""
 _LEAST_KEY_CHARS = 16
 _BUSY_S = 1
 _LOG = logging.getLogger("diffretriever.serving")
@@ -52,30 +52,30 @@ _LOG = logging.getLogger("diffretriever.serving")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The SHA-256 of each API key; a server stores no more of them."""
+    """SHA-256 digests of the API keys. The server does not store the keys."""
 
     write: bytes | None = None
-    """Of the key that allows everything."""
+    """Digest of the key that allows everything."""
     read: bytes | None = None
-    """Of the key that allows searching. With this one alone, no request can change the index."""
+    """Digest of the key that allows searching only."""
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys; raise `ValueError` if they are equal, or one is empty."""
+        """Return the digests of keys; raise ValueError if they are equal or one is empty."""
         if "" in (write, read):
             raise ValueError("an API key is empty")
         if write and write == read:
-            raise ValueError("the keys for reading and for writing are the same: give two, or the second alone")
+            raise ValueError("the read key equals the write key: set another read key, or only the write key")
         return cls(*(hashlib.sha256(key.encode()).digest() if key else None for key in (write, read)))
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Return those of DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY; raise `ValueError` for a weak key."""
+        """Read DIFFRETRIEVER_API_KEY and DIFFRETRIEVER_READ_KEY; raise ValueError for a weak key."""
         keys = [os.environ.get(name) for name in KEY_VARIABLES]
         for name, key in zip(KEY_VARIABLES, keys, strict=True):
             if key is not None and len(key) < _LEAST_KEY_CHARS:
                 wrong = f"shorter than {_LEAST_KEY_CHARS} characters" if key else "set but empty"
-                raise ValueError(f"{name} is {wrong}: give it a key such as `openssl rand -hex 32` makes, or unset it")
+                raise ValueError(f"{name} is {wrong}: set a key, such as from `openssl rand -hex 32`, or unset it")
         return cls.of(*keys)
 
     @property
@@ -83,26 +83,28 @@ class Keys:
         """Whether requests need no key."""
         return self.write is None and self.read is None
 
-    def check(self, given: bytes, *, writes: bool) -> None:
-        """Raise a problem unless the key `given` allows a request. It is compared with both keys, in constant time."""
+    def check(self, key: bytes, *, writes: bool) -> None:
+        """Raise a problem unless the key allows the request. Comparison takes constant time."""
         if self.are_none:
             return
-        digest = hashlib.sha256(given).digest()
-        may_write, may_read = (key is not None and hmac.compare_digest(digest, key) for key in (self.write, self.read))
+        digest = hashlib.sha256(key).digest()
+        may_write, may_read = (
+            stored is not None and hmac.compare_digest(digest, stored) for stored in (self.write, self.read)
+        )
         if may_write:
             return
         if not may_read:
             raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
         if writes:
             fix = "send the key for writing" if self.write else "ask the operator: the server has no key for writing"
-            raise ForbiddenError("this API key may search, and not change the index", fix)
+            raise ForbiddenError("this API key may search, but not change the index", fix)
 
 
 class Guard:
-    """ASGI middleware. It reads the whole body of a request first, so that slow clients take no work's place.
+    """ASGI middleware that rejects invalid requests. It reads the body before the request counts as ongoing.
 
     Attributes:
-        ongoing: number of requests that are being processed.
+        ongoing: number of requests in progress.
     """
 
     def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys, load: Load) -> None:
@@ -114,7 +116,7 @@ class Guard:
         self.ongoing = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer with a problem."""
+        """Forward a request, or answer with a problem."""
         if scope["type"] == "websocket":
             await WebSocketClose()(scope, receive, send)
             return
@@ -128,14 +130,14 @@ class Guard:
                 await self._app(scope, receive, send)
                 return
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
-            given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-            self._keys.check(given.encode("latin-1"), writes=_writes(scope))
+            key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+            self._keys.check(key.encode("latin-1"), writes=_writes(scope))
             most = self._limits.max_body_bytes
             body = await read_body(receive, most, self._limits.body_s)
             if len(body["body"]) > most:
                 raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
             if self.ongoing >= self._most:
-                raise UnavailableError(f"{self.ongoing} requests are being worked on already", _BUSY_S)
+                raise UnavailableError(f"{self.ongoing} requests are already in progress", _BUSY_S)
             self._count(1)
             try:
                 await self._within_time(scope, Replayed(body, receive), send)
@@ -145,10 +147,10 @@ class Guard:
             await refused.response(scope["path"])(scope, receive, send)
 
     def _check_names(self, scope: Scope, headers: Headers) -> None:
-        """Raise for a request that a page of another site makes.
+        """Reject requests from pages of other sites.
 
-        A page whose name was made to resolve to this server (DNS rebinding) sends that name; no page can do so by an IP
-        address. A page under its own name sends that as `Origin`.
+        With DNS rebinding, a page sends its own name as Host, never an IP address. Otherwise it sends its name as
+        Origin.
         """
         if not self._checks_names or _path(scope) in _PROBES:
             return
@@ -179,11 +181,11 @@ class Guard:
                 raise
             raise UnavailableError(f"no answer within {self._limits.timeout_s:g} seconds") from None
         except Exception:
-            # Only the log has the message, which may quote the request.
+            # The message may quote the request, so it goes to the log only.
             _LOG.exception("a request to %s failed", scope["path"])
             if has_begun:
                 raise
-            raise InternalError("the request could not be answered", "report it to the operator") from None
+            raise InternalError("the request failed", "report it to the operator") from None
 
 
 class SafeHeaders:
@@ -193,7 +195,7 @@ class SafeHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its response back with the headers."""
+        """Forward a request, and add the headers to its response."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -204,7 +206,7 @@ class SafeHeaders:
 
 
 class Replayed:
-    """Receives a message that was received before, then further ones."""
+    """Receives one buffered message again, then further ones."""
 
     def __init__(self, message: Message, receive: Receive) -> None:
         self._messages, self._receive = [message], receive
@@ -215,7 +217,7 @@ class Replayed:
 
 
 async def read_body(receive: Receive, most_bytes: int, seconds: float) -> Message:
-    """Return a body as one message: all of it, or its first bytes if there are more than `most_bytes`."""
+    """Return a body as one message; above `most_bytes`, return its first part."""
     body, is_whole = bytearray(), False
     try:
         async with asyncio.timeout(seconds):
@@ -231,7 +233,6 @@ async def read_body(receive: Receive, most_bytes: int, seconds: float) -> Messag
 
 
 def _name_in(address: str) -> str:
-    """Return the host of a Host or Origin header, in lower case; empty if there is none."""
     try:
         return urlsplit(f"//{address.rpartition('//')[2]}").hostname or ""
     except ValueError:
@@ -252,5 +253,4 @@ def _path(scope: Scope) -> str:
 
 
 def _writes(scope: Scope) -> bool:
-    """Return whether a request may change the index."""
     return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READING

@@ -1,4 +1,4 @@
-"""Adds and deletes passages while others search: one commit a request. `add` and `delete` block."""
+"""Add and delete passages while other requests search: one commit per request. `add` and `delete` block."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def check(passages: Sequence[PassageIn], limits: ServeLimits) -> None:
-    """Raise `InvalidError` for the first passage that cannot be used."""
+    """Raise InvalidError for the first invalid passage."""
     if len(passages) > limits.max_passages:
-        fix = f"send at most {limits.max_passages} at a time; a whole collection is a job for encode_beir.py"
+        fix = f"send at most {limits.max_passages} at a time; for a collection, run encode_beir.py"
         raise InvalidError(f"there are {len(passages)} passages", fix, "passages")
     seen: set[str] = set()
     for number, passage in enumerate(passages):
@@ -42,7 +42,7 @@ def check(passages: Sequence[PassageIn], limits: ServeLimits) -> None:
         except RefusedError as refused:
             raise InvalidError(str(refused), "correct the passage, or leave it out", field) from None
         if passage.id in seen:
-            raise InvalidError(f"the id '{shortened(passage.id)}' comes twice", "send each id once", f"{field}.id")
+            raise InvalidError(f"the id '{shortened(passage.id)}' occurs twice", "send each id once", f"{field}.id")
         seen.add(passage.id)
 
 
@@ -52,12 +52,12 @@ def add(
     passages: Sequence[PassageIn],
     encode: Callable[[list[str], list[str]], Representations],
 ) -> IngestResponse:
-    """Encode and write passages in one commit, except those that the index has already.
+    """Encode passages and write them in one commit, except unchanged ones.
 
     Args:
-        uri: of the index.
-        manifest: of the index that is served.
-        passages: checked.
+        uri: path or URI of the index.
+        manifest: manifest of the served index.
+        passages: passages that `check` accepts.
         encode: returns the representations of titles and texts.
 
     Raises:
@@ -65,10 +65,10 @@ def add(
         UnavailableError: another job writes to the index, or the disk is full.
     """
     with _changing(uri, manifest, "written") as index:
-        given = _with_metadata(passages, index.manifest.metadata)
-        stored = index.passages([passage.id for passage in given])
+        requested = _with_metadata(passages, index.manifest.metadata)
+        stored = index.passages([passage.id for passage in requested])
         new, collections = [], []
-        for passage, collection in zip(given, (each.collection for each in passages), strict=True):
+        for passage, collection in zip(requested, (item.collection for item in passages), strict=True):
             if stored.get(passage.id) != _as_stored(index, passage, collection):
                 new.append(passage)
                 collections.append(collection)
@@ -84,13 +84,13 @@ def add(
         return IngestResponse(
             added=len(new) - len(replaced),
             replaced=len(replaced),
-            unchanged=len(given) - len(new),
+            unchanged=len(requested) - len(new),
             version=index.version,
         )
 
 
 def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse:
-    """Delete one passage; raise a problem if it is unknown, or the index cannot be written to."""
+    """Delete one passage; raise a problem if it is unknown or the index is not writable."""
     with _changing(uri, manifest, "deleted") as index:
         if not index.passages([passage_id]):
             raise NotFoundError(f"there is no passage '{shortened(passage_id)}'", "check the id", "id")
@@ -99,38 +99,39 @@ def delete(uri: str, manifest: IndexManifest, passage_id: str) -> DeleteResponse
 
 @contextmanager
 def _changing(uri: str, manifest: IndexManifest, done: str) -> Iterator[PassageIndex]:
-    """Yield the latest version under the writer's lock; turn errors of writing into problems."""
+    """Yield the latest version under the writer lock; turn write errors into problems."""
     try:
         with WriterLock(uri, patient=False):
             index = PassageIndex.open(uri)
             if index.manifest.fingerprint != manifest.fingerprint:
-                raise UnavailableError("the index was replaced by one of another retriever: restart the server")
+                raise UnavailableError("an index of another retriever has replaced this one: restart the server")
             yield index
     except ValueError as error:
-        _LOG.warning("nothing is %s: %s", done, error)
+        _LOG.warning("nothing was %s: %s", done, error)
         detail = f"another job writes to the index, or it cannot be written to; nothing was {done}"
         raise UnavailableError(detail, _BUSY_S) from None
     except OSError as error:
         if full_disk(error) is None:
             raise
-        _LOG.error("nothing is %s: %s", done, error)
+        _LOG.error("nothing was %s: %s", done, error)
         raise UnavailableError(f"the disk of the index is full; nothing was {done}", _FULL_S) from None
 
 
 def _with_metadata(passages: Sequence[PassageIn], columns: Columns) -> list[Passage]:
-    """Return the passages with metadata in the types of their columns."""
     made = []
     for number, passage in enumerate(passages):
         metadata = {}
         for name, value in passage.metadata.items():
             field = f"passages.{number}.metadata.{name}"
             if name not in columns:
-                known = suggest(name, columns).strip() if columns else "leave it out: the index keeps no metadata"
+                known = suggest(name, columns).strip() if columns else "leave it out: the index has no metadata"
                 raise InvalidError(f"the index has no column '{shortened(name)}'", known, field)
             try:
                 metadata[name] = in_column(name, value, columns[name])
             except RefusedError:
-                raise InvalidError(f"the value of '{name}' is no {columns[name]}", "send one, or null", field) from None
+                raise InvalidError(
+                    f"the value of '{name}' is not of type {columns[name]}", "send one, or null", field
+                ) from None
         kept = {name: value for name, value in metadata.items() if value is not None}
         made.append(Passage(passage.id, passage.title, passage.text, kept))
     return made

@@ -1,9 +1,8 @@
-"""How far queries are lowered while many requests wait, so that fewer are refused: a level, and what it leaves them.
+"""Load levels, which reduce queries under load so that fewer requests are rejected.
 
-A replica refuses whoever comes while `max_ongoing` requests are being worked on. From a third of that number on, who
-comes gets less, within the bounds of `LoadBudget`: fewer query slots, and fewer passages of lists that are summed, or
-that a candidate index names. Level 2, from two thirds on, is the bounds themselves; level 1 is the geometric mean of
-these and of what there is without load.
+A replica rejects requests above `max_ongoing`. From a third of that number, requests get fewer query slots and fewer
+candidates per fused list or candidate index, within the bounds of `LoadBudget`. Level 2, from two thirds, applies
+these bounds; level 1 applies the geometric mean of the bounds and the unloaded values.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from diffretriever.schemas.serve_config import LoadBudget
 from diffretriever.vectors.fusion import FUSION_DEPTH
 
 RISES = (1 / 3, 2 / 3)
-"""For each level above 0, the share of the most requests from which on it is in force, at once."""
+"""Load, as a share of `max_ongoing`, that raises the level to 1 and to 2, at once."""
 FALLS = tuple(share / 2 for share in RISES)
-"""For each of them, the share below which the load must stay before the level falls: so levels do not flutter."""
+"""Load below which the level can fall again: lower than `RISES`, so that levels do not oscillate."""
 CALM_S = 1.0
-"""Seconds for which the load stays below that share before a level falls to the one below it."""
+"""Seconds of low load before the level falls by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that a request is given; None: as much as without load.
+    """Upper bounds for a request; None: unbounded.
 
     Attributes:
-        level: that says so, from 0.
-        query_slots: K_q of a query whose request names none.
-        candidates: passages of each list that is summed, and of those that a candidate index names.
+        level: load level, from 0.
+        query_slots: K_q of a query without an explicit budget.
+        candidates: passages of each fused list, and passages that a candidate index retrieves.
     """
 
     level: int = 0
@@ -40,18 +39,18 @@ class Caps:
 
 
 ALL = Caps()
-"""What a request is given without load."""
+"""Caps without load."""
 
 
 def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
-    """Return what each level leaves a request, from level 0, which is all; only that where no bound is stated.
+    """Return the caps of each level, from level 0; level 0 alone if no bound is set.
 
     Args:
-        bounds: the least that a request may be given.
-        own_budget: the retriever's K_q; None where queries have no budget.
+        bounds: lower bounds of the caps.
+        own_budget: the retriever's K_q; None if queries have no budget.
 
     Raises:
-        ValueError: a bound that can have no effect.
+        ValueError: a bound has no effect.
     """
     slots, candidates = bounds.least_query_slots, bounds.least_candidates
     if slots is None and candidates is None:
@@ -59,55 +58,55 @@ def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
     if slots is not None and own_budget is None:
         raise ValueError("load.least_query_slots: this index's retriever has no query budget: leave it out")
     if slots is not None and own_budget is not None and slots > own_budget:
-        raise ValueError(f"load.least_query_slots is {slots}, and the retriever's own K_q is {own_budget}: give less")
+        raise ValueError(f"load.least_query_slots is {slots}, and the retriever's K_q is {own_budget}: set less")
     if candidates is not None and candidates >= FUSION_DEPTH:
         raise ValueError(
-            f"load.least_candidates is {candidates}: give less than {FUSION_DEPTH}, the number without load"
+            f"load.least_candidates is {candidates}: set less than {FUSION_DEPTH}, the number without load"
         )
     levels = range(1, len(RISES) + 1)
     return ALL, *(Caps(n, _between(own_budget, slots, n), _between(FUSION_DEPTH, candidates, n)) for n in levels)
 
 
 def _between(most: int | None, least: int | None, level: int) -> int | None:
-    """Return the number at a level on the way from `most` to `least`, in equal ratios, rounded up."""
+    """Interpolate geometrically, rounded up."""
     if most is None or least is None:
         return None
     share = level / len(RISES)
-    # Rounded first, so that a root that is whole stays what it is.
+    # Round first: an exact root must not be rounded up.
     return math.ceil(round(most ** (1 - share) * least**share, 6))
 
 
 class Load:
-    """The level that is in force. To be used from one event loop.
+    """The current load level. Use it from one event loop.
 
-    It rises as soon as the load does, and falls level by level once the load has stayed low for a while.
+    It rises at once with the load, and falls level by level after the load has stayed low.
     """
 
     def __init__(self, most: int, levels: tuple[Caps, ...], clock: Callable[[], float] = time.monotonic) -> None:
         """Begin at level 0.
 
         Args:
-            most: requests that are worked on at a time before others are refused.
-            levels: what each level leaves a request, as `ladder` returns it.
-            clock: seconds, from any beginning.
+            most: maximum number of requests in progress.
+            levels: caps of each level, from `ladder`.
+            clock: returns seconds.
         """
         self._most, self._levels, self._clock = most, levels, clock
         self._level, self._share = 0, 0.0
         self._calm_since: float | None = None
-        """When the load was first seen below the share at which the level falls; None while it is not."""
+        """Time since which the load is below the falling threshold; None: it is not."""
 
     @property
     def caps(self) -> Caps:
-        """What a request is given now."""
+        """Caps of the current level."""
         return self._levels[self._level]
 
     def observe(self, ongoing: int) -> None:
-        """Hear that so many requests are being worked on: whenever one begins, before it is looked at, and ends."""
+        """Record the number of requests in progress. Call it when a request begins and ends."""
         now = self._clock()
         self._fall(now)
         self._share = ongoing / self._most
-        risen = sum(self._share >= rise for rise in RISES[: len(self._levels) - 1])
-        self._level = max(self._level, risen)
+        level = sum(self._share >= rise for rise in RISES[: len(self._levels) - 1])
+        self._level = max(self._level, level)
         if not self._is_calm:
             self._calm_since = None
         elif self._calm_since is None:
@@ -118,7 +117,6 @@ class Load:
         return self._level > 0 and self._share < FALLS[self._level - 1]
 
     def _fall(self, now: float) -> None:
-        """Fall by a level for each calm spell that has passed with the load as it was last heard of."""
         while self._calm_since is not None and now - self._calm_since >= CALM_S:
             self._level -= 1
             self._calm_since = self._calm_since + CALM_S if self._is_calm else None

@@ -1,4 +1,4 @@
-"""Measurements of a server, as a callback: `serve.metrics` passes them to Prometheus by way of Ray."""
+"""Measurements of a server, as a callback. `serve.metrics` passes them to Prometheus through Ray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Measured: TypeAlias = Literal[
 
 
 class Measure(Protocol):
-    """Receives measurements; `tag` names a stage, a batch or a level of load."""
+    """Receives measurements; `tag` names a stage, a batch or a load level."""
 
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""

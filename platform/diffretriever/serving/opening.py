@@ -1,4 +1,4 @@
-"""Opens the parts of a service: the index, its encoder, the service itself."""
+"""Open the parts of a service: the index, its encoder, the service itself."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def open_service(config: ServeConfig, measure: Measure = unmeasured) -> Service:
 
 
 def check_config(config: ServeConfig) -> None:
-    """Raise `ValueError`, with the reason, if a replica cannot start. Weights and derived files are not opened."""
+    """Raise ValueError if a replica could not start. Weights and derived files are not opened."""
     index = open_index(config)
     open_budgets(config, index, open_preparer(config, index))
     next(index.batches(["id"], 1), None)
 
 
 def open_index(config: ServeConfig) -> PassageIndex:
-    """Open the latest version of the index to serve; raise `ValueError` if it has no encoder."""
+    """Open the latest version of the index; raise ValueError if it has no encoder."""
     index = PassageIndex.open(config.index)
     retriever = index.manifest.retriever
     if not retriever.has_weights:
@@ -47,7 +47,7 @@ def open_index(config: ServeConfig) -> PassageIndex:
 
 
 def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encoder:
-    """Load the encoder that made the index onto `device`; raise `ValueError` if its backbone differs."""
+    """Load the index's encoder onto a device; raise ValueError if its backbone differs."""
     trust_code(config.trust_code)
     encoder = load_encoder(_retriever(config, index), device)
     check_same(index.manifest, manifest_of(encoder), index.uri)
@@ -62,7 +62,7 @@ def open_encoder(config: ServeConfig, index: PassageIndex, device: str) -> Encod
 
 
 def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
-    """Load the encoder's tokenizer side alone."""
+    """Load the encoder's tokenizer and prompts, without weights."""
     trust_code(config.trust_code)
     return load_preparer(_retriever(config, index))
 

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a request, as exceptions that become problem details (RFC 9457)."""
+"""Errors of requests, as exceptions that become problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RequestError(Exception):
 
     Attributes:
         status: HTTP status.
-        kind: name of the kind, for programs.
-        title: the kind, for people.
-        headers: of the response.
+        kind: identifier of the kind.
+        title: description of the kind.
+        headers: response headers.
     """
 
     status = 422
@@ -46,7 +46,7 @@ class RequestError(Exception):
 
 
 class InvalidError(RequestError):
-    """A field has a value that cannot be used."""
+    """A field has an invalid value."""
 
 
 class MalformedError(RequestError):
@@ -70,7 +70,7 @@ class ForbiddenError(RequestError):
 
 
 class ForeignError(RequestError):
-    """A page of another site sends the request."""
+    """A page of another site sent the request."""
 
     status, kind, title = 403, "foreign", "Another site may not change the index"
 
@@ -81,28 +81,28 @@ class ForeignError(RequestError):
 class NotFoundError(RequestError):
     """The path or the passage does not exist."""
 
-    status, kind, title = 404, "not-found", "Nothing is there"
+    status, kind, title = 404, "not-found", "Not found"
 
 
 class NotAllowedError(RequestError):
-    """The path takes other methods."""
+    """The path does not support this method."""
 
-    status, kind, title = 405, "method", "The path takes other methods"
+    status, kind, title = 405, "method", "The path does not support this method"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__("the path does not take this method", f"it takes {allowed}")
+        super().__init__("the path does not support this method", f"use {allowed}")
         self.headers = {"Allow": allowed}
 
 
 class TooSlowError(RequestError):
-    """The body did not arrive in time. The rest of it may still come, so the connection is closed."""
+    """The body did not arrive in time. The connection is closed, because the rest may still come."""
 
     status, kind, title = 408, "slow-body", "The body did not arrive in time"
     headers = {"Connection": "close"}  # noqa: RUF012
 
 
 class TooLargeError(RequestError):
-    """The body has too many bytes."""
+    """The body exceeds the size limit."""
 
     status, kind, title = 413, "too-large", "The body is too large"
     headers = {"Connection": "close"}  # noqa: RUF012
@@ -128,13 +128,13 @@ class MisdirectedError(RequestError):
 
 
 class InternalError(RequestError):
-    """A fault of the server, whose log has the details."""
+    """A server error; its log has the details."""
 
-    status, kind, title = 500, "internal", "The server made a mistake"
+    status, kind, title = 500, "internal", "Internal server error"
 
 
 class UnavailableError(RequestError):
-    """The server cannot answer now: it is overloaded or restarts, or another job writes to the index."""
+    """The server is overloaded or restarting, or another job writes to the index."""
 
     status, kind, title = 503, "unavailable", "The server cannot answer now"
 

@@ -1,4 +1,4 @@
-"""Answers requests. Every response comes from one version of the index, with the results of a job for its query."""
+"""Handles requests. Every response reads one version of the index and equals the result of a search job."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.vectors.representations import Representations, not_finite
 
 Changed = TypeVar("Changed", IngestResponse, DeleteResponse)
-_LOST = "the index is not where it was: it is being replaced"
+_LOST = "the index is missing: it is being replaced"
 _CHARACTERS_PER_TOKEN = 4
 _PROMPT_TOKENS = 32
-"""About the number of tokens of a query in addition to its text."""
+"""Approximate number of tokens of a query besides its text."""
 
 
 class Service:
-    """Answers the requests of one replica. Use it from one event loop.
+    """Handles the requests of one replica. Use it from one event loop.
 
     Attributes:
-        config: of the application.
-        limits: of a request; `max_budget` is at most the number of slots that the encoder takes.
-        view: the version that answers new requests.
-        load: how much requests are reduced now.
-        is_other_retriever: whether the index was replaced by one of another retriever, which needs a new service.
+        config: config of the application.
+        limits: limits of a request; `max_budget` is at most the encoder's maximum number of slots.
+        view: version that new requests search.
+        load: current load level.
+        is_other_retriever: whether an index of another retriever has replaced this one, which needs a new service.
     """
 
     def __init__(
@@ -97,19 +97,19 @@ class Service:
         self.load = Load(config.max_ongoing, levels)
         self._preparer, self._backend, self._measure = preparer, backend, measure
         self._batcher = Batcher("answer", self._answer, _tokens, backend.batch_tokens, measure, backend.threads)
-        # Two threads in one tokenizer raise an error.
+        # The tokenizer is not thread-safe.
         self._tokenizer = threading.Lock()
         self._writing = asyncio.Lock()
 
     async def search(self, request: SearchRequest) -> SearchResponse:
-        """Answer `POST /search`."""
+        """Handle `POST /search`."""
         view = self.view
         try:
             return await self._batcher(await self._checked(request, view, self.load.caps))
         except RequestError:
             raise
         except Exception:
-            # If the look for the index fails too, the request fails with its own error.
+            # If refreshing fails too, raise the request's own error.
             with suppress(Exception):
                 await self.refresh()
             if self._is_lost or self.view.version.created != view.version.created:
@@ -117,15 +117,14 @@ class Service:
             raise
 
     async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> Search:
-        """Check a request against the limits and the index, and open BM25 if its mode needs it."""
         texts = self._checked_texts(request.query, request.budget)
         if request.k > self.limits.max_k:
-            raise InvalidError(f"{request.k} passages are too many", f"ask for at most {self.limits.max_k}", "k")
+            raise InvalidError(f"{request.k} passages are too many", f"request at most {self.limits.max_k}", "k")
         passages = request.k * len(texts)
         most = self.limits.max_explained if request.explain else self.limits.max_hits
         if passages > most:
             to_explain = " to explain" if request.explain else ""
-            fix = f"ask for at most {most} in a request, k times the queries"
+            fix = f"request at most {most}: k times the number of queries"
             raise InvalidError(f"{passages} passages are too many{to_explain}", fix, "k")
         if request.words:
             self._check_words(request, passages)
@@ -141,7 +140,7 @@ class Service:
         return Search(request, texts, view, mode, condition, caps)
 
     def _answer(self, searches: list[Search]) -> list[SearchResponse]:
-        """Answer requests together. This blocks: the batcher calls it in a thread."""
+        """Handle requests together. Blocks; the batcher calls it in a thread."""
         for search in searches:
             most = search.caps.query_slots
             search.budgets, search.prepared = self._prepared(search.texts, search.request.budget, most)
@@ -191,7 +190,7 @@ class Service:
         )
 
     async def encode(self, request: EncodeRequest) -> EncodeResponse:
-        """Answer `POST /encode`."""
+        """Handle `POST /encode`."""
         texts = self._checked_texts(request.query, request.budget)
         return await asyncio.to_thread(self._encode, texts, request.budget)
 
@@ -202,13 +201,13 @@ class Service:
         return EncodeResponse(
             fingerprint=self.view.index.manifest.fingerprint,
             results=[
-                encoded_query(text, own, encoded.take(np.array([number])), word)
-                for number, (text, own) in enumerate(zip(texts, budgets, strict=True))
+                encoded_query(text, used, encoded.take(np.array([number])), word)
+                for number, (text, used) in enumerate(zip(texts, budgets, strict=True))
             ],
         )
 
     async def describe(self) -> IndexResponse:
-        """Answer `GET /index`."""
+        """Handle `GET /index`."""
         view, retriever = self.view, self._retriever
         parts = await self._backend.parts(view.version)
         return IndexResponse(
@@ -230,26 +229,29 @@ class Service:
         )
 
     async def check(self) -> None:
-        """Answer `GET /readyz`: return if searches can be answered."""
+        """Handle `GET /readyz`; raise UnavailableError if the service cannot search."""
         if self._is_lost:
             raise UnavailableError(_LOST)
         await self._backend.check()
 
     async def ingest(self, request: IngestRequest) -> IngestResponse:
-        """Answer `POST /passages`; when this returns, new requests are answered from the new version."""
+        """Handle `POST /passages`; later requests search the new version."""
         ingest.check(request.passages, self.limits)
         return await asyncio.shield(self._change(ingest.add, request.passages, self._encode_passages))
 
     async def delete(self, passage_id: str) -> DeleteResponse:
-        """Answer `DELETE /passages/{id}`; when this returns, new requests are answered from the new version."""
+        """Handle `DELETE /passages/{id}`; later requests search the new version."""
         return await asyncio.shield(self._change(ingest.delete, passage_id))
 
     async def _change(self, change: Callable[..., Changed], *arguments: Any) -> Changed:
-        """Change the index in a thread, one request at a time. Shield this: the commit needs the lock to its end."""
+        """Change the index in a thread, one request at a time.
+
+        Shield this: the lock must last until the commit ends.
+        """
         async with self._writing:
-            done = await asyncio.to_thread(change, self.config.index, self.view.index.manifest, *arguments)
+            response = await asyncio.to_thread(change, self.config.index, self.view.index.manifest, *arguments)
         await self.refresh()
-        return done
+        return response
 
     def _encode_passages(self, titles: list[str], texts: list[str]) -> Representations:
         try:
@@ -261,10 +263,10 @@ class Service:
         return self._backend.encode([prepared])[0]
 
     async def refresh(self) -> None:
-        """Open the latest version of the index everywhere, then answer from it.
+        """Open the latest version of the index on all parts, then search it.
 
         Raises:
-            ValueError: the index is gone, or was made by another retriever.
+            ValueError: the index is missing, or another retriever made it.
         """
         started = time.monotonic()
         try:
@@ -278,7 +280,7 @@ class Service:
             view = await asyncio.to_thread(View, latest)
             await self._backend.open(view.version)
             if "bm25" in lists_for([self._retriever.ranked_by]):
-                # BM25 statistics are computed while the previous version answers. A search reports an error in it.
+                # Compute BM25 statistics while the previous version serves. The next search reports an error.
                 with suppress(Exception):
                     await asyncio.to_thread(view.bm25)
             if view.version.follows(self.view.version):
@@ -300,46 +302,46 @@ class Service:
             try:
                 checked_query("query", text)
             except RefusedError as refused:
-                raise InvalidError(str(refused), "send a text with words in it, as valid Unicode", name) from None
+                raise InvalidError(str(refused), "send a text that is not blank, in valid Unicode", name) from None
         method = self._retriever.method
         if budget is not None and self._budget is None:
             raise InvalidError(f"the {method} method has no query budget", "leave budget out", "budget")
         if budget == "adaptive" and self._chooser is None:
-            detail = f"the {method} method has no slots to choose the number of"
-            raise InvalidError(detail, "give a number, or leave budget out", "budget")
+            detail = f"the {method} method has no slots, so budget cannot be adaptive"
+            raise InvalidError(detail, "set a number, or leave budget out", "budget")
         if isinstance(budget, int) and budget > limits.max_budget:
-            raise InvalidError(f"{budget} slots are too many", f"ask for at most {limits.max_budget}", "budget")
+            raise InvalidError(f"{budget} slots are too many", f"request at most {limits.max_budget}", "budget")
         return texts
 
     def _check_words(self, request: SearchRequest, passages: int) -> None:
         if not request.explain:
             raise InvalidError("words are part of explanations", "set explain to true, or leave words out", "words")
         if not self._retriever.is_readable:
-            detail = f"vectors of the {self._retriever.method} method cannot be read as words"
+            detail = f"vectors of the {self._retriever.method} method do not predict tokens"
             raise InvalidError(detail, "leave words out", "words")
         if passages > MOST_READ_PASSAGES:
-            fix = f"ask for at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
+            fix = f"request at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
             raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
 
-    async def _condition(self, view: View, wanted: str | Filter | None) -> str | None:
-        """Return the filter as a condition; None if it admits all passages."""
-        if wanted is None:
+    async def _condition(self, view: View, requested: str | Filter | None) -> str | None:
+        """Return the filter as a condition; None: all passages."""
+        if requested is None:
             return None
         metadata = view.index.manifest.metadata
-        if isinstance(wanted, str):
+        if isinstance(requested, str):
             try:
-                return condition_of(wanted, metadata)
+                return condition_of(requested, metadata)
             except FilterError as error:
-                fix = "write conditions such as year >= 2020 AND lang = 'en' on the columns that `GET /index` names"
+                fix = "write conditions such as year >= 2020 AND lang = 'en' on columns from `GET /index`"
                 raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
         known = await asyncio.to_thread(lambda: view.collections)
-        if wanted.collection not in known:
-            fix = suggest(wanted.collection, known).strip()
-            raise InvalidError(f"there is no collection '{shortened(wanted.collection)}'", fix, "filter.collection")
-        return None if len(known) == 1 else condition_of(collection_filter(wanted.collection), metadata)
+        if requested.collection not in known:
+            fix = suggest(requested.collection, known).strip()
+            raise InvalidError(f"there is no collection '{shortened(requested.collection)}'", fix, "filter.collection")
+        return None if len(known) == 1 else condition_of(collection_filter(requested.collection), metadata)
 
     async def _candidates(self, view: View, mode: Mode, most: int) -> int | None:
-        """Return the candidates that load leaves to a request; None if it would have no more without load."""
+        """Return the cap on candidates; None if it has no effect."""
         lists = lists_for([mode])
         if "dense" in lists and view.candidates is None:
             parts = await self._backend.parts(view.version)
@@ -350,32 +352,34 @@ class Service:
     def _prepared(
         self, texts: list[str], budget: AskedBudget, most: int | None = None
     ) -> tuple[list[BudgetUsed], list[PreparedText]]:
-        """Choose each query's K_q, of at most `most` unless the request gives a number, and prepare the queries."""
+        """Choose each query's K_q, at most `most` unless explicit, and prepare the queries."""
         with self._tokenizer:
             if budget == "adaptive":
-                assert self._chooser is not None, "the budget is checked"
+                assert self._chooser is not None, "the request has been validated"
                 rule, allowed = self._chooser.selector.name, self._chooser.selector.budgets
                 budgets = [
-                    BudgetUsed(slots=each.budget, reason="adaptive", rule=rule, allowed=allowed, features=each.features)
-                    for each in self._chooser.choose(texts)
+                    BudgetUsed(
+                        slots=choice.budget, reason="adaptive", rule=rule, allowed=allowed, features=choice.features
+                    )
+                    for choice in self._chooser.choose(texts)
                 ]
             elif budget is None:
                 budgets = [BudgetUsed(slots=self._budget, reason="retriever")] * len(texts)
             else:
                 budgets = [BudgetUsed(slots=budget, reason="asked")] * len(texts)
             if most is not None and not isinstance(budget, int):
-                budgets = [_lowered(each, most) for each in budgets]
-            slots = [each.slots or self._preparer.default_slots("query") for each in budgets]
+                budgets = [_lowered(used, most) for used in budgets]
+            slots = [used.slots or self._preparer.default_slots("query") for used in budgets]
             return budgets, self._preparer.prepare(texts, "query", slots)
 
 
 def open_budgets(
     config: ServeConfig, index: PassageIndex, preparer: Preparer
 ) -> tuple[int | None, BudgetChooser | None, tuple[Caps, ...]]:
-    """Return the retriever's own K_q, the selector of adaptive budgets, and the caps of each level of load.
+    """Return the retriever's K_q, the selector of adaptive budgets, and the caps of each load level.
 
     Raises:
-        ValueError: the selector cannot be used for this index, or a bound of `config.load` has no effect.
+        ValueError: the selector does not fit this index, or a bound of `config.load` has no effect.
     """
     retriever = index.manifest.retriever
     budget = retriever.max_vectors("query") if retriever.has_query_budget else None
@@ -386,7 +390,7 @@ def open_budgets(
 
 
 def _tokens(search: Search) -> int:
-    """Return about the number of tokens to encode, before the texts are tokenised; `Encoder.encode` counts exactly."""
+    """Estimate the tokens to encode; `Encoder.encode` counts exactly."""
     return sum(len(text) // _CHARACTERS_PER_TOKEN + _PROMPT_TOKENS for text in search.texts)
 
 
@@ -397,7 +401,6 @@ def _lowered(budget: BudgetUsed, most: int) -> BudgetUsed:
 
 
 def _reduced(search: Search) -> Reduced | None:
-    """Return what load has lowered for a request; None if nothing."""
     slots = search.caps.query_slots if any(budget.reason == "load" for budget in search.budgets) else None
     if slots is None and search.caps.candidates is None:
         return None

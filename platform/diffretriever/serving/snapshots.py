@@ -1,6 +1,6 @@
-"""Open versions of an index. Several stay open at once, so that every request is answered from one of them.
+"""Open versions of an index. Several stay open, so that every request reads one version throughout.
 
-A `View` is what requests read of a version. A `Snapshot` is a version, or one shard of it, open for searching.
+A `View` is a version that requests read. A `Snapshot` is a version, or one shard of it, open for searching.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
 KEPT_VERSIONS = 3
-"""Versions kept open. A request takes seconds at most, so older ones answer no requests."""
+"""Number of open versions. Requests take seconds at most, so older versions are unused."""
 
 
 class Version(NamedTuple):
-    """Identifies a version of an index: after an index is replaced, the other one may have the same numbers."""
+    """Identifies a version of an index; `created` differs if another index replaces it."""
 
     created: str
     """Time at which the index was created."""
@@ -43,11 +43,11 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, index: PassageIndex) -> Self:
-        """Return the version that is open."""
+        """Return the version of an open index."""
         return cls(index.manifest.created, index.version)
 
     def follows(self, other: Version) -> bool:
-        """Return whether this version replaces the other, which was served before."""
+        """Return whether this version replaces the other."""
         return self.created != other.created or self.number > other.number
 
 
@@ -55,10 +55,10 @@ class View:
     """One version of an index, as requests read it.
 
     Attributes:
-        index: the version.
+        index: the open version.
         version: its identity.
-        checked: time (`time.monotonic`) at which it was last known to be the latest.
-        candidates: passages that candidate indexes retrieve for a query, 0 without such; None: not known yet.
+        checked: `time.monotonic` when it was last confirmed as the latest.
+        candidates: passages that candidate indexes retrieve per query; 0: no candidate index; None: unknown.
     """
 
     def __init__(self, index: PassageIndex) -> None:
@@ -79,56 +79,56 @@ class View:
         self._opening = threading.Lock()
 
     def state(self) -> IndexState:
-        """Return the version as responses name it. The path of the index is not part of it."""
+        """Return the version as responses report it, without the path of the index."""
         age = round(time.monotonic() - self.checked, 3)
         return self._state.model_copy(update={"checked_seconds_ago": age})
 
     @cached_property
     def collections(self) -> dict[str, int]:
-        """Passages by collection; counting them reads a column of the table."""
+        """Number of passages by collection; reads a column of the table."""
         return self.index.count_collections()
 
     def shown(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
-        """Return the fields that hits show of the passages in these rows (int64), by row; times are ISO 8601 texts."""
+        """Return the fields of the passages in these rows (int64), by row; times are ISO 8601 texts."""
         passages = self.index.shown(rows)
-        for each in passages:
-            times = {name: value.isoformat() for name, value in each["metadata"].items() if isinstance(value, date)}
-            each["metadata"] = {**each["metadata"], **times}
+        for passage in passages:
+            times = {name: value.isoformat() for name, value in passage["metadata"].items() if isinstance(value, date)}
+            passage["metadata"] = {**passage["metadata"], **times}
         return dict(zip(rows.tolist(), passages, strict=True))
 
     def bm25(self, condition: str | None = None) -> Bm25Search:
-        """Return BM25 over the passages that a filter admits. The first call opens it, or computes its statistics."""
+        """Return BM25 over the passages that match a filter. The first call opens it or computes its statistics."""
         with self._opening:
             if self._bm25 is None:
                 self._bm25 = Bm25Search(self.index)
             return self._bm25 if condition is None else self._filtered(condition)
 
     def _admitting(self, condition: str) -> Bm25Search:
-        assert self._bm25 is not None, "the whole is opened first"
+        assert self._bm25 is not None, "BM25 is opened before it is filtered"
         return self._bm25.admitting(IndexPart.filtered(self.index, condition))
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSpec:
-    """The lists to search, and their depth: the same for all queries of a request."""
+    """The result lists to search and their depth, the same for all queries of a request."""
 
     version: Version
     lists: tuple[EncodedList, ...]
     depth: int
-    """Passages kept of each list."""
+    """Passages per list."""
     condition: str | None
-    """The filter, in the syntax of `index.filters`; None admits all passages."""
+    """Filter in the syntax of `index.filters`; None: all passages."""
     candidates: int | None = None
-    """The most passages that a candidate index retrieves for a query; None: the calibrated number."""
+    """Maximum number of passages that a candidate index retrieves per query; None: the calibrated number."""
 
 
 class Snapshot:
-    """One version of an index, or a shard of it, ready to be searched."""
+    """One version of an index, or a shard of it, open for searching."""
 
     def __init__(
         self, whole: PassageIndex, shard: tuple[int, int], options: SearchOptions, device: torch.device
     ) -> None:
-        """Open the shard with a number, from 0, of a number of shards."""
+        """Open a shard, given as (number from 0, number of shards)."""
         self.whole = whole
         number, shards = shard
         fragments = shard_fragments(whole, shards)[number] if shards > 1 else None
@@ -138,7 +138,7 @@ class Snapshot:
         self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
     def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
-        """Return each query's best passages, best first, for each list of `spec`."""
+        """Return each query's best passages for each list of `spec`, best first."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
         if spec.candidates is not None:
             dense = dense.among(spec.candidates)
@@ -147,7 +147,7 @@ class Snapshot:
 
     @cached_property
     def state(self) -> PartState:
-        """The size of the shard, and the search methods of unfiltered searches."""
+        """Size of the shard, and its search methods without a filter."""
         dense, sparse = self._unfiltered
         offered = self.whole.manifest.retriever.modes
         ways: dict[EncodedList, Way] = {"dense": dense.way, "sparse": sparse.way}
@@ -168,7 +168,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """The last few versions that were opened. Safe to use from several threads."""
+    """The last few versions that were opened. Thread-safe."""
 
     def __init__(
         self,
@@ -182,17 +182,17 @@ class Snapshots:
         self._lock = threading.Lock()
 
     def get(self, version: Version) -> Snapshot:
-        """Return a version, opened if need be. Calls for open versions never wait for another one to open.
+        """Return a version, and open it if needed. Open versions are returned without waiting.
 
         Raises:
-            ValueError: the version does not exist, or another index is there now.
+            ValueError: the version does not exist, or belongs to another index.
         """
         opened = self._open.get(version)
         if opened is not None:
             return opened
         index = PassageIndex.open(self._options.index, version.number)
         if Version.of(index) != version:
-            raise ValueError(f"another index is at {index.uri} than that of {version.created}")
+            raise ValueError(f"{index.uri} is another index than that of {version.created}")
         opened = Snapshot(index, self._shard, self._options, self._device)
         self._measure("index_version", version.number)
         self._measure("held_passages", opened.state.passages)
@@ -206,5 +206,5 @@ class Snapshots:
 
 def _committed(index: PassageIndex) -> str:
     # Lance gives local time without a zone.
-    times = {each["version"]: each["timestamp"] for each in index.dataset.versions()}
+    times = {entry["version"]: entry["timestamp"] for entry in index.dataset.versions()}
     return times[index.version].astimezone(UTC).isoformat(timespec="seconds")

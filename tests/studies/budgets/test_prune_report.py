@@ -122,7 +122,7 @@ def test_a_pruned_index_finds_what_the_curve_says(sweep: Path, tmp_path: Path, r
     assert len(vectors) / len(PASSAGES) == at(report, rule, 2).average == 2
     found = [scores(query_vectors(N, 4), vectors[None, a:b])[:, 0] for a, b in pairwise(offsets)]
     assert ndcg(np.stack(found, axis=1)).mean() == pytest.approx(at(report, rule, 2).mean)
-    with pytest.raises(ValueError, match="already holds an index"):
+    with pytest.raises(ValueError, match="already contains an index"):
         prune_slots(asked, "x")
 
 
