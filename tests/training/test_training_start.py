@@ -91,7 +91,7 @@ def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Pat
     with pytest.raises(ValueError, match="rank 8, but training uses 16"):
         session_of(going_on(llada, tmp_path / "narrow"), quick_recipe())
     write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=LORA_RANK)
-    with pytest.raises(ValueError, match=r"changes lm_head, .*set backbone.adapter_head: drop"):
+    with pytest.raises(ValueError, match=r"adapts lm_head, .*set backbone.adapter_head: drop"):
         session_of(going_on(llada, tmp_path / "llada"), quick_recipe())
     assert session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
 

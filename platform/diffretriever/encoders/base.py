@@ -324,16 +324,16 @@ class BackboneEncoder(Encoder):
         from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.trained_for import check_trained_for
 
-        place = config.backbone
-        preparer = cls.preparer_class(load_vocabulary(place.source, revision=place.revision), config)
-        if place.adapter is not None:
-            folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
+        backbone = config.backbone
+        preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
+        if backbone.adapter is not None:
+            folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
             check_trained_for(config, preparer, folder)
             preparer.most_slots = most_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
             if preparer.most_slots is not None and slots > preparer.most_slots:
                 raise ValueError(
-                    f"the budget has up to {slots} slots, but the adapter {place.adapter} vectors for "
+                    f"the budget has up to {slots} slots, but the adapter {backbone.adapter} vectors for "
                     f"{preparer.most_slots}: set a smaller budget"
                 )
         return preparer

@@ -105,8 +105,8 @@ class LibraryPreparer(Preparer):
     def _model_limit(self, side: Side) -> int:
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
-        own = self._transformer.query_length if side == "query" else self._transformer.document_length
-        most = min(self.vocabulary.max_length, own or self.vocabulary.max_length)
+        side_limit = self._transformer.query_length if side == "query" else self._transformer.document_length
+        most = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
         return framing + self.text_limit(side, framing, 0, most)
 
     def _set_query_length(self, length: int | None) -> None:
@@ -156,8 +156,8 @@ class LibraryEncoder(Encoder):
     def load(cls, config: LibraryRetriever, device: str) -> Self:
         """Load the model and its preparer."""
         files = LibraryFiles.open(config, weights=True)
-        place = resolve_device(device)
-        model = _load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
+        target = resolve_device(device)
+        model = _load_model(config, files, target, resolve_dtype(config.backbone.dtype, target))
         preparer = _token_preparer(config, model) if config.vectors == "token" else cls.load_preparer(config)
         if config.similarity == "auto":
             named = model.similarity_fn_name

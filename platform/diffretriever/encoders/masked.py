@@ -133,17 +133,17 @@ class MaskedEncoder(BackboneEncoder):
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
         """See the base class; an adapter on slots is not merged."""
-        place, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
+        backbone, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
-            if place.dtype == FLOAT8:
+            if backbone.dtype == FLOAT8:
                 raise ValueError(
                     "dtype 'float8' does not support adapter_on: slots, whose adapter is not merged into the weights: "
                     "set dtype: bfloat16"
                 )
             # Packed texts can run before their slots, without the adapter: much faster, with or without a GPU.
-            attention = "packed" if place.attention == "auto" else place.attention
-            place = place.model_copy(update={"merge_adapter": False, "attention": attention})
-            config = config.model_copy(update={"backbone": place})
+            attention = "packed" if backbone.attention == "auto" else backbone.attention
+            backbone = backbone.model_copy(update={"merge_adapter": False, "attention": attention})
+            config = config.model_copy(update={"backbone": backbone})
         encoder = super().load(config, device)
         if on_slots:
             encoder.backbone.adapt_slots_only()

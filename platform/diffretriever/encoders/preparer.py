@@ -263,12 +263,12 @@ class PromptedPreparer(Preparer):
         rows = self.vocabulary.tokenise(texts, [frame.limit for frame in frames])
         prepared = []
         for text, row, k, frame in zip(texts, rows, slots, frames, strict=True):
-            own = row[: frame.limit]
+            text_ids = row[: frame.limit]
             # An empty text in a bare frame becomes a padding token, because every text has a vector.
-            ids = [*frame.left, *own, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
+            ids = [*frame.left, *text_ids, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
             # At least one token remains after the prefix.
             shared = min(len(frame.left), len(ids) - 1) if self.shares_prefix else 0
-            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(own), shared))
+            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(text_ids), shared))
         return prepared
 
     def following(self, slots: int) -> list[int]:
@@ -326,11 +326,11 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            for own, variant in self._known(word):
+            for token, variant in self._known(word):
                 # A word that is also a fragment of another keeps its variant, in either order.
-                pairs[own] = variant if variant != own else pairs.get(own, own)
+                pairs[token] = variant if variant != token else pairs.get(token, token)
         ids = sorted(pairs)
-        return np.array(ids, np.int32), np.array([pairs[own] for own in ids], np.int32)
+        return np.array(ids, np.int32), np.array([pairs[token] for token in ids], np.int32)
 
     def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
         ids = self._encode(word)

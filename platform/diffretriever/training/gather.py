@@ -22,25 +22,25 @@ class Workers(NamedTuple):
     total: int
 
 
-def gather(own: TextVectors, workers: Workers) -> TextVectors:
+def gather(local: TextVectors, workers: Workers) -> TextVectors:
     """Return the texts of all workers, ordered by rank; only this worker's texts have gradients.
 
     Each worker must have the same number of texts; the numbers of vectors, content ids and tokens may differ.
     """
     if workers.total == 1:
-        return own
-    widths = torch.tensor(own.widths, device=own.ids_BT.device)
+        return local
+    widths = torch.tensor(local.widths, device=local.ids_BT.device)
     dist.all_reduce(widths, dist.ReduceOp.MAX)
-    own = own.padded(*widths.tolist())
-    columns = [_gathered(tensor, workers.total) for tensor in own]
+    local = local.padded(*widths.tolist())
+    columns = [_gathered(tensor, workers.total) for tensor in local]
     parts = [TextVectors(*tensors) for tensors in zip(*columns, strict=True)]
-    parts[workers.rank] = own
+    parts[workers.rank] = local
     return join(parts)
 
 
-def gather_rows(own: Tensor, workers: Workers) -> Tensor:
+def gather_rows(local: Tensor, workers: Workers) -> Tensor:
     """Return the rows of all workers, ordered by rank, without gradients; shapes must be equal."""
-    return own if workers.total == 1 else torch.cat(_gathered(own, workers.total))
+    return local if workers.total == 1 else torch.cat(_gathered(local, workers.total))
 
 
 def _gathered(tensor: Tensor, count: int) -> list[Tensor]:

@@ -94,8 +94,8 @@ class TextVectors(NamedTuple):
         widths = (slots, slots, ids, ids, ids, tokens, tokens)
         return TextVectors(
             *(
-                pad(own, (0, 0) * (own.ndim - 2) + (0, width - own.shape[1]))
-                for own, width in zip(self, widths, strict=True)
+                pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, width - tensor.shape[1]))
+                for tensor, width in zip(self, widths, strict=True)
             )
         )
 
