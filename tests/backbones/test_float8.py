@@ -60,5 +60,5 @@ def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"needs a GPU of compute capability 8\.9 or later.*; A100 has 8\.0"):
         check_float8(gpu)
     check_float8(torch.device("cpu"))
-    with pytest.raises(ValueError, match="only for reranking, and for encoding by the methods .*: use bfloat16"):
+    with pytest.raises(ValueError, match=r"only for reranking, and for encoding by the methods .*: use bfloat16"):
         device.resolve_dtype("float8", torch.device("cpu"))
