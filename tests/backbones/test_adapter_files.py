@@ -30,11 +30,11 @@ def refused(folder: Path, adapter: Path, message: str) -> None:
 
 
 BAD_TENSORS: dict[str, tuple[Callable[[Tensor], dict[str, Tensor]], str]] = {
-    "unknown module": (lambda t: {A.replace("layers.0", "layers.7"): t}, "layers.7.*belongs to no linear layer"),
+    "unknown module": (lambda t: {A.replace("layers.0", "layers.7"): t}, "layers.7.*does not belong to a linear layer"),
     "embeddings": (lambda t: {f"{PREFIX}model.embed_tokens.lora_embedding_A": t}, "is not part of a LoRA adapter"),
     "full weights": (lambda t: {"model.norm.weight": t[0]}, "'model.norm.weight' is not part of a LoRA"),
-    "rank": (lambda t: {A: t[:8]}, r"has shape \[8, 64\].*ask for \[16, 64\]"),
-    "width": (lambda t: {A: t[:, :60]}, r"has shape \[16, 60\].*ask for \[16, 64\]"),
+    "rank": (lambda t: {A: t[:8]}, r"has shape \[8, 64\].*require \[16, 64\]"),
+    "width": (lambda t: {A: t[:, :60]}, r"has shape \[16, 60\].*require \[16, 64\]"),
     "nan": (lambda t: {A: t * torch.nan}, "values that are not finite"),
 }
 
@@ -48,7 +48,7 @@ def test_every_tensor_must_find_its_place(case: str, changed: Path, folder_of: F
 
 def test_a_half_alone(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, drop(A))
-    refused(folder_of("dream"), changed, f"'{B}' has no other half")
+    refused(folder_of("dream"), changed, f"'{B}' lacks its counterpart")
 
 
 def test_a_targeted_module_without_tensors(changed: Path, adapter_copy_of: FolderOf, folder_of: FolderOf) -> None:
@@ -63,14 +63,14 @@ def test_a_targeted_module_without_tensors(changed: Path, adapter_copy_of: Folde
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [({"layers": 3}, "layers.2.* but the file has no tensors for it"), ({"hidden_size": 32}, "Is it an adapter for")],
+    [({"layers": 3}, "layers.2.* but the file has no tensors for it"), ({"hidden_size": 32}, "use an adapter for")],
 )
 def test_an_adapter_for_another_size(sizes: dict[str, Any], message: str, adapter_of: FolderOf, tmp_path: Path) -> None:
     refused(write_random_checkpoint("dream", tmp_path, tokenizer=False, **sizes), adapter_of("dream"), message)
 
 
 def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf) -> None:
-    refused(folder_of("dream"), adapter_of("llada"), r"model\.transformer\..* belongs to no linear layer")
+    refused(folder_of("dream"), adapter_of("llada"), r"model\.transformer\..* does not belong to a linear layer")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_pat
     (changed / "adapter_model.safetensors").rename(changed / "adapter_model.bin")
     refused(backbone, changed, "of adapters only safetensors are read")
     refused(backbone, tmp_path / "nothing", "adapter folder '.*nothing' does not exist")
-    with pytest.raises(ValueError, match="holds an adapter, not a backbone"):
+    with pytest.raises(ValueError, match="is an adapter, not a backbone"):
         load_backbone(changed, device="cpu")
 
 

@@ -72,7 +72,7 @@ def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_
 def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
     edit_config(changed, target_modules=[HEAD])
-    with pytest.raises(ValueError, match="all of it is on the output head"):
+    with pytest.raises(ValueError, match="adapts only the output head"):
         load(folder_of("llada"), changed, adapter_head="drop")
 
 

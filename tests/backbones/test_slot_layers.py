@@ -142,12 +142,12 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"embedings": torch.zeros(2, 4)}, "tensor 'embedings' is not known, only embeddings, token_head,"),
+        ({"embedings": torch.zeros(2, 4)}, "unknown tensor 'embedings': only embeddings, token_head,"),
         ({"embeddings": torch.zeros(2, 5)}, r"has shape \[2, 5\], the backbone has 4 dimensions and 9 tokens"),
         ({"word_weights": torch.zeros(8)}, r"'word_weights' has shape \[8\], the backbone has 4 dimensions and 9"),
         ({"token_head": torch.zeros(2, 4)}, r"'token_head' has shape \[2, 4\]"),
         ({"embeddings": torch.zeros(())}, r"'embeddings' has shape \[\]"),
-        ({"attention": torch.zeros(4, 4)}, "'attention' has no 'residual' beside it"),
+        ({"attention": torch.zeros(4, 4)}, "'attention' needs 'residual', which is missing"),
         ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
     ],
 )

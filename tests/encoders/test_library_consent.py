@@ -97,7 +97,7 @@ CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "tokenizer in auto_map": (map_tokenizer, None),
     "trust in the library's settings": (trust_in_settings, "Python code of its own repository"),
     "module in modules.json": (add_module, r"Python code of its own repository \(hostile\.Same\)"),
-    "module outside": (module_outside, "lies outside of the model's folder"),
+    "module outside": (module_outside, "is outside of the model's folder"),
     "activation": (activation, None),
     "kernel in the settings": (kernel_in_settings, "a/kernel"),
     "base of an adapter": (adapter, "contains an adapter"),

@@ -32,7 +32,7 @@ def digest_of(folder: Path) -> str:
 
 
 def test_pooling_is_that_of_modules_json(model: Path) -> None:
-    with pytest.raises(ValueError, match=r"modules\.json says how to pool"):
+    with pytest.raises(ValueError, match=r"modules\.json sets the pooling"):
         encoder_of(model, pooling="cls")
 
 

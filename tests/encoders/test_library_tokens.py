@@ -96,5 +96,5 @@ def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], fo
 
 def test_these_models_have_no_single_vectors(folders: dict[str, Path]) -> None:
     for name in ("native", "pylate", "stanford"):
-        with pytest.raises(ValueError, match="not a model of one vector a text"):
+        with pytest.raises(ValueError, match="not a model of one vector per text"):
             encoder_of(folders[name])

@@ -81,7 +81,7 @@ def test_an_adapter_with_fewer_slots(folder_of: FolderOf, tmp_path_factory: pyte
     save_file({"embeddings": torch.zeros(4, hidden_size)}, adapter / SLOTS_FILE)
     place = {"source": str(folder_of("bert")), "adapter": str(adapter), "dtype": "float32"}
     config = MaskedRetriever.model_validate({"backbone": place, "budget": "q2p5"})
-    with pytest.raises(ValueError, match=r"up to 5 slots, the adapter .* vectors for 4: take a smaller budget"):
+    with pytest.raises(ValueError, match=r"up to 5 slots, but the adapter .* vectors for 4: set a smaller budget"):
         MaskedEncoder.load(config, "cpu")
     encoder = MaskedEncoder.load(config.model_copy(update={"budget": Budget(2, 4)}), "cpu")
     assert len(encoder.encode_passages([""], ["river"]).vectors_MH) == 4

@@ -122,7 +122,7 @@ def test_an_adapter_for_another_method(
 ) -> None:
     edit(config, name)
     other = RETRIEVER_ADAPTER.validate_python({**fields, "backbone": config.backbone})
-    refused(other, rf"{name}: .*trained for method '{trained}', the retriever's is '{fields['method']}'")  # type: ignore[arg-type]
+    refused(other, rf"{name}: .*trained for method '{trained}', but the retriever has method '{fields['method']}'")  # type: ignore[arg-type]
     (Path(str(config.backbone.adapter)) / name).unlink()
     load_preparer(PooledRetriever(backbone=config.backbone))
 

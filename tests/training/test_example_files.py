@@ -63,7 +63,7 @@ def test_formats_read_equal_examples(
 def test_a_collection_gives_its_positives(tmp_path: Path) -> None:
     source = open_source(str(write_beir(tmp_path / "beir", MADE)), "train")
     assert good(source.records()) == [Example(e.query_id, e.query, e.positives, ()) for e in MADE]
-    with pytest.raises(ValueError, match=r"no split 'dev' to train on.*Splits: train"):
+    with pytest.raises(ValueError, match=r"no split 'dev': set --split to one of: train"):
         open_source(str(tmp_path / "beir"), "dev")
 
 
@@ -111,7 +111,7 @@ def test_a_judged_passage_that_is_not_there(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("x.csv", "must end in .jsonl"),
-        ("folder", "begins with the split 'train'"),
+        ("folder", "begin with the split 'train'"),
         ("nothing", "no collection 'nothing'"),
     ],
 )

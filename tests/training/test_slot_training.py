@@ -94,7 +94,7 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
     own_MH = np.float32(own.encode_queries(TEXTS).vectors_MH)
     np.testing.assert_allclose(means_MH, own_MH, atol=1e-3)
     assert np.abs(np.float32(found.vectors_MH) - own_MH).max() > 1e-3, "and slots are not what they were"
-    with pytest.raises(ValueError, match=r"changes slots alone .* cannot be compiled"):
+    with pytest.raises(ValueError, match=r"adapter on slots only .* cannot be compiled"):
         loaded.compile_layers()
 
 

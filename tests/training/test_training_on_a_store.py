@@ -64,7 +64,7 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     assert copy.read_bytes() == whole, "a damaged copy is fetched again"
     remove(tmp_path / "cache")
     write_bytes(output / EXAMPLES_FILE, b"short")
-    with pytest.raises(ValueError, match=f"{EXAMPLES_FILE}: missing or cut short"):
+    with pytest.raises(ValueError, match=f"{EXAMPLES_FILE}: missing or truncated"):
         TrainingSet.open(str(output))
     assert not made.folder.exists()
 
@@ -91,7 +91,7 @@ def test_a_store_that_refuses_the_journal_does_not_end_the_training(
         with monkeypatch.context() as patch:
             patch.setattr("diffretriever.training.run_folder.put_file", _refused)
             journal.add({"step": 1, "validation/dense": 0.5})
-        assert "put there at the next checkpoint" in capsys.readouterr().err
+        assert "uploaded at the next checkpoint" in capsys.readouterr().err
         journal.add({"step": 2, "validation/dense": 0.5})
     assert read_text(output / METRICS_FILE).count("\n") == 2
 

@@ -98,13 +98,13 @@ def test_nothing_incomplete_opens(made: TrainingSet, tmp_path: Path) -> None:
     assert TrainingSet.open(copy).example(3) == MADE[3]
     whole = (copy / EXAMPLES_FILE).read_bytes()
     (copy / EXAMPLES_FILE).write_bytes(whole[:-8])
-    with pytest.raises(ValueError, match=r"examples\.arrow: missing or cut short"):
+    with pytest.raises(ValueError, match=r"examples\.arrow: missing or truncated"):
         TrainingSet.open(copy)
     (copy / EXAMPLES_FILE).write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
     with pytest.raises(ValueError, match="damaged"):
         TrainingSet.open(copy)
     (copy / MANIFEST_FILE).unlink()
-    with pytest.raises(ValueError, match=r"incomplete, manifest\.json is not there"):
+    with pytest.raises(ValueError, match=r"incomplete, manifest\.json is missing"):
         TrainingSet.open(copy)
 
 

@@ -88,15 +88,15 @@ def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> N
 def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     llada = config_of("masked-llada", folder_of)
     write_random_adapter(folder_of("llada"), tmp_path / "narrow", rank=8)
-    with pytest.raises(ValueError, match="its rank is 8, training has 16"):
+    with pytest.raises(ValueError, match="rank 8, but training uses 16"):
         session_of(going_on(llada, tmp_path / "narrow"), quick_recipe())
     write_random_adapter(folder_of("llada"), tmp_path / "llada", rank=LORA_RANK)
-    with pytest.raises(ValueError, match=r"changes lm_head, .*set backbone.adapter_head: drop"):
+    with pytest.raises(ValueError, match=r"adapts lm_head, .*set backbone.adapter_head: drop"):
         session_of(going_on(llada, tmp_path / "llada"), quick_recipe())
     assert session_of(going_on(llada, tmp_path / "llada", adapter_head="drop"), quick_recipe())
 
     bert = config_of("masked-bert", folder_of)
     session_of(bert, quick_recipe(max_steps=1, **SLOTS)).save_adapter(tmp_path / "slots")
     for slots in (0, 3):
-        with pytest.raises(ValueError, match=f"it has layers for 4 slots, the recipe for {slots}"):
+        with pytest.raises(ValueError, match=f"layers for 4 slots, but the recipe has {slots}"):
             session_of(going_on(bert, tmp_path / "slots"), quick_recipe(slot_layers=slots))

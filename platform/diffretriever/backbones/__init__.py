@@ -1,7 +1,7 @@
-"""Weights → final hidden states at chosen positions, and the logits of chosen tokens there.
+"""Backbones compute final hidden states at given positions, and logits of given tokens there.
 
-A family is one file with one `Backbone` class and one line in `FAMILIES`. Importing this package does not
-import torch: the names below arrive on first use.
+Each model architecture has a file with a `Backbone` class and a line in `FAMILIES`. Names are imported on first use, so
+that importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILIES: dict[str, str] = {
     "bert": "diffretriever.backbones.bert:BertBackbone",
     "modernbert": "diffretriever.backbones.modernbert:ModernBertBackbone",
 }
-"""`model_type` in a checkpoint's config.json → the class that runs it, as "module:class"."""
+"""`model_type` of config.json → its class, as "module:class"."""
 
 _LAZY = {
     "Backbone": "base",

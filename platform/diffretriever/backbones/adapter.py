@@ -1,10 +1,8 @@
-"""A LoRA adapter in PEFT's format: its files, and how they are put on a loaded backbone.
+"""Loads LoRA adapters in PEFT's format and merges them into a backbone, or attaches them through PEFT.
 
-It is merged into the weights, or kept apart through PEFT. Modules have the model's names or the family's original ones:
-the authors' adapters for LLaDA name modules as LLaDA's code does, adapters trained with this library as transformers
-does.
+Adapters may use transformers' module names (as this library does) or the checkpoint's (as the authors' do for LLaDA).
 
-Legend: R rank, I inputs and O outputs of the matrix that is adapted.
+Legend: R rank, I inputs and O outputs of the adapted matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from diffretriever.backbones.slot_layers import attach_slot_layers, read_slot_la
 WEIGHT_FILE = "adapter_model.safetensors"
 
 AdapterHead: TypeAlias = Literal["include", "drop"]
-"""Whether an adapter's part on the output head is taken."""
+"""Whether to use an adapter's part on the output head."""
 
 FIELDS = ConfigFields(
     required=frozenset({"lora_alpha", "peft_type", "r"}),
@@ -53,7 +51,7 @@ FIELDS = ConfigFields(
         "bias": ("none",),
         "ensure_weight_tying": (False,),
         "fan_in_fan_out": (False,),
-        # Other starts change the weights that the adapter is added to.
+        # Other initialisations change the base weights.
         "init_lora_weights": (True, False, "gaussian"),
         "layer_replication": (None,),
         "lora_bias": (False,),
@@ -79,14 +77,14 @@ FIELDS = ConfigFields(
         }
     ),
 )
-"""The fields of adapter_config.json. A field that is null, false or empty is the same as absent."""
+"""The known fields of adapter_config.json. Null, false and empty fields count as missing."""
 
 _KEY = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
 
 
 @dataclass(frozen=True)
 class AdapterFiles:
-    """The config's fields that are set, and the tensors by their names in the file."""
+    """An adapter's config without empty fields, and its tensors by their names in the file."""
 
     file: Path
     config: dict[str, Any]
@@ -94,7 +92,7 @@ class AdapterFiles:
 
     @classmethod
     def open(cls, folder: Path) -> AdapterFiles:
-        """Read an adapter; `ValueError` if a file is damaged, or a field unknown, missing or not supported."""
+        """Read an adapter. Raises ValueError for a damaged file, or an unknown, missing or unsupported field."""
         file = folder / ADAPTER_CONFIG
         if not file.is_file():
             raise ValueError(f"{folder} is not an adapter: it has no {ADAPTER_CONFIG}. Is it a backbone?")
@@ -103,7 +101,7 @@ class AdapterFiles:
         return cls(folder / WEIGHT_FILE, config, read_tensors(folder / WEIGHT_FILE))
 
     def parse(self, key: str) -> tuple[str, str]:
-        """Split a tensor's name into its module and its half: `A` [R, I] or `B` [O, R]."""
+        """Split a tensor's name into its module and `A` [R, I] or `B` [O, R]."""
         match = _KEY.fullmatch(key)
         if match is None:
             raise ValueError(
@@ -123,7 +121,7 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """R."""
+        """The rank R."""
         return self.a_RI.shape[0]
 
 
@@ -135,13 +133,13 @@ def apply_adapter(
     head: AdapterHead,
     merge: bool,
 ) -> None:
-    """Put an adapter and the slot layers in its folder on a backbone in place, and into its digest.
+    """Apply an adapter and its slot layers to a backbone in place, and update the backbone's digest.
 
-    `head` drop leaves out the adapter's part on the output head. `merge` adds scale · B A into each matrix, computed in
-    float32 and rounded once. Otherwise A and B are float32 parameters of PEFT's layers, and other weights are frozen.
+    `head` "drop" ignores the adapter's part on the output head. `merge` adds scale · B A to each matrix, computed in
+    float32 and rounded once. Otherwise PEFT's layers have A and B as float32 parameters, and other weights are frozen.
 
     Raises:
-        ValueError: The adapter or a slot layer does not fit the backbone, or all of it is on the dropped head.
+        ValueError: The adapter or a slot layer does not fit the backbone, or only changes the dropped head.
     """
     model = backbone.model
     parts = match_modules(adapter, model, module_names(model, lambda name: backbone.checkpoint_name(name, checkpoint)))
@@ -151,7 +149,7 @@ def apply_adapter(
     elif on_head:
         _untie(model)
     if not parts:
-        raise ValueError(f"{adapter.file}: all of it is on the output head, which adapter_head 'drop' leaves out.")
+        raise ValueError(f"{adapter.file}: adapts only the output head, which adapter_head 'drop' ignores")
     if merge:
         _merge(model, parts)
     else:
@@ -167,32 +165,32 @@ def apply_adapter(
 
 
 def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> dict[str, LowRank]:
-    """Return the adapter's changes by the model's names of the modules; `ValueError` if it does not fit the model."""
+    """Return the adapter's changes by module name. Raises ValueError if it does not fit the model."""
     keys: dict[str, dict[str, str]] = {}
     for key in adapter.tensors:
         spelled, half = adapter.parse(key)
         if spelled not in names:
-            raise ValueError(f"{adapter.file}: tensor '{key}' belongs to no linear layer of this backbone.")
+            raise ValueError(f"{adapter.file}: tensor '{key}' does not belong to a linear layer of this backbone")
         keys.setdefault(names[spelled], {})[half] = key
     _check_complete(adapter, names, keys.keys() | outside_of_layers(model))
-    return {own: _pair(adapter, halves, model.get_submodule(own)) for own, halves in keys.items()}
+    return {name: _pair(adapter, halves, model.get_submodule(name)) for name, halves in keys.items()}
 
 
 def module_names(model: Any, checkpoint_name: Callable[[str], str]) -> dict[str, str]:
-    """Return the names of each linear layer in adapters → in the model.
+    """Map the names that adapters may use for linear layers to the model's names.
 
-    They are the model's, with or without the prefix of its layers, and those of the family's checkpoints.
+    These are the model's, with or without the base model's prefix, and the checkpoint's.
     """
     names: dict[str, str] = {}
-    for own, module in model.named_modules():
+    for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            original = checkpoint_name(f"{own}.weight").removesuffix(".weight")
-            names |= {own: own, original: own, own.removeprefix(f"{model.base_model_prefix}."): own}
+            original = checkpoint_name(f"{name}.weight").removesuffix(".weight")
+            names |= {name: name, original: name, name.removeprefix(f"{model.base_model_prefix}."): name}
     return names
 
 
 def outside_of_layers(model: Any) -> frozenset[str]:
-    """Return the names of the modules that only logits pass through: the output head and what leads to it."""
+    """Return the names of the modules outside of the base model: the output head and its own layers."""
     inside = {id(module) for module in model.base_model.modules()}
     return frozenset(name for name, module in model.named_modules() if id(module) not in inside)
 
@@ -200,7 +198,7 @@ def outside_of_layers(model: Any) -> frozenset[str]:
 def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> LowRank:
     if len(keys) == 1:
         (key,) = keys.values()
-        raise ValueError(f"{adapter.file}: tensor '{key}' has no other half, lora_A or lora_B: fetch it again.")
+        raise ValueError(f"{adapter.file}: tensor '{key}' lacks its counterpart (lora_A or lora_B): fetch it again")
     rank = int(adapter.config["r"])
     a_RI, b_OR = (adapter.tensors[keys[half]] for half in "AB")
     for key, tensor, shape in (
@@ -209,8 +207,8 @@ def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> Low
     ):
         if tuple(tensor.shape) != shape:
             raise ValueError(
-                f"{adapter.file}: tensor '{key}' has shape {list(tensor.shape)}; the backbone and the rank in "
-                f"the adapter's config ask for {list(shape)}. Is it an adapter for this backbone?"
+                f"{adapter.file}: tensor '{key}' has shape {list(tensor.shape)}, but backbone and rank require "
+                f"{list(shape)}: use an adapter for this backbone"
             )
         if not tensor.isfinite().all():
             raise ValueError(f"{adapter.file}: tensor '{key}' has values that are not finite.")
@@ -219,21 +217,21 @@ def _pair(adapter: AdapterFiles, keys: dict[str, str], module: nn.Linear) -> Low
 
 
 def _check_complete(adapter: AdapterFiles, names: dict[str, str], adapted: set[str]) -> None:
-    """Refuse an adapter for a smaller model of the same width. An output head may be left out."""
+    # Rejects adapters of a smaller model of the same width. The output head may be missing.
     targets = adapter.config.get("target_modules")
     if not isinstance(targets, list) or {"exclude_modules", "layers_to_transform"} & adapter.config.keys():
         return
     ends = tuple(f".{target}" for target in targets)
-    for spelled, own in names.items():
-        if own not in adapted and f".{spelled}".endswith(ends):
+    for spelled, name in names.items():
+        if name not in adapted and f".{spelled}".endswith(ends):
             raise ValueError(
-                f"{adapter.file}: the adapter's config targets '{spelled}', but the file has no tensors for it. "
-                "Is it an adapter for this backbone?"
+                f"{adapter.file}: the adapter's config targets '{spelled}', but the file has no tensors for it: use an "
+                "adapter for this backbone"
             )
 
 
 def _untie(model: Any) -> None:
-    """Give the output head weights of its own: a change of the head must not reach the input embeddings."""
+    # Copies the head's weights, so that merging does not change the input embeddings.
     head = model.get_output_embeddings()
     if head.weight is model.get_input_embeddings().weight:
         head.weight = nn.Parameter(head.weight.detach().clone())
@@ -258,7 +256,7 @@ def _insert(model: Any, parts: Mapping[str, LowRank], config: Mapping[str, Any])
         use_rslora=config.get("use_rslora", False),
         target_modules=list(parts),
     )
-    # On the meta device nothing is drawn at random that the adapter's values would then replace.
+    # On the meta device, to skip the random initialisation.
     inject_adapter_in_model(lora, model, low_cpu_mem_usage=True)
     for name, part in parts.items():
         layer = model.get_submodule(name)

@@ -1,9 +1,8 @@
-"""The contract of every backbone: final hidden states at chosen positions, and the logits of chosen tokens there.
+"""The interface of all backbones: final hidden states at given positions, and logits of given tokens there.
 
-Only logits that are asked for are computed: in a vocabulary of 150,000 all of them cost more than the slots do.
+Only requested logits are computed, because all logits of a vocabulary of 150,000 cost more than the slots.
 
-Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T chosen tokens, M vectors,
-N dimensions that the final norm does not switch off.
+Legend: B batch, L padded length, P positions read in a row, H hidden size, V vocabulary, T requested tokens, M vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 
 TEXTS_APART = 128
-"""Tokens from which on texts run before their slots, if an adapter changes slots alone: faster then (CPU, measured)."""
+"""Minimum number of tokens to run texts before their slots, with an adapter on slots only (measured on a CPU)."""
 
 
 class BackboneOutput(NamedTuple):
@@ -37,32 +36,32 @@ class BackboneOutput(NamedTuple):
     hidden: Tensor
     """[B, P, H]: hidden states after the final norm."""
     logits: Tensor
-    """[B, P, V], or [B, P, T] where token ids were given; P is less where fewer positions were asked for."""
+    """[B, P, V], or [B, P, T] for given token ids; with `logits_of_first`, for fewer positions."""
 
 
 class Backbone(ABC):
-    """Weights that turn token ids into hidden states and logits, the same for a text in any batch."""
+    """A language model that computes hidden states and logits, independently of a text's batch."""
 
     family: ClassVar[str]
-    """`model_type` of the checkpoints it reads."""
+    """`model_type` of its checkpoints."""
     is_causal: ClassVar[bool]
-    """Whether a position sees only those before it."""
+    """Whether attention is causal."""
     turn_end: ClassVar[str]
-    """The token that closes a turn of the family's chat template."""
+    """The token that ends a turn in the chat template."""
     vocabulary_class: ClassVar[type[Vocabulary]] = Vocabulary
     fields: ClassVar[ConfigFields]
-    """What is understood of config.json."""
+    """The known fields of config.json."""
     ignored_tensors: ClassVar[str]
-    """Pattern of tensors in a checkpoint that the model has no use for."""
+    """Pattern of checkpoint tensors that the model does not use."""
     lora_targets: ClassVar[tuple[str, ...]]
-    """Ends of the names, as transformers spells them, of every matrix in a layer: attention's and feed-forward's."""
+    """LoRA's target modules: all matrices of attention and feed-forward layers, by transformers' names."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         self.model = model
-        """The transformers module. PEFT adapts it in place, and `forward` then runs with the adapter."""
+        """The transformers module. PEFT adapts it in place."""
         self.weights_digest: str = checkpoint.digest()
         self.precision: str = str(self.dtype).removeprefix("torch.")
-        """That of the layers' products, as a retriever's `backbone.dtype` names it."""
+        """Precision of the layers' products; same values as `backbone.dtype`."""
         self.hidden_size: int = model.config.hidden_size
         self.vocab_size: int = model.config.vocab_size
         self.vocabulary = self.vocabulary_class(checkpoint.folder, checkpoint.config, self.turn_end)
@@ -76,12 +75,12 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the transformers class that computes this family."""
+        """Return the transformers class of this architecture."""
 
     @classmethod
     @abstractmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
-        """Return that class's config for a checkpoint whose fields passed the check."""
+        """Return the transformers config of a checkpoint whose fields have been checked."""
 
     @classmethod
     def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
@@ -89,21 +88,21 @@ class Backbone(ABC):
         return name
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
-        """Return what the output projection reads: the hidden states, unless the family transforms them."""
+        """Return the input of the output projection: by default, the hidden states."""
         return hidden_BPH
 
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
-        """Return the attention mask of a padded pass, as the transformers module takes it; slots are nested."""
+        """Return the model's attention mask for nested slots in a padded pass."""
         return nested_mask(slots_BL, real_BL, self.dtype)
 
     def freeze(self) -> None:
-        """Prepare for passes without gradients (`linear.block_weights`, `cpu_tuning`); states stay bit for bit."""
+        """Optimise for inference without gradients; results stay equal bit for bit."""
         block_weights(self.model.base_model)
         if self.device.type == "cpu":
             keep_freed_memory()
 
     def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile the layers: one graph serves all of them. The first passes take half a minute."""
+        """Compile the layers, which share one graph. The first passes take half a minute."""
         self._check_whole_adapter()
         for module in self.model.modules():
             if isinstance(module, GradientCheckpointingLayer):
@@ -111,63 +110,58 @@ class Backbone(ABC):
         self._is_compiled = True
 
     def record_passes(self) -> None:
-        """Capture passes over few tokens as CUDA graphs, for inference mode; see `graphs`. Weights must not change."""
+        """Capture short passes as CUDA graphs, for inference mode; see `graphs`. Do not change the weights later."""
         self._check_whole_adapter()
         self._graphs = PassGraphs(self._recordable_states, self.device)
 
     def _check_whole_adapter(self) -> None:
         if self.adapts_slots_only:
-            raise ValueError(
-                "passes of an adapter that changes slots alone (adapter_on: slots) cannot be compiled or recorded"
-            )
+            raise ValueError("passes with an adapter on slots only (adapter_on: slots) cannot be compiled or recorded")
 
     def adapt_slots_only(self) -> None:
-        """Apply an adapter that is not merged to slot positions only, in passes from now on.
-
-        Gradient checkpointing would compute a pass again with the slots of a later one.
-        """
+        """From now on, apply an unmerged adapter to slot positions only. Do not use it with gradient checkpointing."""
         self._slot_adapter = SlotAdapter(self.model.base_model)
 
     @property
     def adapts_slots_only(self) -> bool:
-        """Whether an adapter changes the states of slots alone."""
+        """Whether the adapter applies to slot positions only."""
         return self._slot_adapter is not None
 
     @property
     def is_packed(self) -> bool:
-        """Whether texts run in one row without pads."""
+        """Whether texts run in one row without padding."""
         return bool(self.model.config._attn_implementation == KERNEL)  # noqa: SLF001 (no public name)
 
     @property
     def window(self) -> int | None:
-        """How many tokens to either side layers see that do not see the whole text; None: all of them do."""
+        """Number of tokens to either side in layers with local attention; None: all layers attend globally."""
         return None
 
     @property
     def slot_layers(self) -> SlotLayers | None:
-        """What an adapter brought for slots, or None."""
+        """The adapter's trained slot layers, if any."""
         return getattr(self.model, MODULE, None)
 
     @property
     def output_projection(self) -> nn.Module:
-        """The module from `head_input` to V logits: the input embeddings where the checkpoint has no head."""
+        """The module from `head_input` to V logits: the output head, or else the input embeddings."""
         projection: nn.Module = self.model.get_output_embeddings() or self._tied
         return projection
 
     @property
     @abstractmethod
     def final_norm(self) -> nn.Module:
-        """The norm that the final hidden states come from: a weight, and a bias or none."""
+        """The norm after the last layer, with a weight and optionally a bias."""
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         device: torch.device = self.model.device
         return device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the weights, unless `precision` says another of the layers', and of all results."""
+        """Precision of the results and of the weights; `precision` may differ for the layers' products."""
         dtype: torch.dtype = self.model.dtype
         return dtype
 
@@ -183,41 +177,41 @@ class Backbone(ABC):
         nested: bool = False,
         logits_of_first: int | None = None,
     ) -> BackboneOutput:
-        """Run the model once and read it at chosen positions. Gradients flow unless the caller forbids them.
+        """Run the model once and return states and logits at given positions, with gradients if enabled.
 
         Args:
             input_ids: [B, L], integer token ids, padded left or right.
-            attention_mask: [B, L], 1 or True for a token, 0 or False for a pad. Pads are never attended.
-            positions: [B, P], columns of `input_ids` to read, row by row. What is read at a pad means nothing.
-            token_ids: None for the logits of the whole vocabulary; [T] for those of the same tokens in every
-                row; [B, T] for each row's own. T may be 0: no logits are computed.
-            position_ids: [B, L], position of each token, if not its count of tokens before it in the row.
-            slots: [B, L], which slot of its text a token is, from 0 on, -1 for one that is no slot. None: nothing in
-                this pass depends on it.
-            nested: Slot i sees the slots up to itself, and what is no slot sees none, so that the states of the first
-                slots do not depend on how many follow. Needs `slots`; and a backbone that is not causal.
-            logits_of_first: of how many of the positions, the first ones, logits are computed; None: of all.
+            attention_mask: [B, L], 1 or True for tokens, 0 or False for padding.
+            positions: [B, P], columns of `input_ids` to read in each row. Results at padding are undefined.
+            token_ids: tokens to compute logits of, [T] for all rows or [B, T]; T = 0: no logits. None: the whole
+                vocabulary.
+            position_ids: [B, L], position of each token. Default: the number of tokens before it in its row.
+            slots: [B, L], index of a slot in its text, from 0; -1 for other tokens. None: the pass has no slots, or
+                nothing depends on them.
+            nested: whether slot i sees only the text and slots up to i, and the text sees no slots. Needs `slots` and a
+                backbone that is not causal.
+            logits_of_first: number of leading positions to compute logits for. Default: all.
 
         Raises:
-            ValueError: A text has more slots than the adapter has vectors for; nested slots without `slots` or on a
-                causal backbone; or, for tensors on the CPU, a token id is out of range, a row has no token or too many.
+            ValueError: Too many slots for the adapter; invalid use of `nested`; or, for CPU tensors, a token id out of
+                range, or a row without tokens or with too many.
         """
         inputs = PassInputs(input_ids, attention_mask, position_ids, slots)
         check_inputs(inputs, vocab_size=self.vocab_size, max_length=self.max_length)
         if slots is not None and self.slot_layers is not None:
             self.slot_layers.check(slots)
         if nested and slots is None:
-            raise ValueError("nested slots need `slots`, which say where they are.")
+            raise ValueError("nested slots need `slots`: pass the argument")
         if nested and self.is_causal:
-            raise ValueError(f"family '{self.family}' is causal, where every slot sees those before it: not nested.")
+            raise ValueError(f"nested slots need a backbone that is not causal: family '{self.family}' is causal")
         hidden_BPH = self._read(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
-        """Return the logits [M, V] of stored vectors: directions, of any length, of final states.
+        """Return the logits [M, V] of stored vectors of any length.
 
-        The states get back the length that the final norm gave them, so the logits are those of `forward` up to the
-        rounding of the directions. Vectors of the readout `pooling` are read by the head alone, without slot layers.
+        The final norm determines the length that a state had, so the logits equal those of `forward` up to rounding;
+        see `logits.as_states`. Vectors of the readout `pooling` skip the slot layers.
         """
         norm = dict(self.final_norm.named_parameters())
         states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias")).to(self.dtype)
@@ -227,11 +221,7 @@ class Backbone(ABC):
         return self._logits(states_MH[None], None)[0]
 
     def _read(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
-        """Run the model once and return the states at positions [B, P, H].
-
-        Small passes are replayed, if passes are recorded. Nested slots in layers that attend to a window are padded: no
-        two ends bound the tokens that a slot attends to.
-        """
+        # Packed layouts cannot express nested slots with local attention: these batches are padded.
         graphs = self._graphs if torch.is_inference_mode_enabled() else None
         if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
             hidden_BLH = graphs.states(inputs.placed(), nested=nested)
@@ -244,12 +234,12 @@ class Backbone(ABC):
         return hidden_BLH.gather(1, index_BPH)
 
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
-        """Return the final states [T, H] of a batch's tokens in one row, and their places in it [B, L] on the CPU.
+        """Return the final states [T, H] of a packed batch, and each token's index in it [B, L] on the CPU.
 
-        Texts that an adapter of slots does not change run before their slots, without gradients, if there are enough.
+        With an adapter on slots only, texts run first, without gradients, unless the batch is small.
         """
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
-        assert position_ids_BL is not None, "they are placed"
+        assert position_ids_BL is not None, "`placed` sets positions"
         device, batch = self.device, PackedBatch(mask_BL, slots_BL if nested else None)
         layout = batch.layout(device, is_causal=self.is_causal, window=self.window)
         ids_1T = moved(batch.row(ids_BL), device, torch.long)
@@ -258,17 +248,16 @@ class Backbone(ABC):
         apart = self.adapts_slots_only and (torch.is_grad_enabled() or tokens >= TEXTS_APART)
         if not apart or slots_1T is None or not 0 < first < tokens:
             return self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)[0], batch.places_BL
-        of_texts, of_slots = layout.in_two()
+        text_layout, slot_layout = layout.in_two()
         with torch.no_grad():
-            texts_1TH = self._run(ids_1T[:, :first], None, position_ids_1T[:, :first], packed_layout=of_texts)
+            texts_1TH = self._run(ids_1T[:, :first], None, position_ids_1T[:, :first], packed_layout=text_layout)
         slots_1TH = self._run(
-            ids_1T[:, first:], slots_1T[:, first:], position_ids_1T[:, first:], packed_layout=of_slots
+            ids_1T[:, first:], slots_1T[:, first:], position_ids_1T[:, first:], packed_layout=slot_layout
         )
         return torch.cat([texts_1TH, slots_1TH], dim=1)[0], batch.places_BL
 
     def _padded_states(self, inputs: PassInputs, *, nested: bool) -> Tensor:
-        """Return the final states of a padded batch, [B, L, H]."""
-        # Compiled layers always get a mask: a graph less.
+        # Compiled layers always get a mask, which saves a graph.
         if self._is_compiled or not bool(inputs.mask_BL.all()):
             inputs = inputs.placed()
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
@@ -277,7 +266,7 @@ class Backbone(ABC):
         if nested and slots_BL is not None:
             attention_mask = self.nested_attention(moved(slots_BL, self.device), real_BL)
         elif position_ids_BL is not None:
-            # Without a mask transformers takes a jump in the positions for the border of a packed sequence.
+            # Without a mask, transformers takes a jump in the positions for a boundary of packed sequences.
             attention_mask = real_BL
         if position_ids_BL is not None:
             position_ids_BL = moved(position_ids_BL, self.device, torch.long)
@@ -285,7 +274,7 @@ class Backbone(ABC):
         return self._run(ids_BL, slots_BL, position_ids_BL, attention_mask=attention_mask)
 
     def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
-        """Return the final states of inputs on the device, without a look at their values."""
+        # CUDA graphs cannot branch on values, so this does not read them.
         real_BL = inputs.mask_BL.bool()
         if self.is_causal:
             column_L = torch.arange(real_BL.shape[1], device=real_BL.device)
@@ -296,7 +285,6 @@ class Backbone(ABC):
         return self._run(inputs.ids_BL, inputs.slots_BL, inputs.position_ids_BL, attention_mask=attention_mask)
 
     def _run(self, ids_BL: Tensor, slots_BL: Tensor | None, position_ids_BL: Tensor | None, **attention: Any) -> Tensor:
-        """Return the final states; `attention` is the mask or the layout for the module."""
         if self._slot_adapter is not None:
             self._slot_adapter.set_slots(slots_BL, self.device)
         inputs, layers = {"input_ids": ids_BL}, self.slot_layers
@@ -319,10 +307,9 @@ class Backbone(ABC):
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what is added to attention scores, [B, 1, L, L]: slot i sees the text and the slots up to itself.
+    """Return the additive attention mask of nested slots, [B, 1, L, L]: slot i sees the text and slots up to i.
 
-    `slots_BL` counts the slots of a text from 0 on, -1 is for text; `real_BL` is False at padding.
+    `slots_BL` has the index of each slot, -1 for text; `real_BL` is False at padding.
     """
-    # What is no slot counts as before the first one.
     sees_BLL = (slots_BL[:, :, None] >= slots_BL[:, None, :]) & real_BL[:, None, :]
     return torch.zeros_like(sees_BLL, dtype=dtype).masked_fill_(~sees_BLL, torch.finfo(dtype).min)[:, None]

@@ -35,7 +35,7 @@ class BertVocabulary(EncoderVocabulary):
 
 
 class _BertWithoutPooler(BertModel):  # transformers is not typed here
-    """BertModel without the layer over [CLS], which is not read here and which some checkpoints lack."""
+    """BertModel without the pooler, which is not used here and which some checkpoints lack."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config, add_pooling_layer=False)
@@ -85,7 +85,7 @@ class BertBackbone(EncoderBackbone):
 
     @classmethod
     def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return the checkpoint's name: with or without `bert.`, with LayerNorm's old names or new."""
+        """Return the checkpoint's name, with or without `bert.`, and with old or new names of LayerNorm."""
         if any(tensor.endswith("embeddings.LayerNorm.gamma") for tensor in checkpoint.shapes):
             name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         return super().checkpoint_name(name, checkpoint)

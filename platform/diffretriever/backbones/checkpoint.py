@@ -1,7 +1,6 @@
-"""A checkpoint folder: its config, its safetensors files, the names and shapes of its tensors, its digest.
+"""A checkpoint folder: config, safetensors files, tensor shapes and digest.
 
-config.json is read strictly: a field that is not understood is an error, never ignored. A dropped field (a rope
-scaling, an extra norm) leaves a model that runs and returns plausible nonsense.
+Unknown fields of config.json are errors: ignoring one, such as a rope scaling, would silently give wrong results.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 WHOLE_FILE = 64 * 2**20
 CHUNK = 2**20
 CHUNKS = 64
-"""A weight file of up to `WHOLE_FILE` bytes is digested whole, of a larger one `CHUNKS` pieces of `CHUNK` bytes."""
+"""Files of up to `WHOLE_FILE` bytes are hashed whole; of larger ones, `CHUNKS` pieces of `CHUNK` bytes."""
 
 BOOKKEEPING = frozenset(
     {
@@ -44,12 +43,12 @@ BOOKKEEPING = frozenset(
         "use_cache",
     }
 )
-"""Fields of every family that do not change the states of given tokens."""
+"""Fields of all architectures that do not affect the computation."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a folder holds, known without reading any weights."""
+    """The contents of a checkpoint folder, without the weights' values."""
 
     folder: Path
     config: dict[str, Any]
@@ -58,9 +57,9 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Read the config and the headers of the weight files; `ValueError` if one is missing or damaged."""
+        """Read the config and the headers of the weight files. Raises ValueError if one is missing or damaged."""
         if (folder / ADAPTER_CONFIG).exists():
-            raise ValueError(f"{folder} holds an adapter, not a backbone: give its base model as the backbone.")
+            raise ValueError(f"{folder} is an adapter, not a backbone: set its base model as the backbone")
         files = _weight_files(folder)
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
@@ -69,13 +68,13 @@ class Checkpoint:
 
     @property
     def config_file(self) -> Path:
-        """The path of config.json, for messages."""
+        """The path of config.json."""
         return self.folder / "config.json"
 
     def digest(self) -> str:
-        """Return a sha256 over config.json and the name, size and bytes of each weight file, in name order.
+        """Return the SHA-256 of config.json and of each weight file's name, size and bytes, in hex.
 
-        Of a file larger than 64 MiB the header and 64 evenly spaced chunks of 1 MiB are read.
+        Of files above 64 MiB, the header and 64 evenly spaced chunks of 1 MiB are hashed.
         """
         digest = hashlib.sha256(self.config_file.read_bytes())
         for path in self.files:
@@ -91,20 +90,20 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class ConfigFields:
-    """What a family knows about the fields of its config.json."""
+    """The known fields of an architecture's config.json."""
 
     required: frozenset[str]
-    """Read; an error when absent or null."""
+    """Used; must be present and not null."""
     optional: frozenset[str] = frozenset()
-    """Read where present."""
+    """Used if present."""
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Not read: the computation here is right only for these values. Absent counts as right."""
+    """Supported values of fields that are not used; the field may be missing."""
     ignored: frozenset[str] = frozenset()
-    """Not read: no effect on what is computed here."""
+    """Fields without effect."""
 
     def check(self, config: Mapping[str, Any], file: Path, accepted: Collection[str] = ()) -> None:
-        """Raise `ValueError` for a field of a config that is unknown (unless `accepted`), missing or not supported."""
-        # A dump of a whole config has all of transformers' own fields. At another value they are as unknown as any.
+        """Raise ValueError for a missing, unsupported or unknown field, unless it is `accepted`."""
+        # Full dumps of a config contain transformers' generic fields; their default values are accepted.
         generic = json.loads(PreTrainedConfig().to_json_string(use_diff=False))
         computed = self.required | self.optional | self.fixed.keys()
         known = computed | self.ignored | BOOKKEEPING
@@ -112,16 +111,16 @@ class ConfigFields:
             if name in known or name in accepted or (name in generic and value == generic[name]):
                 continue
             raise ValueError(
-                f"{file}: unknown field '{name}' (= {value!r}): it may change what the model computes. "
-                "If it does not, remove it from the file, or name it in the retriever's backbone.accepted_fields."
+                f"{file}: unknown field '{name}' (= {value!r}), which may change the computation: if it does not, "
+                "remove it from the file, or add it to the retriever's backbone.accepted_fields"
             )
         for name in sorted(self.required):
             if config.get(name) is None:
-                raise ValueError(f"{file}: field '{name}' is missing.")
+                raise ValueError(f"{file}: field '{name}' is missing")
         for name, allowed in self.fixed.items():
             if name in config and config[name] not in allowed:
                 supported = " or ".join(map(repr, allowed))
-                raise ValueError(f"{file}: field '{name}' is {config[name]!r}; only {supported} is supported.")
+                raise ValueError(f"{file}: field '{name}' is {config[name]!r}; only {supported} is supported")
 
 
 def pick(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -130,25 +129,25 @@ def pick(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a safetensors file by name, without reading the values; `ValueError` if it is not whole."""
+    """Return the shapes of a safetensors file's tensors by name. Raises ValueError if the file is damaged."""
     try:
         with safe_open(file, framework="pt") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
-        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again.") from error
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): fetch it again") from error
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Read a file of an adapter; `ValueError` if it is missing, damaged or empty."""
+    """Read a file of an adapter. Raises ValueError if it is missing, damaged or empty."""
     if not file.is_file():
-        raise ValueError(f"{file} does not exist: of adapters only safetensors are read.")
+        raise ValueError(f"{file} does not exist: of adapters only safetensors are read")
     if not tensor_shapes(file):
-        raise ValueError(f"{file} has no tensors: save the adapter again.")
+        raise ValueError(f"{file} has no tensors: save the adapter again")
     return load_file(file)
 
 
 def tensors_digest(seed: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return a sha256 over `seed` and the name, dtype, shape and bytes of each tensor, by name."""
+    """Return the SHA-256 of `seed` and each tensor's name, dtype, shape and bytes, in hex."""
     digest = hashlib.sha256(seed.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -157,13 +156,13 @@ def tensors_digest(seed: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a checkpoint; `ValueError` where there is none."""
+    """Read a JSON file of a checkpoint. Raises ValueError if it is missing or not an object."""
     if not file.is_file():
-        raise ValueError(f"{file} does not exist: this is not a checkpoint folder.")
+        raise ValueError(f"{file} does not exist: this is not a checkpoint folder")
     with understood(file, "fetch it again"):
         content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is not a JSON object: fetch it again.")
+        raise ValueError(f"{file} is not a JSON object: fetch it again")
     return content
 
 
@@ -172,19 +171,19 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     if single.is_file():
         return (single,)
     if not index.is_file():
-        raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read.")
+        raise ValueError(f"{folder} has neither {single.name} nor {index.name}: only safetensors are read")
     files = tuple(folder / name for name in shards_of(index))
     if missing := [file.name for file in files if not file.is_file()]:
-        raise ValueError(f"{index} names {missing[0]}, which is not there: fetch the checkpoint again.")
+        raise ValueError(f"{index} names {missing[0]}, which is missing: fetch the checkpoint again")
     return files
 
 
 def shards_of(index: Path) -> list[str]:
-    """Return the weight files that model.safetensors.index.json names; `ValueError` if one is outside of its folder."""
+    """Return the weight files in model.safetensors.index.json. Raises ValueError if one is outside of the folder."""
     with understood(index, "fetch the checkpoint again"):
         names = sorted(set(read_json(index)["weight_map"].values()))
         if outside := [name for name in names if name != Path(name).name]:
-            raise ValueError(f"{index} names {outside[0]}, outside of its folder: fetch the checkpoint again.")
+            raise ValueError(f"{index} names {outside[0]}, outside of its folder: fetch the checkpoint again")
     return names
 
 

@@ -1,7 +1,6 @@
-"""Greedy decoding with cached keys and values, over causal backbones; texts share their prefix and leave when done.
+"""Greedy decoding with a KV cache on causal backbones. Texts share a prefix and leave the batch when they end.
 
-Columns of the cache: the prefix, padding on the left, the texts, the tokens fed since. Padding is never attended to and
-positions do not count it. A packed backbone decodes with padding too.
+The cache's columns are prefix, left padding, texts, decoded tokens. Packed backbones decode with padding, too.
 
 Legend: B rows still decoding, A rows kept, P prefix length, L padded length, C columns so far, H hidden size,
 V vocabulary.
@@ -20,27 +19,27 @@ from diffretriever.backbones.inputs import check_lengths, default_position_ids
 
 
 class Prefix(NamedTuple):
-    """The keys and values of tokens that many texts start with."""
+    """The keys and values of a prefix that texts share."""
 
     length: int
-    """P; 0 for no prefix."""
+    """P; 0 without a prefix."""
     layers: tuple[tuple[Tensor, Tensor], ...]
     """Keys and values of each layer, one row."""
 
 
 class Decoder:
-    """Begins the decoding of texts by a causal backbone; `ValueError` for another. Gradients may flow."""
+    """Starts decoding with a causal backbone, with gradients if enabled. Raises ValueError for other backbones."""
 
     def __init__(self, backbone: Backbone) -> None:
         if not backbone.is_causal:
             raise ValueError(
                 f"the backbone's family '{backbone.family}' is not causal, so it cannot generate token by token: "
-                "take Qwen2.5 or LLaMA 3, or the method `masked`"
+                "use Qwen2.5 or LLaMA 3, or the method `masked`"
             )
         self.backbone = backbone
 
     def prefix(self, ids_P: Tensor) -> Prefix:
-        """Compute the keys and values of `ids_P`, integers; none for an empty prefix."""
+        """Compute the keys and values of a prefix, which may be empty."""
         cache = DynamicCache()
         if len(ids_P):
             positions_BL = torch.arange(len(ids_P))[None]
@@ -48,7 +47,7 @@ class Decoder:
         return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
 
     def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
-        """Run the texts after `prefix`, on the CPU and padded on the left; `ValueError` if one is too long."""
+        """Run texts after `prefix`; CPU tensors, padded on the left. Raises ValueError if a text is too long."""
         rows = len(ids_BL)
         assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
         lengths_B = prefix.length + mask_BL.long().sum(dim=1)
@@ -64,7 +63,7 @@ class Decoder:
 
 
 class Decoding:
-    """Texts that are being decoded together."""
+    """A batch of texts during decoding."""
 
     def __init__(
         self, backbone: Backbone, cache: DynamicCache, real_BC: Tensor, lengths_B: Tensor, hidden_BH: Tensor
@@ -75,22 +74,22 @@ class Decoding:
         # On the CPU, so that the check of lengths does not stall a GPU.
         self._lengths_B = lengths_B
         self.hidden_BH = hidden_BH
-        """State after the final norm at each text's last token, in the backbone's dtype on its device."""
+        """Final hidden state of each text's last token, in the backbone's dtype and on its device."""
 
     def next_tokens(self) -> Tensor:
-        """Return int64 [B]: the token that each text's last state predicts most strongly, of the whole vocabulary."""
+        """Return the most likely next token of each text, int64 [B]."""
         logits_BV: Tensor = self._backbone.output_projection(self._backbone.head_input(self.hidden_BH))
         return logits_BV.argmax(dim=-1)
 
     def keep(self, rows_A: Tensor) -> None:
-        """Keep the rows `rows_A`, int64 on the CPU, in that order; the others are never computed again."""
+        """Keep only `rows_A` (int64 on the CPU), in that order."""
         self._lengths_B = self._lengths_B[rows_A]
         rows_A = rows_A.to(self._backbone.device)
         self._cache.batch_select_indices(rows_A)
         self._real_BC, self.hidden_BH = self._real_BC[rows_A], self.hidden_BH[rows_A]
 
     def feed(self, ids_B: Tensor) -> Tensor:
-        """Append one token to each text and return the state there, [B, H]; `ValueError` if one is too long now."""
+        """Append a token to each text and return its state, [B, H]. Raises ValueError if a text gets too long."""
         positions_BL = self._lengths_B[:, None]
         self._lengths_B = self._lengths_B + 1
         check_lengths(self._lengths_B, self._backbone.max_length)
@@ -100,10 +99,9 @@ class Decoding:
 
 
 def _run(backbone: Backbone, cache: DynamicCache, ids_BL: Tensor, positions_BL: Tensor, real_BC: Tensor) -> Tensor:
-    """Append tokens to the cache and return their states [B, L, H]; `real_BC` is False at padding."""
     mask = real_BC.to(backbone.device)
     if backbone.is_packed:
-        # transformers makes no mask for a packed attention. A token always attends to itself, so padding stays finite.
+        # transformers makes no mask for packed attention. Tokens attend to themselves, so that padding stays finite.
         column_C = torch.arange(mask.shape[1], device=mask.device)
         column_L1 = column_C[-ids_BL.shape[1] :, None]
         mask = mask[:, None, None] & (column_C <= column_L1) | (column_C == column_L1)

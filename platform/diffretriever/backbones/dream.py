@@ -1,4 +1,4 @@
-"""Dream 7B (model card): Qwen2's architecture and tensor names, every position seeing all others."""
+"""Dream 7B (model card): Qwen2's architecture and tensor names with bidirectional attention."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from diffretriever.backbones.qwen2 import Qwen2Backbone
 
 
 class DreamBackbone(Qwen2Backbone):
-    """Qwen2 without the causal mask, and with a mask token. Its head still predicts the *next* token.
+    """Qwen2 without the causal mask and with a mask token. Its head predicts the *next* token.
 
-    The tokenizer of the public checkpoint is remote code over Qwen2's vocabulary; Qwen2's own reads it.
+    The public checkpoint's tokenizer is remote code; Qwen2's tokenizer reads the same vocabulary.
     """
 
     family = "Dream"

@@ -1,4 +1,4 @@
-"""What BERT and ModernBERT share: bidirectional encoders whose checkpoints may lack the masked-language head.
+"""Base class of BERT and ModernBERT: bidirectional encoders with or without a masked-language head.
 
 Legend: B batch, P positions, H hidden size.
 """
@@ -15,10 +15,9 @@ from diffretriever.backbones.vocabulary import EncoderVocabulary
 
 
 class EncoderBackbone(Backbone):
-    """An encoder with the head of its checkpoint.
+    """A bidirectional encoder.
 
-    Sentence encoders are published without the masked-language head. The input embeddings then serve as the output
-    projection, applied to the hidden state as it is.
+    If a checkpoint has no masked-language head, as sentence encoders, the input embeddings are the output projection.
     """
 
     is_causal = False
@@ -28,15 +27,15 @@ class EncoderBackbone(Backbone):
     """The transformers class with the masked-language head."""
     without_head: ClassVar[Any]
     head_layer: ClassVar[str]
-    """Name of the dense layer, activation and norm of that head."""
+    """Name of the head's module of dense layer, activation and norm."""
     prefix: ClassVar[str]
-    """Of the encoder's tensors, which some checkpoints omit."""
+    """Prefix of the encoder's tensors, which some checkpoints omit."""
     head_prefixes: ClassVar[tuple[str, ...]]
-    """Of the tensors of the masked-language head; the first is of its own layer."""
+    """Prefixes of the head's tensors; the first is that of `head_layer`."""
 
     @classmethod
     def model_class(cls, checkpoint: Checkpoint) -> Any:
-        """Return the class with or without the masked-language head, as the checkpoint is."""
+        """Return the class with or without a masked-language head, depending on the checkpoint."""
         has_head = any(name.startswith(cls.head_prefixes[0]) for name in checkpoint.shapes)
         return cls.with_head if has_head else cls.without_head
 
@@ -50,7 +49,7 @@ class EncoderBackbone(Backbone):
         return f"{cls.prefix}{bare}" if has_prefix else bare
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
-        """Return the hidden states after the masked-language head's own layer, if there is one."""
+        """Return the hidden states after the masked-language head's dense layer, if there is one."""
         if self.model.get_output_embeddings() is None:
             return hidden_BPH
         states_BPH: Tensor = self.model.get_submodule(self.head_layer)(hidden_BPH)

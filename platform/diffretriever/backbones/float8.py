@@ -1,13 +1,9 @@
-"""Layers in 8 bits: the linear maps inside a backbone's layers multiply numbers of four significant bits (e4m3).
+"""8-bit layers: linear layers inside the backbone multiply e4m3 numbers, all else stays in bfloat16.
 
-A weight matrix is scaled row by row, once; what it is multiplied with token by token, in every pass. Each scale puts
-the largest value of its row at the largest that e4m3 holds. Embeddings, norms, attention and the output head stay in
-bfloat16.
+Scales map the largest value of each weight row, and of each input token, to the largest e4m3 number. On a GPU, e4m3 is
+twice as fast as bfloat16 if matrix sizes are multiples of 16. On a CPU it is slow, and only measures rounding errors.
 
-A GPU multiplies e4m3 twice as fast as bfloat16, where sides of matrices are multiples of 16. Torch's product on CPUs is
-slow; it measures the cost of the rounding.
-
-Legend: T tokens, I inputs and O outputs of a linear map.
+Legend: T tokens, I inputs and O outputs of a linear layer.
 """
 
 from __future__ import annotations
@@ -26,38 +22,38 @@ if TYPE_CHECKING:
 
 E4M3 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(E4M3).max
-# A row of zeros has a scale too.
+# Avoids a division by zero for rows of zeros.
 _LEAST_SCALE = 1e-12
 _CAPABILITY = (8, 9)
-"""Compute capability from which GPUs multiply e4m3."""
+"""Minimum compute capability of GPUs with e4m3 products."""
 
 
 def check_float8(device: torch.device) -> None:
-    """Raise `ValueError` for a GPU that does not multiply e4m3."""
+    """Raise ValueError for a GPU without e4m3 products."""
     if device.type != "cuda":
         return
-    found = torch.cuda.get_device_capability(device)
-    if found < _CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _CAPABILITY:
         raise ValueError(
             f"dtype '{FLOAT8}' needs a GPU of compute capability {'.'.join(map(str, _CAPABILITY))} or later, such as "
-            f"L40S or H100; {torch.cuda.get_device_name(device)} has {'.'.join(map(str, found))}. Use bfloat16."
+            f"L40S or H100; {torch.cuda.get_device_name(device)} has {'.'.join(map(str, capability))}: use bfloat16"
         )
 
 
 def use_float8(backbone: Backbone) -> None:
-    """Put e4m3 in the place of every linear map inside a backbone's layers, in place.
+    """Replace the linear layers of a bfloat16 backbone by 8-bit ones, in place; merge adapters before.
 
-    The backbone is in bfloat16, its adapter merged. Gradients no longer reach its layers.
+    The layers no longer support gradients.
     """
     ends = tuple(f".{target}" for target in backbone.lora_targets)
-    # One after the other, so that a GPU never holds all weights twice.
+    # One at a time, so that not all weights are in memory twice.
     for name in [name for name, _ in backbone.model.named_modules() if name.endswith(ends)]:
         backbone.model.set_submodule(name, Float8Linear(backbone.model.get_submodule(name)))
     backbone.precision = FLOAT8
 
 
 class Float8Linear(nn.Module):
-    """A linear map whose weights are held in e4m3, and which rounds what it is given to e4m3."""
+    """A linear layer with e4m3 weights, which rounds its inputs to e4m3."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -78,19 +74,19 @@ class Float8Linear(nn.Module):
             self.scale_1O,
             by_row,
             output_dtype=inputs.dtype,
-            # Sums as the GPU keeps them at full speed: what they lose is far below what the values have lost.
+            # Less precise sums at full speed; the error is far below that of rounding to e4m3.
             use_fast_accum=True,
         )
-        # Not by the product itself: not every kernel that it may take has room for it.
+        # Added separately, because not all kernels support a bias.
         if self.bias is not None:
             outputs_TO = outputs_TO + self.bias
         return outputs_TO.unflatten(0, inputs.shape[:-1])
 
 
 def to_e4m3(values_TI: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values as e4m3 [T, I], rounded to the nearest, and the scales float32 [T, 1] by which they are too small.
+    """Round values / scale to e4m3 [T, I], and return the scales, float32 [T, 1].
 
-    Of a row with NaN or infinity every product is NaN.
+    Products of a row with NaN or infinity are NaN.
     """
     largest_T1 = torch.linalg.vector_norm(values_TI, math.inf, dim=-1, keepdim=True, dtype=torch.float32)
     scale_T1 = (largest_T1 / _LARGEST).clamp(min=_LEAST_SCALE)

@@ -1,7 +1,7 @@
-"""Floating-point operations that texts need, and how many a device does in a second: the model FLOPs utilisation.
+"""Counts a model's floating-point operations and measures a device's rate, for the model FLOPs utilisation.
 
-Counted are the matrices of the layers and the two products of attention, every token with every token of its text.
-Left out are padding, embeddings, norms, rotary positions, losses, the output head and recomputed activations.
+Counts include the layers' matrices and the two products of attention, without padding, embeddings, norms, output head
+and recomputed activations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diffretriever.backbones.linear import BlockedLinear
 
 _LINEAR = (nn.Linear, Float8Linear, BlockedLinear)
 _SIZE_GPU, _SIZE_CPU = 8192, 768
-"""Rows and columns of the matrices that a device is measured with: larger ones are multiplied no faster."""
+"""Sizes of the matrices in the measurement; larger ones are not faster."""
 _SECONDS = 0.2
 
 
@@ -29,23 +29,23 @@ class Matrices(NamedTuple):
     """The sizes of a backbone's matrices, adapters included."""
 
     frozen: int
-    """Weights of the layers' matrices that are not trained."""
+    """Number of weights in frozen matrices."""
     trained: int
-    """Weights of those that are, such as LoRA's."""
+    """Number of weights in trained matrices, such as LoRA's."""
     layers: int
     width: int
-    """Of all attention heads of a layer together."""
+    """Width of all attention heads of a layer together."""
 
     @classmethod
     def of(cls, backbone: Backbone) -> Self:
-        """Count a backbone's."""
+        """Return the sizes of a backbone."""
         linear = [module for module in backbone.model.base_model.modules() if isinstance(module, _LINEAR)]
         trained = sum(module.weight.numel() for module in linear if module.weight.requires_grad)
         config = backbone.model.config
         heads: int = config.num_attention_heads
         head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        every = sum(module.weight.numel() for module in linear)
-        return cls(every - trained, trained, config.num_hidden_layers, heads * head_dim)
+        total = sum(module.weight.numel() for module in linear)
+        return cls(total - trained, trained, config.num_hidden_layers, heads * head_dim)
 
     def forward_flops(self, lengths: Sequence[int] | np.ndarray) -> float:
         """Return the operations of a forward pass, 2 T (N + n) + 4 L D Σ s².
@@ -59,7 +59,7 @@ class Matrices(NamedTuple):
     def training_flops(self, lengths: Sequence[int] | np.ndarray) -> float:
         """Return the operations of a forward and a backward pass, T (4 N + 6 n) + 12 L D Σ s².
 
-        A backward pass has two products for each forward one, but one for a frozen weight, which has no gradient.
+        The backward pass has two products for each forward one, but only one for a frozen weight.
         """
         saved = 2 * self.frozen * float(np.sum(lengths))
         return 3 * self.forward_flops(lengths) - saved
@@ -67,12 +67,12 @@ class Matrices(NamedTuple):
 
 @cache
 def reached_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the operations a second of large dense products on a device, measured once in a process for 0.2 s."""
+    """Return the operations per second of large dense products on a device, measured for 0.2 s once per process."""
     size = _SIZE_CPU if device.type == "cpu" else _SIZE_GPU
-    # GPUs multiply equal numbers faster than any real ones.
-    chance = torch.Generator(device).manual_seed(0)
-    left, right = (torch.randn(size, size, generator=chance, dtype=dtype, device=device) for _ in range(2))
+    # Random values, because GPUs multiply constant matrices faster.
+    generator = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(size, size, generator=generator, dtype=dtype, device=device) for _ in range(2))
     names = {"mm": torch.mm, "left": left, "right": right, "out": torch.empty_like(left)}
     timer = Timer("mm(left, right, out=out)", globals=names, num_threads=torch.get_num_threads())
-    # The fastest: other processes may use the device in between.
+    # The minimum time, because other processes may use the device.
     return 2 * size**3 / min(timer.blocked_autorange(min_run_time=_SECONDS).times)

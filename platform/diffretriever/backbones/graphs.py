@@ -1,8 +1,8 @@
-"""Passes over few tokens, captured once for each shape as CUDA graphs and replayed.
+"""Captures short passes as CUDA graphs, one for each shape, and replays them.
 
-The host takes longer to launch the hundreds of kernels of a 7B model than the GPU to read its weights. A CUDA graph
-launches all of them at once, at fixed addresses. So inputs are copied to a fixed buffer, padded to one of a few shapes.
-The states of all columns come back, so one graph serves every K. On a CPU the pass itself runs on the padded buffer.
+Launching the hundreds of kernels of a 7B model one by one takes the host longer than the GPU needs for a short pass.
+Inputs are padded to a few shapes and copied to a fixed buffer. Graphs return the states of all columns, for any K. On a
+CPU, the pass runs on the padded inputs without a graph.
 
 Legend: B rows, L length, R rows and W length after padding, X input tensors, H hidden size.
 """
@@ -23,16 +23,16 @@ from diffretriever.backbones.inputs import PassInputs, rung
 MOST_ROWS = 8
 MOST_LENGTH = 256
 MOST_TOKENS = 1024
-"""Rows times length: beyond it the GPU computes for longer than the host takes to launch."""
+"""Maximum of rows times length; for larger passes, launching is not the bottleneck."""
 _WARM_UPS = 3
-"""Passes before a recording, in which libraries set themselves up."""
+"""Passes before the capture, in which libraries initialise."""
 
 Run: TypeAlias = Callable[[PassInputs, bool], Tensor]
-"""Inputs on the device, and whether slots are nested → states [R, W, H]; it must not wait for the device."""
+"""Inputs on the device, and whether slots are nested → states [R, W, H]. It must not synchronise with the device."""
 
 
 class Shape(NamedTuple):
-    """What a recording is made for."""
+    """The shape of a CUDA graph's inputs."""
 
     rows: int
     length: int
@@ -41,48 +41,46 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, ids_BL: Tensor, slots_BL: Tensor | None, *, nested: bool) -> Shape:
-        """Return the least shape that a batch fits into."""
+        """Return the smallest shape for a batch."""
         rows, length = ids_BL.shape
         return cls(1 << (rows - 1).bit_length(), rung(length), slots_BL is not None, nested)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether passes of this shape are recorded; others run as they always do."""
+        """Whether passes of this shape are captured; larger ones run normally."""
         return self.rows <= MOST_ROWS and self.length <= MOST_LENGTH and self.rows * self.length <= MOST_TOKENS
 
 
 class _Recording(NamedTuple):
     inputs_XRW: Tensor
-    """The buffer of the inputs, int64: ids, mask, positions and slots, if any."""
+    """Input buffer, int64: ids, mask, positions and, if any, slots."""
     replay: Callable[[], Tensor]
 
 
 class PassGraphs:
-    """The recorded passes of a backbone. For inference mode; several threads may use it."""
+    """The CUDA graphs of a backbone, for inference mode. Thread-safe."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self._run, self._device = run, device
         self._recordings: dict[Shape, _Recording] = {}
-        # A buffer has one batch, and recordings share memory: each result is copied before another replay.
+        # Graphs share memory, so a result must be copied before the next replay.
         self._lock = Lock()
         if device.type == "cuda":
             self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes that have been recorded."""
+        """The captured shapes."""
         return list(self._recordings)
 
     def states(self, inputs: PassInputs, *, nested: bool) -> Tensor:
-        """Return the final states [B, L, H] of a batch whose shape is recorded, or can be.
+        """Return the final states [B, L, H] of a batch, capturing its shape on first use.
 
-        Args:
-            inputs: int64 on the CPU, as `Backbone.forward` has checked them.
-            nested: whether slots are.
+        The inputs are int64 on the CPU, checked by `Backbone.forward`, and of a shape that `is_recorded`.
         """
         rows, length = inputs.ids_BL.shape
         shape = Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested)
-        assert shape.is_recorded, "other passes are not recorded"
+        assert shape.is_recorded, "passes of this shape are not captured"
         padded = inputs.padded(shape.rows, shape.length)
         inputs_XRW = torch.stack([tensor for tensor in padded if tensor is not None]).long()
         with self._lock:
@@ -98,7 +96,7 @@ class PassGraphs:
         return _Recording(inputs_XRW, run if self._device.type == "cpu" else self._captured(run))
 
     def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Capture `run` on a GPU and return its replay, which reads and writes the same addresses."""
+        """Capture `run` on a GPU and return a function that replays it at the same addresses."""
         with torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
@@ -106,7 +104,7 @@ class PassGraphs:
                     run()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # Searches may use the GPU from other threads meanwhile.
+            # Other threads may use the GPU during the capture.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 states_RWH = run()
 

@@ -1,4 +1,4 @@
-"""Linear maps of a backbone's layers in other forms: weights in oneDNN's blocked layout, and LoRA at slots alone.
+"""Variants of a backbone's linear layers: weights in oneDNN's blocked layout, and LoRA on slots only.
 
 Legend: B texts, L padded length, T tokens of all texts, M slots among them, I inputs and O outputs of a linear map.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class BlockedLinear(nn.Module):
-    """A linear map, bfloat16, whose weights are in oneDNN's blocked layout."""
+    """A bfloat16 linear layer with weights in oneDNN's blocked layout."""
 
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = plain.in_features, plain.out_features
-        # No buffer: blocks cannot be copied or saved as other tensors.
+        # Not a buffer: blocked tensors cannot be copied or saved.
         self.weight: Any = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach(), None)  # noqa: SLF001
         self.bias = plain.bias
 
@@ -36,37 +36,36 @@ class BlockedLinear(nn.Module):
 
 
 def block_weights(model: PreTrainedModel) -> None:
-    """Put a model's weights into oneDNN's blocked layout, in place: bfloat16 on a CPU that multiplies it.
+    """Convert a model's bfloat16 weights to oneDNN's blocked layout in place, on CPUs that compute bfloat16.
 
-    A plain matrix is reordered in every product; here it is done once, by the operators that torch.compile takes for
-    it: a single query takes two thirds of the time. Results are the same bit for bit. The blocks replace the plain
-    weights, so memory does not grow; gradients no longer reach the layers. Float32 matrices of an adapter stay.
+    oneDNN otherwise reorders a matrix in every product; a single query takes two thirds of the time. Results are equal
+    bit for bit. The layers no longer support gradients. An adapter's float32 matrices do not change.
     """
     is_bfloat16 = model.device.type == "cpu" and model.dtype == torch.bfloat16
     if not (is_bfloat16 and computes_bfloat16()):
         return
     modules = list(model.named_modules())
-    # One after the other, so that memory never holds all weights twice.
+    # One at a time, so that not all weights are in memory twice.
     for name, module in modules:
         if type(module) is nn.Linear and module.weight.dtype == torch.bfloat16:
             model.set_submodule(name, BlockedLinear(module))
 
 
 class SlotAdapter:
-    """An adapter that is not merged and changes the states of slots alone: its products are of slots alone too."""
+    """Applies an unmerged adapter to slot tokens only."""
 
     def __init__(self, model: nn.Module) -> None:
         self.rows: slice | Tensor | None = None
-        """The tokens of the pass that are slots, set before each pass; None: there are none."""
+        """Indices of the pass's slot tokens, set before each pass; None: no slots."""
         layer: Any
         for layer in model.modules():
             if hasattr(layer, "lora_B"):
-                # Looked up once: a query needs them in every matrix.
+                # Look-ups in every call would slow down queries.
                 parts = (layer.lora_dropout, layer.lora_A, layer.lora_B, layer.scaling)
                 layer.forward = partial(self._adapted, layer, *(part["default"] for part in parts))
 
     def set_slots(self, slots_BL: Tensor | None, device: torch.device) -> None:
-        """Set the slots of the next pass; -1 for other tokens. Slots that are together become a slice."""
+        """Set the slots of the next pass (-1: other tokens). Consecutive slots become a slice."""
         self.rows = None
         if slots_BL is None:
             return
@@ -79,15 +78,14 @@ class SlotAdapter:
     def _adapted(
         self, layer: Any, dropout: nn.Module, down: nn.Linear, up: nn.Linear, scaling: float, inputs_BLI: Tensor
     ) -> Tensor:
-        """Return what PEFT's layer does at slots, and the layer under it everywhere else."""
-        given_BLO: Tensor = layer.base_layer(inputs_BLI)
+        outputs_BLO: Tensor = layer.base_layer(inputs_BLI)
         if self.rows is None:
-            return given_BLO
-        given_TO = given_BLO.flatten(0, 1)
-        read_MI = inputs_BLI.flatten(0, 1)[self.rows].float()
+            return outputs_BLO
+        outputs_TO = outputs_BLO.flatten(0, 1)
+        slots_MI = inputs_BLI.flatten(0, 1)[self.rows].float()
         if layer.training:
-            read_MI = dropout(read_MI)
-        change_MO = linear(linear(read_MI, down.weight), up.weight)
+            slots_MI = dropout(slots_MI)
+        change_MO = linear(linear(slots_MI, down.weight), up.weight)
         # The sum is rounded once.
-        given_TO[self.rows] = torch.add(given_TO[self.rows], change_MO, alpha=scaling).to(given_TO.dtype)
-        return given_TO.view_as(given_BLO)
+        outputs_TO[self.rows] = torch.add(outputs_TO[self.rows], change_MO, alpha=scaling).to(outputs_TO.dtype)
+        return outputs_TO.view_as(outputs_BLO)

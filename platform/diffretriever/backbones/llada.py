@@ -1,4 +1,4 @@
-"""LLaDA 8B and 1.5 (model cards): Llama's architecture under other names, without the causal mask."""
+"""LLaDA 8B and 1.5 (model cards): Llama's architecture with other tensor names, without the causal mask."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RENAMED = {
     ".mlp.up_proj.": ".up_proj.",
     ".mlp.down_proj.": ".ff_out.",
 }
-"""Part of a tensor's name in Llama → in LLaDA, applied in this order. No tensor is permuted or transposed."""
+"""Parts of tensor names in Llama → in LLaDA, replaced in this order."""
 
 FIXED: dict[str, tuple[Any, ...]] = {
     "activation_type": ("silu",),
@@ -44,17 +44,17 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "rope": (True,),
     "scale_logits": (False,),
 }
-"""What must hold for Llama to compute the same."""
+"""Values for which LLaDA's computation equals Llama's."""
 
 
 class LladaVocabulary(Vocabulary):
-    """LLaDA's vocabulary, whose config has a name of its own for the longest sequence."""
+    """LLaDA's vocabulary, with its config's name of the maximum length."""
 
     length_field = "max_sequence_length"
 
 
 class LladaBackbone(DecoderBackbone):
-    """Llama without the causal mask, and with a mask token. Padding is never attended to."""
+    """Llama without the causal mask and with a mask token."""
 
     family = "llada"
     module = LlamaForCausalLM

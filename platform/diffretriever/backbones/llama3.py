@@ -9,7 +9,7 @@ from diffretriever.backbones.decoder import FIXED, OPTIONAL, REQUIRED, DecoderBa
 
 
 class Llama3Backbone(DecoderBackbone):
-    """LLaMA 3 as it is. The scaled rotary embeddings of 3.1 and later are an error, not approximated."""
+    """LLaMA 3. The scaled rotary embeddings of LLaMA 3.1 and later are an error."""
 
     family = "llama"
     module = LlamaForCausalLM

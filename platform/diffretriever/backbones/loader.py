@@ -1,4 +1,4 @@
-"""From a source to a running backbone, or to its vocabulary alone."""
+"""Loads a backbone, or only its vocabulary."""
 
 from __future__ import annotations
 
@@ -31,32 +31,28 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     merge_adapter: bool = True,
     accepted_fields: Collection[str] = (),
 ) -> Backbone:
-    """Load a backbone in evaluation mode. Never runs code from a checkpoint.
+    """Load a backbone in evaluation mode, without running code of the checkpoint.
 
     Args:
-        source: A folder with config.json and safetensors, a hub id, or `minilm` (the embedded default).
-        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `device.resolve_dtype`. `float8`: see `float8`.
+        source: folder with config.json and safetensors, URI, hub id, or `minilm` (the embedded default).
+        dtype: `auto`, `float32`, `bfloat16`, `float16` or `float8`; see `device.resolve_dtype` and `float8`.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        revision: Branch, tag or commit of a hub id.
-        attention: `packed` computes texts without padding, `sdpa` with it. `auto` packs on a GPU with a kernel for it
-            in this precision, and on a CPU in bfloat16.
-        adapter: A LoRA adapter: a folder with adapter_config.json and adapter_model.safetensors in PEFT's format, or a
-            hub id. Modules are named as in transformers or as in the family's checkpoints. Slot layers in
-            slots.safetensors are put on the backbone too.
-        adapter_revision: Branch, tag or commit of an adapter's hub id.
-        adapter_head: `drop` leaves out the adapter's part on the output head, which touches logits only.
-        merge_adapter: Whether the adapter is added into the weights; False keeps it apart, to be trained.
-        accepted_fields: Unknown fields of config.json that have no effect.
+        revision: branch, tag or commit of a hub id.
+        attention: `packed` (without padding), `sdpa` (with padding) or `auto`, which packs if it is faster.
+        adapter: LoRA adapter in PEFT's format, optionally with slot layers: a folder, URI or hub id.
+        adapter_revision: branch, tag or commit of the adapter's hub id.
+        adapter_head: `drop` ignores the adapter's part on the output head, which only affects logits.
+        merge_adapter: whether to merge the adapter into the weights; False to train it.
+        accepted_fields: unknown fields of config.json to ignore.
 
     Raises:
-        ValueError: The source cannot be found; its family or a field of its config.json is unknown; its tensors are not
-            those of its config; the same of the adapter; or an option cannot be met.
+        ValueError: Source or adapter is missing, unknown or damaged, or an option is not supported.
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
-        raise ValueError(f"merge_adapter: dtype '{FLOAT8}' needs an adapter that is added into the weights: set it.")
+        raise ValueError(f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter")
     if adapter is None and adapter_revision is not None:
-        raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter.")
+        raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter: remove it")
     files = None if adapter is None else AdapterFiles.open(resolve_adapter(adapter, adapter_revision))
     checkpoint = Checkpoint.open(resolve_source(source, revision))
     family = family_of(checkpoint.config, checkpoint.config_file)
@@ -75,10 +71,10 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
 
 
 def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocabulary:
-    """Load a backbone's tokenizer and special tokens only; of a hub id no weights are fetched.
+    """Load a backbone's tokenizer and special tokens, without fetching weights.
 
     Raises:
-        ValueError: The source cannot be found or fetched, or its family or its length is not known.
+        ValueError: The source cannot be fetched, or its architecture or maximum length is unknown.
     """
     folder = resolve_source(source, revision, weights=False)
     config = read_json(folder / "config.json")
@@ -87,11 +83,11 @@ def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocab
 
 
 def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
-    """Return the family that reads a checkpoint with this config; `ValueError` for an unknown `model_type`."""
+    """Return the backbone class of a config's `model_type`. Raises ValueError if it is unknown."""
     model_type = config.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(
-            f"{config_file}: model_type {model_type!r} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+            f"{config_file}: model_type {model_type!r} is not supported: use one of {', '.join(sorted(FAMILIES))}"
         )
     module, name = FAMILIES[model_type].split(":")
     family: type[Backbone] = getattr(import_module(module), name)

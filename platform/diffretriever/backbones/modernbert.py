@@ -1,9 +1,8 @@
-"""ModernBERT (model card): a bidirectional encoder with rotary positions, whose layers look far or near.
+"""ModernBERT (model card): a bidirectional encoder with rotary positions, and global or local attention.
 
-Every third layer attends to the whole text, the others to a window of `local_attention` tokens around each token. The
-window goes by columns of the batch, that is, by the order of a text's tokens, wherever their positions are: spread
-slots see their neighbours in every layer. In a pass with nested slots, where what follows the slots must not move with
-their number, it goes by the order that the tokens have without slots.
+Every third layer has global attention, the others a window of `local_attention` tokens. Distances in the window are
+those of the token order, not of position ids, so spread slots attend to their neighbours. With nested slots, the order
+ignores the slots, so that later tokens do not depend on their number.
 
 Legend: B batch, L padded length, P positions, H hidden size.
 """
@@ -33,8 +32,9 @@ REQUIRED = frozenset(
     }
 )
 OLD_SPELLING = frozenset({"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"})
-"""As published. transformers 5 reads these, and writes `layer_types` and `rope_parameters`."""
+"""Field names of published configs."""
 NEW_SPELLING = frozenset({"layer_types", "rope_parameters"})
+"""Field names in configs written by transformers 5."""
 OPTIONAL = (
     OLD_SPELLING
     | NEW_SPELLING
@@ -64,7 +64,7 @@ class ModernBertBackbone(EncoderBackbone):
         required=REQUIRED,
         optional=OPTIONAL,
         fixed={
-            # As published, though the positions are rotary.
+            # The published value, though positions are rotary.
             "position_embedding_type": ("absolute",),
             "rope_scaling": (None,),
             "tie_word_embeddings": (True,),
@@ -81,7 +81,7 @@ class ModernBertBackbone(EncoderBackbone):
                 "id2label",
                 "initializer_cutoff_factor",
                 "label2id",
-                # A second spelling of `norm_eps`, which the published code does not read.
+                # Another name of `norm_eps`, which the published code ignores.
                 "layer_norm_eps",
                 "mlp_dropout",
                 "reference_compile",
@@ -95,16 +95,16 @@ class ModernBertBackbone(EncoderBackbone):
 
     @classmethod
     def model_config(cls, checkpoint: Checkpoint) -> Any:
-        """Return the fields as a ModernBertConfig, which reads both spellings.
+        """Return a ModernBertConfig, which accepts old and new field names.
 
         Raises:
-            ValueError: the config has neither of them whole.
+            ValueError: Both the old and the new fields are incomplete.
         """
         config = checkpoint.config
         missing = OLD_SPELLING - config.keys()
         if missing and not config.keys() >= NEW_SPELLING:
             raise ValueError(f"{checkpoint.config_file}: '{min(missing)}' is missing")
-        # transformers' own default of the padding token lies outside of a small vocabulary.
+        # transformers' default padding token is outside of small vocabularies.
         return ModernBertConfig(**pick(config, REQUIRED | OPTIONAL), pad_token_id=config.get("pad_token_id"))
 
     @property
@@ -115,17 +115,17 @@ class ModernBertBackbone(EncoderBackbone):
 
     @property
     def window(self) -> int:
-        """How many tokens to either side the layers that look near see."""
+        """Number of tokens to either side in layers with local attention."""
         window: int = self.model.config.sliding_window
         return window
 
     def nested_attention(self, slots_BL: Tensor, real_BL: Tensor) -> Any:
-        """Return the mask of each kind of layer; transformers would take a single one for both, without a window."""
-        everywhere_BLL = super().nested_attention(slots_BL, real_BL)[:, 0]
-        # Tokens after the slots are where they would be without them: they must not move with the number of slots.
+        """Return one mask for global and one for local attention."""
+        global_BLL = super().nested_attention(slots_BL, real_BL)[:, 0]
+        # Slots do not shift the tokens after them.
         is_slot_BL = slots_BL >= 0
-        place_BL = (real_BL & ~is_slot_BL).cumsum(dim=1) + torch.where(is_slot_BL, slots_BL, -1)
-        distance_BLL = (place_BL[:, :, None] - place_BL[:, None, :]).abs()
+        index_BL = (real_BL & ~is_slot_BL).cumsum(dim=1) + torch.where(is_slot_BL, slots_BL, -1)
+        distance_BLL = (index_BL[:, :, None] - index_BL[:, None, :]).abs()
         is_far_BLL = distance_BLL > self.window
-        near_BLL = everywhere_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
-        return {"full_attention": everywhere_BLL[:, None], "sliding_attention": near_BLL[:, None]}
+        local_BLL = global_BLL.masked_fill(is_far_BLL, torch.finfo(self.dtype).min)
+        return {"full_attention": global_BLL[:, None], "sliding_attention": local_BLL[:, None]}

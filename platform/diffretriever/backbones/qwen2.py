@@ -10,14 +10,14 @@ from diffretriever.backbones.vocabulary import Vocabulary
 
 
 class Qwen2Vocabulary(Vocabulary):
-    """Qwen2's vocabulary, as one file, or as two (Dream)."""
+    """Qwen2's vocabulary, in tokenizer.json or in two files (Dream)."""
 
     older_tokenizer = Qwen2Tokenizer
     older_files = ("vocab.json", "merges.txt")
 
 
 class Qwen2Backbone(DecoderBackbone):
-    """Qwen2.5 as it is."""
+    """Qwen2.5."""
 
     family = "qwen2"
     module = Qwen2ForCausalLM

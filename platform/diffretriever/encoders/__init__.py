@@ -1,6 +1,7 @@
-"""Encoders: text to representations. Adding one is a file here, a config in `schemas.retriever` and a line below.
+"""Encoders turn text into representations.
 
-One in a package of its own needs none of that: see `schemas.installed`.
+To add one, write a file here, a config in `schemas.retriever` and a line below. For encoders in a package of their own,
+see `schemas.installed`.
 """
 
 from __future__ import annotations
@@ -28,20 +29,17 @@ ENCODERS: dict[str, str] = {
 
 
 def load_preparer(config: NeuralRetriever) -> Preparer:
-    """Return what prepares texts for `config`, without loading any weights."""
+    """Return the preparer of `config`, without loading weights."""
     return _encoder_class(config).load_preparer(config)
 
 
 def load_encoder(config: NeuralRetriever, device: str = "auto", *, trainable: bool = False) -> Encoder:
-    """Load the model of `config` onto `device` and return its encoder.
+    """Load the model of `config` onto `device` (`auto`, `cpu`, `cuda` or `cuda:N`) and return its encoder.
 
-    Args:
-        config: which.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        trainable: whether gradients are to flow through its passes; those without are faster on a CPU.
+    With `trainable`, gradients flow to the weights; otherwise they are frozen, which is faster on a CPU.
 
     Raises:
-        ValueError: the checkpoint is not there, not understood, or lacks what the method needs.
+        ValueError: The checkpoint is missing, has an unknown format, or does not support the method.
     """
     encoder = _encoder_class(config).load(config, device)
     if not trainable:
@@ -51,9 +49,9 @@ def load_encoder(config: NeuralRetriever, device: str = "auto", *, trainable: bo
 
 def _encoder_class(config: NeuralRetriever) -> type[Encoder]:
     if isinstance(config, str):
-        raise ValueError(f"'{config}' is a name: load_retriever gives its config, or say Retriever('{config}').encoder")
+        raise ValueError(f"'{config}' is a name, not a config: pass load_retriever('{config}')")
     if names_installed(config.method):
         return installed_encoder(config.method)
     module, name = ENCODERS[config.method].split(":")
-    found: type[Encoder] = getattr(import_module(module), name)
-    return found
+    encoder_class: type[Encoder] = getattr(import_module(module), name)
+    return encoder_class

@@ -1,6 +1,6 @@
 """The encoder interface: texts are prepared on the CPU, then encoded in batches on the backbone's device.
 
-The two halves are separate objects so that a pipeline can prepare texts in tasks that load no weights.
+Preparers are separate objects, so that pipelines can prepare texts in tasks that load no weights.
 
 Legend: B texts of a batch, H hidden size, N texts, M vectors that are read.
 """
@@ -33,45 +33,44 @@ if TYPE_CHECKING:
 
 # Vectors whose logits are in memory at a time: 80 MB in fp32 for a vocabulary of 150,000.
 _READ_AT_ONCE = 128
-# Batches that wait on a device while the results of an earlier one are made: the device's queue is never empty.
+# Batches queued on the device while the host processes an earlier one, to keep the device busy.
 _IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Properties of an encoder's model that the rest of the platform needs."""
+    """Properties of an encoder's model."""
 
     device: torch.device
     dtype: str
-    """Precision of the weights, such as `bfloat16`, as a retriever's `backbone.dtype` names it."""
+    """Precision of the weights, such as `bfloat16`; same values as `backbone.dtype`."""
     hidden_size: int
     """H of the vectors."""
     vocab_size: int | None
-    """Size of the vocabulary that impacts point into; None without sparse scores."""
+    """Size of the vocabulary of the impacts; None without sparse scores."""
     weights: str
     """Digest of the weights, adapter included."""
     tokenizer: str | None = None
-    """Digest of the tokenizer; None where that of the weights covers it."""
+    """Digest of the tokenizer; None if `weights` covers it."""
 
 
 class Encoded(NamedTuple):
-    """Texts that a device is done with."""
+    """Representations of submitted texts, with counts and times."""
 
     parts: list[Representations]
-    """All texts, in their order: once, or once for each of several budgets."""
+    """All texts in input order, once for each budget."""
     tokens: int
     """Real tokens, prompt and slots included."""
     padded_tokens: int
-    """The same with padding; equal where texts are packed."""
+    """Tokens with padding; equal to `tokens` for packed texts."""
     device_seconds: float
-    """In which the device worked on them alone."""
+    """Time that the device spent on these texts."""
 
 
 class Submitted:
-    """Texts whose batches a device has been given. Results are made in order, without the device's lock."""
+    """Batches that run on a device. Their results are made in order, without the device's lock."""
 
     def __init__(self, encoder: Encoder, budgets: int) -> None:
-        """Take no texts yet, for this number of budgets; 0: texts are encoded as they are prepared."""
         self._encoder, self._budgets = encoder, budgets
         self._rows: list[np.ndarray] = []
         self._launched: deque[tuple[list[PreparedText], Launched[Any]]] = deque()
@@ -82,7 +81,7 @@ class Submitted:
     def add(
         self, rows_B: np.ndarray, texts: list[PreparedText], launched: Launched[Any], tokens: int, padded_tokens: int
     ) -> None:
-        """Take a batch, its rows among all texts; make the results of the oldest one if several are in flight."""
+        """Add a launched batch. If more than two are in flight, wait for the oldest one."""
         self._rows.append(rows_B)
         self._launched.append((texts, launched))
         self._tokens += tokens
@@ -91,7 +90,7 @@ class Submitted:
             self._finish_oldest()
 
     def result(self) -> Encoded:
-        """Wait for the device, and return all texts; to be called once."""
+        """Wait for the device and return the results of all texts. Call it once."""
         while self._launched:
             self._finish_oldest()
         if not self._rows:
@@ -111,15 +110,15 @@ class Submitted:
 
 
 class Encoder(ABC):
-    """Texts to representations. A text's result does not depend on its batch, and several threads may encode at once.
+    """Turns texts into representations, independently of their batch. It is thread-safe.
 
-    An encoder has two halves: `encode_batch` for the device, and `represent`, which may do without it.
+    `encode_batch` runs on the device; `represent` runs on the CPU.
     """
 
     is_packed = False
-    """Whether the texts of a batch run without pads."""
+    """Whether the texts of a batch run without padding."""
     reads_whole_texts: ClassVar[bool] = False
-    """Each pass reads whole texts by a backbone of ours, so that passes can be compiled and recorded."""
+    """Whether each pass runs whole texts through a native backbone; such passes can be compiled and recorded."""
 
     def __init__(self, config: NeuralRetriever, preparer: Preparer, facts: ModelFacts) -> None:
         self.config = config
@@ -131,7 +130,7 @@ class Encoder(ABC):
     @classmethod
     @abstractmethod
     def load_preparer(cls, config: Any) -> Preparer:
-        """Return what prepares texts for `config`, without loading any weights."""
+        """Return the preparer of `config`, without loading weights."""
 
     @classmethod
     @abstractmethod
@@ -140,37 +139,37 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[PreparedText]) -> Any:
-        """Encode one batch on the device: return its representations, or the input of `represent`.
+        """Encode one batch on the device and return the input of `represent`.
 
-        On a GPU, tensors that go to the CPU are copied by `backbones.device.to_host`, which does not wait.
+        Copy tensors to the CPU with `backbones.device.to_host`, which does not wait for the GPU.
         """
 
     def represent(self, texts: Sequence[PreparedText], computed: Any) -> Representations:
-        """Return the representations of a batch that the device is done with; `computed` is `encode_batch`'s."""
-        found: Representations = computed
-        return found
+        """Turn the completed output of `encode_batch` into representations. Default: return it unchanged."""
+        representations: Representations = computed
+        return representations
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[Any]:
-        """Encode one batch once for each of several numbers of nested slots; no budgets: once, as it is prepared."""
+        """Encode one batch once for each budget of nested slots. Without budgets, encode it once, as prepared."""
         assert not budgets, "only nested slots have several budgets"
         return [self.encode_batch(texts)]
 
     def encode_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> Representations:
-        """Represent queries, each with its own K_q where `budgets` is given.
+        """Encode queries; `budgets` sets the K_q of each.
 
         Raises:
-            ValueError: a query's vectors or impacts hold NaN or infinity; the message names it.
+            ValueError: A query's vectors or impacts contain NaN or infinity.
         """
         encoded = self.encode(self.preparer.prepare_queries(texts, budgets))
         refuse_queries(encoded, texts)
         return encoded
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Representations:
-        """Represent passages."""
+        """Encode passages."""
         return self.encode(self.preparer.prepare_passages(titles, texts))
 
     def encode(self, texts: Sequence[PreparedText]) -> Representations:
-        """Represent prepared texts, in their order, in batches filled by a token budget."""
+        """Encode prepared texts in batches of limited tokens; results keep the input order."""
         with Progress("encoding", len(texts), unit="texts", quiet=True) as progress:
             return self.submit(texts, on_progress=progress.update).result().parts[0]
 
@@ -180,15 +179,17 @@ class Encoder(ABC):
         budgets: Sequence[int] = (),
         on_progress: Callable[[int], object] | None = None,
     ) -> Submitted:
-        """Give the device the batches of prepared texts; `result` of the returned object waits for the last ones.
+        """Launch the batches of prepared texts. Call `result` on the returned object to wait for them.
 
-        Where the device has no memory for a batch, the encoder's batches have half as many tokens from then on; no
-        memory for a single text is a `ValueError`.
+        If a batch does not fit in device memory, this and later batches have half the tokens.
 
         Args:
-            texts: prepared, with the largest of `budgets`.
-            budgets: of nested slots: numbers of slots to encode each text with; none: as it is prepared.
+            texts: texts, prepared with the largest of `budgets`.
+            budgets: budgets of nested slots, each of which gives a result; empty: encode texts as prepared.
             on_progress: called with the number of texts of each batch.
+
+        Raises:
+            ValueError: A single text does not fit in device memory.
         """
         lengths_N = np.array([len(text.input_ids) for text in texts], np.int64)
         launched: Launched[Any] | None
@@ -204,7 +205,7 @@ class Encoder(ABC):
                 launched = self._queue.launch(self.encode_budgets, batch, budgets, is_small=small)
             except torch.OutOfMemoryError:
                 launched = None
-            # Only here is the error gone, and with it the frames that hold the batch's tensors.
+            # Outside of `except`: the error's frames, which keep the batch's tensors in memory, are freed.
             if launched is None:
                 self._halve(lengths_B, padded)
                 rest = np.concatenate(waiting)
@@ -220,24 +221,23 @@ class Encoder(ABC):
         return list(token_batches(lengths_N, self.tokens_per_batch, packed=self.is_packed))
 
     def _halve(self, lengths_B: np.ndarray, padded: int) -> None:
-        """Let batches have half the tokens of one that did not fit."""
         if len(lengths_B) == 1:
             raise ValueError(
-                f"{self.facts.device} has no memory for a single text of {lengths_B[0]:,} tokens beside the model: "
-                "lower the retriever's limits (text.max_passage_tokens, text.max_query_tokens), leave the GPU to one "
-                "encoder alone, or use a larger one"
+                f"{self.facts.device} has no memory for a single text of {lengths_B[0]:,} tokens: lower the "
+                "retriever's limits (text.max_passage_tokens, text.max_query_tokens), run only one encoder on the GPU, "
+                "or use a larger GPU"
             )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        # Another thread may have found less memory.
+        # Another thread may have lowered it further.
         self.tokens_per_batch = min(self.tokens_per_batch, padded // 2)
 
     def freeze(self) -> None:  # noqa: B027 (some have nothing to do)
-        """Get ready for passes without gradients."""
+        """Prepare for inference without gradients."""
 
     @property
     def can_record(self) -> bool:
-        """Whether `record_passes` is for this encoder."""
+        """Whether this encoder supports `record_passes`."""
         return False
 
     def compile_layers(self) -> None:
@@ -245,14 +245,14 @@ class Encoder(ABC):
         self._whole_text_backbone("compiled").compile_layers()
 
     def record_passes(self) -> None:
-        """Record passes over few tokens for replay; see `Backbone.record_passes`. Raises ValueError if it cannot."""
+        """Capture short passes as CUDA graphs; see `Backbone.record_passes`. Raises ValueError if it cannot."""
         self._whole_text_backbone("recorded").record_passes()
 
-    def _whole_text_backbone(self, what: str) -> Backbone:
-        raise ValueError(f"{self.config.title}: only passes over whole texts by a backbone of ours can be {what}")
+    def _whole_text_backbone(self, action: str) -> Backbone:
+        raise ValueError(f"{self.config.title}: only passes of native backbones over whole texts can be {action}")
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
-        """Return at most `words` words that each stored vector predicts, floating [M, H]; see `encoders.reading`.
+        """Return up to `words` words that each vector predicts; `vectors_MH` is floating [M, H].
 
         Raises:
             ValueError: This encoder's vectors cannot be read (`is_readable` of its config).
@@ -261,11 +261,11 @@ class Encoder(ABC):
 
 
 class BackboneEncoder(Encoder):
-    """An encoder over one of the native backbones."""
+    """An encoder over a native backbone."""
 
     config: BackboneRetriever
     preparer_class: ClassVar[Callable[..., Preparer]]
-    """Makes what prepares texts, given the backbone's vocabulary and the config."""
+    """Makes the preparer from the backbone's vocabulary and the config."""
     reads_whole_texts = True
 
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
@@ -283,10 +283,7 @@ class BackboneEncoder(Encoder):
 
     @abstractmethod
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the states of one batch, from which representations are made.
-
-        Gradients flow to the backbone's parameters unless the caller forbids them: training reads texts by this.
-        """
+        """Return the states of one batch, from which representations are made; training uses it with gradients."""
 
     def freeze(self) -> None:
         """See the base class."""
@@ -297,8 +294,8 @@ class BackboneEncoder(Encoder):
         """See the base class."""
         return self.reads_whole_texts and not self.backbone.adapts_slots_only
 
-    def _whole_text_backbone(self, what: str) -> Backbone:
-        return self.backbone if self.reads_whole_texts else super()._whole_text_backbone(what)
+    def _whole_text_backbone(self, action: str) -> Backbone:
+        return self.backbone if self.reads_whole_texts else super()._whole_text_backbone(action)
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """See the base class."""
@@ -317,7 +314,7 @@ class BackboneEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Read the tokenizer, and check the config against an adapter's training; see `trained_for`.
+        """Load the tokenizer and check that the adapter was trained for `config`; see `trained_for`.
 
         Raises:
             ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
@@ -327,26 +324,26 @@ class BackboneEncoder(Encoder):
         from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.trained_for import check_trained_for
 
-        place = config.backbone
-        preparer = cls.preparer_class(load_vocabulary(place.source, revision=place.revision), config)
-        if place.adapter is not None:
-            folder = resolve_adapter(place.adapter, place.adapter_revision, weights=False)
+        backbone = config.backbone
+        preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
+        if backbone.adapter is not None:
+            folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
             check_trained_for(config, preparer, folder)
             preparer.most_slots = most_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
             if preparer.most_slots is not None and slots > preparer.most_slots:
                 raise ValueError(
-                    f"the budget has up to {slots} slots, the adapter {place.adapter} vectors for "
-                    f"{preparer.most_slots}: take a smaller budget"
+                    f"the budget has up to {slots} slots, but the adapter {backbone.adapter} vectors for "
+                    f"{preparer.most_slots}: set a smaller budget"
                 )
         return preparer
 
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """Load the backbone, its adapter if there is one, and its tokenizer."""
+        """Load the tokenizer, the backbone and its adapter."""
         from diffretriever.backbones import load_backbone
 
-        # First, as an adapter for another prompt is refused before any weights are read.
+        # First, so that an adapter of another prompt is rejected before weights are read.
         preparer = cls.load_preparer(config)
         backbone = load_backbone(**config.backbone.model_dump(), device=device)
         return cls(config, backbone, preparer)

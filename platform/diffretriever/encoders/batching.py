@@ -1,4 +1,4 @@
-"""Batches of texts by a budget of tokens.
+"""Batches of texts with a limited number of tokens.
 
 Legend: N texts.
 """
@@ -11,26 +11,24 @@ import numpy as np
 import torch
 
 TOKENS_PER_BATCH_GPU = 16_384
-"""Keeps a GPU busy, and is a quarter of a block of the encode job with a large model. A batch of a whole block would be
-padded to its longest text, so that sorting by length did nothing."""
+"""Keeps a GPU busy, and is small enough that sorting a write batch of the encode job by length saves padding."""
 TOKENS_PER_BATCH_CPU = 2048
-# Rows times the longest row, of texts that run without pads, in budgets of a batch.
+# Limit of rows x longest row for packed texts, in multiples of the token budget.
 _MOST_PADDED = 2
-# Texts of a group have at least this share of the longest one's tokens.
+# Minimum length in a group, relative to its longest text.
 _SIMILAR = 0.8
 
 
 def tokens_per_batch(device: torch.device) -> int:
-    """Return the default budget of a batch on a device, in tokens with padding."""
+    """Return the default token budget of a batch on a device, padding included."""
     return TOKENS_PER_BATCH_CPU if device.type == "cpu" else TOKENS_PER_BATCH_GPU
 
 
 def token_batches(lengths: np.ndarray, max_tokens: int, *, packed: bool = False) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first, each batch at most `max_tokens` after padding, or a single text.
+    """Yield index arrays of batches of up to `max_tokens` tokens with padding, or of a single longer text.
 
-    Longest first, so that a batch that does not fit in memory fails at once rather than at the end. Packed texts fill
-    the budget without padding. Tensors around their pass are padded even so (ids, states to be pooled, the cache of
-    decoding): short texts that a long one would pad to more than twice the budget wait for the next batch.
+    The longest texts come first, so that running out of memory shows at once. For packed texts, the budget counts no
+    padding, but padded tensors around the pass (ids, states, decoding cache) may have at most twice the budget.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = lengths[order].cumsum()
@@ -48,9 +46,9 @@ def token_batches(lengths: np.ndarray, max_tokens: int, *, packed: bool = False)
 
 
 def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
-    """Yield index arrays, longest texts first: groups of texts with four fifths of the longest one's tokens or more.
+    """Yield index arrays of groups whose texts have at least 80 % of the tokens of the group's longest text.
 
-    Shorter texts fill up a group of fewer than `least_tokens`, padded, because a small pass takes as long as a larger.
+    Groups of fewer than `least_tokens` are filled up with shorter texts, because small passes are not faster.
     """
     order = np.argsort(-lengths, kind="stable")
     descending = -lengths[order]

@@ -1,10 +1,10 @@
-"""PromptReps: the states from which an autoregressive model would answer, one a decoded token (paper §3.2, end).
+"""PromptReps: one vector per greedily decoded token of an autoregressive model (paper §3.2, end).
 
-Vector 0 is the state at the prompt's last token, the opening quote; each further one is the state after a token that
-was decoded greedily, as in the authors' `promptreps.py`.
+Vector 0 is the state at the prompt's last token, the opening quote. Each further vector is the state after a decoded
+token, as in the authors' `promptreps.py`.
 
 Legend: B texts, A of them still decoding, L padded length, N most vectors of a text (K where they are
-read in one pass), H hidden size, G ids whose logits are needed, P tokens of a prefix, V vocabulary.
+read in one pass), H hidden size, G ids whose logits are gathered, P tokens of a prefix, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 
 class GeneratedPreparer(PromptedPreparer):
-    """Prompt, text, prompt up to the opening quote; room is kept for the tokens to be generated."""
+    """Frames a text with the prompt up to the opening quote, and reserves positions for the generated tokens."""
 
     config: GeneratedRetriever
     shares_prefix = True
 
     def default_slots(self, side: Side) -> int:
-        """N, the most vectors of a text, on both sides."""
+        """Return N, the maximum number of vectors of a text."""
         return self.config.max_tokens
 
     def reserved(self, slots: int) -> int:
-        """Return N - 1, because the last vector needs no token after it."""
+        """Return N - 1: no token is generated after the last vector."""
         return slots - 1
 
 
 class GeneratedEncoder(BackboneEncoder):
     """Decodes greedily and reads the hidden state and the logits of content ids at every step.
 
-    The prompt before the text is run once and kept for as long as the encoder lives: load another encoder for other
-    weights. A query's own budget takes the place of N for it.
+    The states of the prompt before the text are cached, so load a new encoder after a change of the weights. A query's
+    budget replaces N.
     """
 
     config: GeneratedRetriever
@@ -63,7 +63,7 @@ class GeneratedEncoder(BackboneEncoder):
         self._prefixes: dict[bytes, Prefix] = {}
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
-        """Encode one batch: a pass over its texts, then at most N - 1 steps of a token over those still decoding."""
+        """Encode one batch: a pass over its texts, then up to N - 1 decoding steps."""
         with torch.inference_mode():
             hidden_BNH, fed_BN = self._decode(texts, _shared_prefix(texts))
             content = content_ids(texts, self.config, self.backbone.slot_layers)
@@ -79,17 +79,16 @@ class GeneratedEncoder(BackboneEncoder):
         return represent_slots(texts, self.config, computed)
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return all states of each text, read in one pass over text and answer; see the base class.
+        """See the base class. Decode answers without gradients and dropout, then read all states in one pass.
 
-        The answers are decoded first, without gradients and dropout. The states are those that `encode_batch` reads
-        while it decodes, up to the rounding of sums.
+        The states equal those of `encode_batch` up to rounding.
         """
         model = self.backbone.model
         was_training = model.training
         model.eval()
-        # Not inference_mode: what the model keeps from one pass for the next must be usable with gradients.
+        # Not inference_mode: buffers that the model caches must be usable with gradients.
         with torch.no_grad():
-            # The states of a kept prefix are those of other weights.
+            # No cached prefix: its states belong to earlier weights.
             _, fed_BK = self._decode(texts, NO_IDS)
         model.train(was_training)
         valid_BK = _valid(fed_BK)
@@ -97,7 +96,7 @@ class GeneratedEncoder(BackboneEncoder):
         rows = [np.concatenate([text.input_ids, answer]) for text, answer in zip(texts, answers, strict=True)]
         ids_BL, mask_BL = pad_right(rows, self.backbone.vocabulary.pad_token_id)
         prompts_B = torch.tensor([len(text.input_ids) for text in texts])
-        # Where a text has fewer vectors any position of its own will do.
+        # A missing vector repeats the text's first position.
         steps_BK = torch.arange(valid_BK.shape[1]) * valid_BK
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         positions_BK = prompts_B[:, None] - 1 + steps_BK
@@ -105,10 +104,9 @@ class GeneratedEncoder(BackboneEncoder):
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG)
 
     def _decode(self, texts: Sequence[PreparedText], prefix_P: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the states [B, N, H] on the device, and the tokens that led there, int64 [B, N] on the CPU.
+        """Return the states [B, N, H] on the device, and the tokens fed for them, int64 [B, N] on the CPU.
 
-        Column i is the token that is fed for state i: -1 in column 0, whose state is that of the prompt's last token,
-        and where a text has ended, with a state of zeros. All texts begin with `prefix_P`, whose states are kept.
+        The token is -1 in column 0, the state of the prompt's last token, and after a text's end, where states are 0.
         """
         key = prefix_P.tobytes()
         if key not in self._prefixes:
@@ -138,9 +136,8 @@ class GeneratedEncoder(BackboneEncoder):
     def _stops(self) -> torch.Tensor:
         """The tokens that end an answer and have no vector, bool [V] on the CPU.
 
-        `quote`: all whose text has a `"` in it, such as `".`, the end of the turn and the end of the sequence (paper
-        §3.2, "until either a closing quote is produced"; so also the first PromptReps). `cap-then-cut`: the tokenizer's
-        special tokens and the bare quote, but no other token with a quote, as in the authors' zero-shot code.
+        `quote`: tokens that contain `"`, the end of the turn and of the sequence (paper §3.2; original PromptReps).
+        `cap-then-cut`: special tokens and the bare quote, as in the authors' zero-shot code.
         """
         vocabulary = self.backbone.vocabulary
         stops: list[int | None] = []
@@ -156,14 +153,13 @@ class GeneratedEncoder(BackboneEncoder):
 
 
 def _valid(fed_BN: torch.Tensor) -> torch.Tensor:
-    """Return which states are vectors, bool [B, N]."""
     valid_BN = fed_BN >= 0
     valid_BN[:, 0] = True
     return valid_BN
 
 
 def _shared_prefix(texts: Sequence[PreparedText]) -> np.ndarray:
-    """Return the shortest prefix of the texts, int32 [P], if all begin with it; otherwise none."""
+    """Return the shortest of the texts' prefixes, int32 [P]; empty if not all texts begin with it."""
     prefix_P = min((text.input_ids[: text.prefix_tokens] for text in texts), key=len)
     same = all(np.array_equal(text.input_ids[: len(prefix_P)], prefix_P) for text in texts)
     return prefix_P if same else NO_IDS

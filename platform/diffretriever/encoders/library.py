@@ -1,7 +1,6 @@
-"""Published embedding models through sentence-transformers: one vector a text, or one a token.
+"""Published embedding models through sentence-transformers: one vector per text, or one per token.
 
-The library tokenises texts, and its modules run on our batches. Texts are prepared by its first module alone, which
-needs no weights.
+The library's first module tokenises texts, without weights; its other modules run on our batches.
 
 Legend: B texts of a batch, L padded length, K vectors of a text, M vectors of the batch, H size of a vector.
 """
@@ -35,15 +34,14 @@ _POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 class LibraryPreparer(Preparer):
     """Tokenises texts as the library does.
 
-    Of late-interaction models, `PreparedText.vector_positions` are the positions [K] in `input_ids` that have a vector,
-    `slots` is K, and `n_tokens` counts the tokens that are attended to, which come first.
+    For late-interaction models, `PreparedText.slots` is the number of vectors, and attended tokens come first.
     """
 
     def __init__(self, config: LibraryRetriever, transformer: Any, prompts: dict[str, str], mask: Any = None) -> None:
-        """Prepare with the library's first module, the model's own prompts and perhaps its `MultiVectorMask`."""
+        """Use the library's first module, the model's prompts and, for late interaction, its `MultiVectorMask`."""
         if set(transformer.modality_config) != {"text"}:
-            made_for = ", ".join(map(str, transformer.modality_config))
-            raise ValueError(f"{config.backbone.source} is made for chats or pictures ({made_for}): not supported")
+            modalities = ", ".join(map(str, transformer.modality_config))
+            raise ValueError(f"{config.backbone.source} is made for chats or pictures ({modalities}): not supported")
         self._transformer, self._mask = transformer, mask
         tokenizer = transformer.tokenizer
         ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -64,7 +62,7 @@ class LibraryPreparer(Preparer):
             self._set_query_length(config.query_length)
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; `length_semantics: total` counts prompt and special tokens, `text` does not."""
+        """See the base class."""
         if not texts:
             return []
         return self._prepare_tokens(texts, side) if self._mask is not None else self._prepare_single(texts, side)
@@ -79,7 +77,7 @@ class LibraryPreparer(Preparer):
         for row in features["input_ids"]:
             if self._appends_eos and (not row or row[-1] != eos):
                 row = [*row, eos]  # noqa: PLW2901
-            # Where a tokenizer has no special tokens, a pad stands for an empty text: pooling needs a token.
+            # An empty text without special tokens becomes a padding token: pooling needs a token.
             ids = row if len(row) > prompt_tokens else [*row, self.vocabulary.pad_token_id]
             prepared.append(PreparedText(np.array(ids, np.int32), 0, NO_IDS, NO_IDS, len(row), prompt_tokens))
         return prepared
@@ -105,15 +103,14 @@ class LibraryPreparer(Preparer):
         return features
 
     def _model_limit(self, side: Side) -> int:
-        """Return the most tokens of a sequence."""
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
-        own = self._transformer.query_length if side == "query" else self._transformer.document_length
-        most = min(self.vocabulary.max_length, own or self.vocabulary.max_length)
+        side_limit = self._transformer.query_length if side == "query" else self._transformer.document_length
+        most = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
         return framing + self.text_limit(side, framing, 0, most)
 
     def _set_query_length(self, length: int | None) -> None:
-        """Set the length that queries of a late-interaction model are cut to, and filled up to if it does so."""
+        # Late-interaction queries are truncated to this length, and padded to it by models with query expansion.
         if self.vocabulary.tokenizer.padding_side == "left":
             raise ValueError("this late-interaction model pads on the left: not supported")
         expansion = self._transformer.query_expansion
@@ -131,7 +128,7 @@ class LibraryEncoder(Encoder):
     preparer: LibraryPreparer
 
     def __init__(self, config: LibraryRetriever, model: Any, preparer: LibraryPreparer, weights: str) -> None:
-        """Run `model`, the library's; `weights` is the digest of its files."""
+        """Wrap a model of the library; `weights` is the digest of its files."""
         facts = ModelFacts(
             device=model.device,
             dtype=str(model.dtype).removeprefix("torch."),
@@ -144,7 +141,7 @@ class LibraryEncoder(Encoder):
 
     @classmethod
     def load_preparer(cls, config: LibraryRetriever) -> LibraryPreparer:
-        """Read the tokenizer and the library's config files; late-interaction models, which are small, are loaded."""
+        """Load the tokenizer and the library's config; late-interaction models, which are small, are loaded whole."""
         files = LibraryFiles.open(config, weights=config.vectors == "token")
         if config.vectors == "token":
             with understood(files.folder, "copy the model's files there again"):
@@ -157,10 +154,10 @@ class LibraryEncoder(Encoder):
 
     @classmethod
     def load(cls, config: LibraryRetriever, device: str) -> Self:
-        """Load the model and what prepares its texts."""
+        """Load the model and its preparer."""
         files = LibraryFiles.open(config, weights=True)
-        place = resolve_device(device)
-        model = _load_model(config, files, place, resolve_dtype(config.backbone.dtype, place))
+        target = resolve_device(device)
+        model = _load_model(config, files, target, resolve_dtype(config.backbone.dtype, target))
         preparer = _token_preparer(config, model) if config.vectors == "token" else cls.load_preparer(config)
         if config.similarity == "auto":
             named = model.similarity_fn_name
@@ -171,7 +168,7 @@ class LibraryEncoder(Encoder):
         return cls(config, model, preparer, files.digest(code=config.remote_code))
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
-        """Encode one batch by one pass through the library's modules: vectors, float16 [M, H], and their counts [B]."""
+        """Return the vectors of one batch, float16 [M, H], and the number of vectors of each text [B]."""
         vectors_MH, counts_B = self.vectors(texts)
         rounded_MH = unit_float16(vectors_MH) if self.config.similarity == "cosine" else vectors_MH.to(torch.float16)
         return to_host(rounded_MH), counts_B
@@ -182,7 +179,7 @@ class LibraryEncoder(Encoder):
         return Representations.of_vectors(vectors_MH.numpy(), counts_B, [text.n_tokens for text in texts])
 
     def vectors(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, np.ndarray]:
-        """Return the library's vectors [M, H] as they are, and the number [B] that each text has of them."""
+        """Return the library's unrounded vectors [M, H] and the number of vectors of each text [B]."""
         pads_left = self.preparer.vocabulary.tokenizer.padding_side == "left"
         rows = [text.input_ids[::-1] if pads_left else text.input_ids for text in texts]
         ids_BL, real_BL = pad_right(rows, self.preparer.vocabulary.pad_token_id)
@@ -207,12 +204,11 @@ class LibraryEncoder(Encoder):
 
 
 def _trust(config: LibraryRetriever) -> dict[str, bool]:
-    # Code may be in yet another repository.
+    # The code may be in another repository, so files may have to be fetched.
     return {"trust_remote_code": config.remote_code, "local_files_only": not config.remote_code}
 
 
 def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
-    """Return the library's first module, which tokenises, without its weights."""
     from sentence_transformers.base.modules import Transformer
 
     class Tokenising(Transformer):
@@ -226,7 +222,6 @@ def _load_without_weights(config: LibraryRetriever, files: LibraryFiles) -> Any:
 
 
 def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return the library's model of `files` in evaluation mode."""
     from sentence_transformers import MultiVectorEncoder, SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -240,7 +235,7 @@ def _load_model(config: LibraryRetriever, files: LibraryFiles, device: torch.dev
         model[1] = Pooling(model[0].get_embedding_dimension(), _POOLING[pooling])
     if not config.pool_prompt:
         if not any(isinstance(module, Pooling) for module in model):
-            raise ValueError(f"{files.folder} has no pooling module to leave the prompt out of: leave pool_prompt out")
+            raise ValueError(f"{files.folder} has no pooling module: remove pool_prompt")
         model.set_pooling_include_prompt(include_prompt=False)
     if config.bidirectional:
         _lift_causal_mask(model.transformers_model, files)
@@ -256,9 +251,9 @@ def _token_preparer(config: LibraryRetriever, model: Any) -> LibraryPreparer:
 
 def _lift_causal_mask(network: Any, files: LibraryFiles) -> None:
     network.config.is_causal = False
-    # An architecture that ignores the setting would give worse vectors without an error: so it is tried.
+    # Some architectures ignore the setting without an error, so test its effect.
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]], device=network.device)
     with torch.inference_mode():
         first_H, other_H = network(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     if torch.equal(first_H, other_H):
-        raise ValueError(f"{files.folder}: transformers runs this family with its causal mask: leave bidirectional out")
+        raise ValueError(f"{files.folder}: transformers always uses a causal mask here: remove bidirectional")

@@ -1,8 +1,7 @@
-"""The files of a published embedding model: where they are, which code they need, and their digest.
+"""Finds, fetches, checks and digests the files of a published embedding model.
 
-A model is in a local folder, on an object store, on the hub, or the embedded one. Weights are read from safetensors
-only. Python code of a model's repository runs only where the config asks for it and this command names the model; see
-`diffretriever.core.consent`.
+Weights are read from safetensors only. A model's Python code runs only with `remote_code: true` and permission in this
+command; see `diffretriever.core.consent`.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from diffretriever.schemas.settings import TRUST_VARIABLE
 
 _SINGLE = "SentenceTransformer"
 _LATE_INTERACTION = ("ColBERT", "MultiVectorEncoder")
-"""Types of models with a vector a token: of PyLate and Stanford, and of sentence-transformers."""
+"""Types of models with one vector per token: PyLate and Stanford, sentence-transformers."""
 _TEXT_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "artifact.metadata"]
 _CODE_FILES = ["*.py"]
 _WEIGHT_FILES = ["*.safetensors"]
 _MODULE_FOLDERS = "[0-9]*_*"
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _KERNEL_OPTIONS = {"allow_all_kernels", "kernel_config", "use_kernels"}
-"""Options of transformers that fetch and import kernels."""
+"""Options of transformers that download kernels."""
 
 
 class Module(NamedTuple):
-    """One entry of `modules.json`."""
+    """An entry of `modules.json`."""
 
     type: str
     folder: Path
@@ -47,25 +46,24 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True)
 class LibraryFiles:
-    """A model's folder: a transformers checkpoint, and perhaps further modules with a folder each."""
+    """A model's folder: a transformers checkpoint and the folders of further modules."""
 
     folder: Path
     modules: tuple[Module, ...]
-    """In order; empty for a plain checkpoint."""
+    """Modules in order; empty for a plain checkpoint."""
 
     @classmethod
     def open(cls, config: LibraryRetriever, *, weights: bool) -> LibraryFiles:
-        """Find the folder, fetch missing files, and check that the model can be used as `config` says.
+        """Find the folder, fetch missing files, and check that `config` fits the model.
 
         Raises:
-            ValueError: The extra is not installed; the source cannot be found or fetched; the model needs code of its
-                repository that `config` does not ask for, or that this command does not trust; its weights are
-                pickles; or `config` contradicts its files.
+            ValueError: The extra is not installed; the source cannot be fetched; the model needs code that may not run;
+                its weights are pickles; or `config` contradicts its files.
         """
         if find_spec("sentence_transformers") is None:
             raise ValueError("the library method needs an extra: pip install 'diffretriever[models]'")
         if config.backbone.adapter is not None:
-            raise ValueError("the library method takes no adapter: merge it into the weights, and leave adapter out")
+            raise ValueError("the library method takes no adapter: merge it into the weights, and remove adapter")
         if config.remote_code:
             check_trusted(config.backbone.source, config.backbone.revision)
         folder = _find_folder(config, weights=weights)
@@ -81,11 +79,11 @@ class LibraryFiles:
         return self.modules[0].folder if self.modules else self.folder
 
     def optional(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file of the folder, empty if the file is missing."""
+        """Return the contents of a JSON file of the folder, {} if it is missing."""
         return read_json(self.folder / name) if (self.folder / name).is_file() else {}
 
     def digest(self, *, code: bool) -> str:
-        """Return a sha256 over the files that the model uses; a model's card and other formats do not count."""
+        """Return the SHA-256 of the files that the model uses, with `code` including Python files."""
         checkpoint = Checkpoint.open(self.transformer)
         digest = hashlib.sha256(checkpoint.digest().encode())
         patterns = _TEXT_FILES + (_CODE_FILES if code else [])
@@ -98,7 +96,7 @@ class LibraryFiles:
         return digest.hexdigest()
 
     def _check(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> None:
-        # transformers would load the base model that the adapter's config names, from anywhere.
+        # transformers would load the base model named in the adapter's config.
         if (self.transformer / ADAPTER_CONFIG).exists():
             raise ValueError(f"{self.transformer} contains an adapter ({ADAPTER_CONFIG}): merge it into the weights")
         foreign = self._foreign_code(config, transformer_config)
@@ -112,30 +110,26 @@ class LibraryFiles:
         if any("TokenPooling" in module.type or module.type.endswith(".Router") for module in self.modules):
             raise ValueError(f"{self.folder} merges tokens or has other modules for queries: not supported")
         if config.pooling != "auto" and self.modules:
-            raise ValueError(f"{self.folder / 'modules.json'} says how to pool: leave pooling: {config.pooling} out")
+            raise ValueError(f"{self.folder / 'modules.json'} sets the pooling: remove pooling: {config.pooling}")
         is_stanford = "HF_ColBERT" in (transformer_config.get("architectures") or [])
         kind = "ColBERT" if is_stanford else self.optional("config_sentence_transformers.json").get("model_type")
         if config.vectors == "token" and kind not in _LATE_INTERACTION:
-            raise ValueError(f"{self.folder} is no late-interaction model: use vectors: single")
+            raise ValueError(f"{self.folder} is not a late-interaction model: use vectors: single")
         if config.vectors == "single" and kind not in (None, _SINGLE):
             raise ValueError(
-                f"{self.folder} is a {kind}, not a model of one vector a text: say vectors: token in a YAML file"
+                f"{self.folder} is a {kind}, not a model of one vector per text: set vectors: token in a YAML file"
             )
 
     def _check_weights(self) -> None:
-        for folder in (self.transformer, *(each.folder for each in self.modules if each.type.endswith(".Dense"))):
+        for folder in (self.transformer, *(module.folder for module in self.modules if module.type.endswith(".Dense"))):
             if not any(folder.glob("*.safetensors")):
                 raise ValueError(
-                    f"{folder} has no safetensors, and pickles are not read: name the conversion service's pull "
+                    f"{folder} has no safetensors, and pickles are not read: set the conversion service's pull "
                     "request as the backbone's revision (`revision: refs/pr/1`), or save the model again"
                 )
 
     def _foreign_code(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> list[str]:
-        """Return what the files name of code that is not the libraries'.
-
-        sentence-transformers refuses foreign modules, too. With `auto_map`, transformers could run its own class of the
-        same name, which makes other vectors, and it fetches kernels that a config names.
-        """
+        """Return the names of code outside of the libraries: modules, `auto_map` classes and kernels."""
         known = ("sentence_transformers.", "pylate.")
         foreign = [module.type for module in self.modules if not module.type.startswith(known)]
         for values in (transformer_config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
@@ -152,7 +146,7 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
         entries = json.loads(file.read_text("utf-8"))
         for path in (PurePosixPath(entry["path"]) for entry in entries):
             if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"{file}: the module at '{path}' lies outside of the model's folder")
+                raise ValueError(f"{file}: the module at '{path}' is outside of the model's folder")
         return tuple(Module(str(entry["type"]), folder / entry["path"]) for entry in entries)
 
 
@@ -161,13 +155,13 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     folder = resolve_source(source, config.backbone.revision, weights=False)
     if source == "minilm" or Path(plain_place(source)).is_dir():
         return folder
-    wanted = _TEXT_FILES + (_WEIGHT_FILES if weights else []) + (_CODE_FILES if config.remote_code else [])
+    patterns = _TEXT_FILES + (_WEIGHT_FILES if weights else []) + (_CODE_FILES if config.remote_code else [])
     if not is_local(source):
-        return fetched_folder(StorePath(source), [*wanted, *(f"{_MODULE_FOLDERS}/{name}" for name in wanted)])
+        return fetched_folder(StorePath(source), [*patterns, *(f"{_MODULE_FOLDERS}/{name}" for name in patterns)])
     try:
         # The folder is named after the commit.
         snapshot_download(
-            source, revision=folder.name, allow_patterns=wanted, ignore_patterns=_OTHER_FORMATS, etag_timeout=10
+            source, revision=folder.name, allow_patterns=patterns, ignore_patterns=_OTHER_FORMATS, etag_timeout=10
         )
     except (HfHubHTTPError, OSError) as error:
         raise FetchError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
@@ -175,7 +169,7 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
 
 
 def _kernels(values: dict[str, Any]) -> Iterator[str]:
-    """Yield the options that make transformers fetch and import kernels of other repositories."""
+    """Yield the options that make transformers download kernels."""
     for key, value in values.items():
         names = value.values() if isinstance(value, dict) else [value]
         if "implementation" in key and any("/" in str(name) for name in names):

@@ -1,10 +1,10 @@
-"""DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2, Eq. 1) or several.
+"""DiffRetriever: K mask slots after a retrieval prompt, encoded in one bidirectional pass (paper §3.2, Eq. 1) or more.
 
-Several passes fill the slots: each reads those that are masks, keeps the ones it is surest of, and writes their tokens
-for the next (paper App. A). Training and encoding read slots by the same code.
+With several passes, each pass fills the slots with the highest confidence, and their tokens are input of the next
+(paper App. A). Training uses the same code.
 
 Legend: B texts of a batch, L padded length, K most slots of the batch, P columns read, or passes, G content ids whose
-logits are read, H hidden size, M slots of all texts, V vocabulary.
+logits are gathered, H hidden size, M slots of all texts, V vocabulary.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from diffretriever.vectors.representations import Representations
 if TYPE_CHECKING:
     from diffretriever.backbones import Vocabulary
 
-# Distance of spread slots from each other and from the end of the position table. Measured on the embedded backbone,
-# which never saw a run of masks: neighbouring slots at natural positions all give the same vector.
+# Distance of spread slots from each other and from the end of the position table. On the embedded backbone, which was
+# not trained on runs of masks, neighbouring slots at natural positions all have the same vector.
 _SPREAD_STEP = 16
 _SPREAD_MARGIN = 12
 _SHOWN_CHARACTERS = 300
 _LAST_TIME = 0.001
-# The authors' addend in the logarithm of the entropy, so that a probability of zero counts nothing.
+# The authors' epsilon in the logarithm of the entropy.
 _TINY = 1e-10
 # Slots whose probabilities are in memory in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
 _SLOTS_AT_ONCE = 1024
@@ -50,18 +50,18 @@ Schedule: TypeAlias = Literal["time-grid", "even"]
 
 
 class MaskedPreparer(PromptedPreparer):
-    """Prompt, text, prompt, slots, tail (paper Eq. 1)."""
+    """Frames a text as prompt, text, prompt, slots, tail (paper Eq. 1)."""
 
     config: MaskedRetriever
 
     def __init__(self, vocabulary: Vocabulary, config: MaskedRetriever) -> None:
         super().__init__(vocabulary, config)
         if vocabulary.mask_token_id is None:
-            raise ValueError("this backbone has no mask token, so it cannot fill slots: choose another method")
+            raise ValueError("this backbone has no mask token, so it cannot fill slots: use another method")
         self.tail = _tail(vocabulary, config.tail_length)
 
     def default_slots(self, side: Side) -> int:
-        """K_q or K_p of the configured budget."""
+        """Return K_q or K_p of the configured budget."""
         return self.config.budget.query if side == "query" else self.config.budget.passage
 
     def parts(self, text: str, side: Side, slots: int) -> list[str]:
@@ -71,27 +71,27 @@ class MaskedPreparer(PromptedPreparer):
         frame = self.frame(side, slots)
         spans = self.vocabulary.spans(text, frame.limit)
         left, length = len(frame.left), len(frame.left) + len(spans) + len(frame.right) + len(self.tail)
-        own_1L = torch.ones(1, length, dtype=torch.bool)
-        view_KL = parts_of(own_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
-        seen = [list(compress(spans, sees_L.tolist())) for sees_L in view_KL]
-        # A part of the prompt alone has no text.
-        return [text[part[0][0] : part[-1][1]].strip() if part else "" for part in seen]
+        mask_1L = torch.ones(1, length, dtype=torch.bool)
+        parts_KL = parts_of(mask_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
+        parts = [list(compress(spans, part_L.tolist())) for part_L in parts_KL]
+        # A part may consist of prompt tokens only.
+        return [text[part[0][0] : part[-1][1]].strip() if part else "" for part in parts]
 
     def following(self, slots: int) -> list[int]:
         """Return slots and tail."""
         spread = _SPREAD_MARGIN + _SPREAD_STEP * (slots - 1)
         if self.config.slot_positions == "spread" and spread > self.vocabulary.max_length:
             raise ValueError(
-                f"{slots} spread slots need {spread} positions, the model has {self.vocabulary.max_length}: "
-                "take a smaller budget or natural slot positions"
+                f"{slots} spread slots need {spread} positions, but the model has {self.vocabulary.max_length}: "
+                "set a smaller budget or slot_positions: natural"
             )
         mask = self.vocabulary.mask_token_id
-        assert mask is not None, "checked at the start"
+        assert mask is not None, "checked in __init__"
         return [*[mask] * slots, *self.tail]
 
 
 def _tail(vocabulary: Vocabulary, length: int) -> list[int]:
-    """Closing quote, turn end, end of sequence (paper Eq. 1); the last of them replaces those a vocabulary lacks."""
+    """Return closing quote, turn end, end of sequence (paper Eq. 1); the last one replaces missing tokens."""
     end = vocabulary.eos_token_id
     if length == 0 or end is None:
         return []
@@ -110,49 +110,49 @@ class MaskedBatch(NamedTuple):
     ids_BL: torch.Tensor
     """int64, a mask token in every slot."""
     mask_BL: torch.Tensor
-    """int64, 1 for a token, 0 for a pad."""
+    """int64, 1 for tokens, 0 for padding."""
     position_ids_BL: torch.Tensor | None
     columns_BK: torch.Tensor
-    """int64, the columns of slots in `ids_BL`; slots that a text lacks repeat its first one."""
+    """int64, the slots' columns in `ids_BL`; missing slots repeat the text's first one."""
     valid_BK: torch.Tensor
-    """bool, the slots that a text has: its first ones."""
+    """bool, True for slots that exist: the first ones of each text."""
     slots_BL: torch.Tensor
-    """int64, the slot's number in its text, from 0 on; -1 for other tokens."""
+    """int64, index of the slot in its text from 0; -1 for other tokens."""
 
 
 class MaskedEncoder(BackboneEncoder):
-    """Reads hidden states and the logits of content ids at the slots."""
+    """Encodes a text as the hidden states and the logits of content ids at its slots."""
 
     config: MaskedRetriever
     preparer: MaskedPreparer
     preparer_class = MaskedPreparer
     keeps_tokens = False
-    """Whether `forward` gives the states of the text's tokens as well."""
+    """Whether `forward` also returns the states of the text's tokens."""
 
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
-        """See the base class; an adapter on slots stays apart from the weights."""
-        place, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
+        """See the base class; an adapter on slots is not merged."""
+        backbone, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
-            if place.dtype == FLOAT8:
+            if backbone.dtype == FLOAT8:
                 raise ValueError(
-                    "dtype 'float8' does not go with adapter_on: slots, whose adapter is never added into the weights: "
-                    "take bfloat16"
+                    "dtype 'float8' does not support adapter_on: slots, whose adapter is not merged into the weights: "
+                    "set dtype: bfloat16"
                 )
-            # Texts without pads can run before their slots, by the weights alone: much faster, with or without a GPU.
-            attention = "packed" if place.attention == "auto" else place.attention
-            place = place.model_copy(update={"merge_adapter": False, "attention": attention})
-            config = config.model_copy(update={"backbone": place})
+            # Packed texts can run before their slots, without the adapter: much faster, with or without a GPU.
+            attention = "packed" if backbone.attention == "auto" else backbone.attention
+            backbone = backbone.model_copy(update={"merge_adapter": False, "attention": attention})
+            config = config.model_copy(update={"backbone": backbone})
         encoder = super().load(config, device)
         if on_slots:
             encoder.backbone.adapt_slots_only()
         return encoder
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
-        """Encode one batch by one forward pass, or S of them; slots after a stop are left out with stop_truncation.
+        """Encode one batch in the configured number of passes. `stop_truncation` drops slots after a stop token.
 
         Raises:
-            ValueError: a logit that decides on tokens is not a finite number.
+            ValueError: Logits are not finite, so tokens cannot be predicted.
         """
         with torch.inference_mode():
             return read_slots(self._pooled(self._states(texts)))
@@ -166,26 +166,25 @@ class MaskedEncoder(BackboneEncoder):
         if not budgets:
             return [self.encode_batch(texts)]
         assert self.config.nested_slots, "other slots depend on the number of slots"
-        found = []
+        readouts = []
         with torch.inference_mode():
             states = self._states(texts)
             for budget in budgets:
                 valid_BK = states.valid_BK & (torch.arange(states.valid_BK.shape[1]) < budget)
-                found.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
-        return found
+                readouts.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
+        return readouts
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return each slot's states from the pass that fills it; see the base class.
+        """See the base class. Each slot's states are from the pass that fills it.
 
-        A text's last pass alone has gradients: the results of earlier ones are constants in the loss (paper App. A.1).
+        Only a text's last pass has gradients: earlier passes are constants in the loss (paper App. A.1).
 
         Raises:
-            ValueError: a logit that decides on tokens is not a finite number.
+            ValueError: Logits are not finite, so tokens cannot be predicted.
         """
         return self._pooled(self._states(texts))
 
     def _pooled(self, states: TextStates) -> TextStates:
-        """Return the states with what the readout `pooling` makes of the slots in their place."""
         if self.config.readout == "states":
             return states
         assert states.tokens is not None, "pooling reads the text's states"
@@ -194,11 +193,7 @@ class MaskedEncoder(BackboneEncoder):
         return states._replace(hidden_BKH=layers.vectors(states.hidden_BKH, *states.tokens, parts_BKL))
 
     def _states(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the slots' own states, whatever the readout makes of them.
-
-        Each slot is read in the pass that fills it, while it is still a mask. A pass before the last fills the slots it
-        is surest of.
-        """
+        # A slot's state is that of the pass that fills it, in which its input is still a mask.
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         batch = self.masked_batch(texts)
         counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
@@ -239,12 +234,12 @@ class MaskedEncoder(BackboneEncoder):
     def _read(
         self, batch: MaskedBatch, gathered_BG: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, TokenStates | None]:
-        """Run the model once: the slots' states and logits, of the whole vocabulary if `gathered_BG` is None."""
+        """Return the slots' states and logits in one pass; logits of the whole vocabulary if `gathered_BG` is None."""
         columns_BP = (batch.columns_BK + self.config.read_offset).clamp(min=0)
         slots, reads_text = columns_BP.shape[1], self.keeps_tokens or self.config.readout != "states"
         if reads_text:
-            every_BL = torch.arange(batch.ids_BL.shape[1]).expand(batch.ids_BL.shape)
-            columns_BP = torch.cat([columns_BP, every_BL], dim=1)
+            all_BL = torch.arange(batch.ids_BL.shape[1]).expand(batch.ids_BL.shape)
+            columns_BP = torch.cat([columns_BP, all_BL], dim=1)
         hidden_BPH, logits_BKX = self.backbone.forward(
             batch.ids_BL,
             batch.mask_BL,
@@ -266,9 +261,9 @@ class MaskedEncoder(BackboneEncoder):
         row = int(broken_BK.any(1).nonzero()[0])
         text = self.backbone.vocabulary.tokenizer.decode(batch.ids_BL[row][batch.mask_BL[row].bool()])
         raise ValueError(
-            f"the model's logits are not finite numbers, so no slot can be filled, in the text that begins "
-            f"{text[:_SHOWN_CHARACTERS]!r}: the weights are broken, or overflow in {self.backbone.dtype}. "
-            "Check the checkpoint, or set the retriever's backbone.dtype to bfloat16 or float32."
+            f"the model's logits are not finite numbers for the text that begins {text[:_SHOWN_CHARACTERS]!r}: the "
+            f"weights are damaged, or overflow in {self.backbone.dtype}: check the checkpoint, or set the retriever's "
+            "backbone.dtype to bfloat16 or float32"
         )
 
     @cached_property
@@ -278,7 +273,7 @@ class MaskedEncoder(BackboneEncoder):
         return torch.tensor(sorted(set(vocabulary.tokenizer.all_special_ids) - {vocabulary.mask_token_id}))
 
     def masked_batch(self, texts: Sequence[PreparedText]) -> MaskedBatch:
-        """Return the sequences of `texts` with their slots."""
+        """Return the padded sequences of `texts` and the positions of their slots."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         slots_B = torch.tensor([text.slots for text in texts])
         first_B = mask_BL.sum(1) - slots_B - len(self.preparer.tail)
@@ -289,7 +284,7 @@ class MaskedEncoder(BackboneEncoder):
         slots_BL = torch.where(index_BL < slots_B[:, None], index_BL, -1).clamp(min=-1)
         position_ids_BL = None
         if self.config.slot_positions == "spread":
-            # Tokens after the slots are where they would be without them.
+            # Slots do not shift the positions of the tokens after them.
             natural_BL = (mask_BL.bool() & (slots_BL < 0)).cumsum(1) - 1
             spread_BL = self.backbone.max_length - _SPREAD_MARGIN - _SPREAD_STEP * slots_BL
             position_ids_BL = torch.where(slots_BL >= 0, spread_BL, natural_BL).clamp(min=0)
@@ -299,19 +294,18 @@ class MaskedEncoder(BackboneEncoder):
 def _revealed(
     read_BKX: torch.Tensor, earlier_BKX: torch.Tensor | None, learns_BK1: torch.Tensor, takes_BK1: torch.Tensor
 ) -> torch.Tensor:
-    """Return the values of a pass in the slots that it fills, with gradients if they learn; elsewhere earlier ones."""
+    """Replace earlier values by a pass's values in the slots that it fills; only `learns_BK1` keeps gradients."""
     read_BKX = torch.where(learns_BK1, read_BKX, read_BKX.detach())
     return read_BKX if earlier_BKX is None else torch.where(takes_BK1, read_BKX, earlier_BKX)
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
-    """Return how many slots each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
+    """Return the number of slots that each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
 
-    `time-grid` goes by the times t = 1 … 0.001: of n masks, floor(n (1 - t_next / t)) are filled. `even` fills
-    floor(K / S) in each pass. A pass fills at least one slot, so a text of K < S slots is done after K passes, and P is
-    the smaller of S and the largest K. The last pass fills the rest.
+    `time-grid` fills floor(n (1 - t_next / t)) of n masks, for times t from 1 to 0.001. `even` fills floor(K / S). Each
+    pass fills at least one slot, so P = min(S, largest K). The last pass fills the rest.
     """
-    # With fewer slots than passes both schedules fill one slot a pass, whatever S.
+    # With K <= S, both schedules fill one slot per pass.
     steps = min(steps, int(slots_B.max()))
     times = torch.linspace(1, _LAST_TIME, steps + 1, dtype=torch.float64)
     counts = []
@@ -324,22 +318,22 @@ def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torc
 
 
 def predict(logits_BKV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each slot's token, int64 [B, K], of equal logits the smallest, and whether its logits are finite, bool."""
+    """Return each slot's token (ties: the smallest id), int64 [B, K], and whether its logits are finite, bool."""
     low_BK, high_BK = logits_BKV.aminmax(dim=-1)
     return logits_BKV.argmax(-1), low_BK.isfinite() & high_BK.isfinite()
 
 
 def confidences(logits_BKV: torch.Tensor) -> torch.Tensor:
-    """Return how sure the model is of each slot, float32 [B, K]: negative entropy in nats."""
-    found = []
+    """Return the confidence of each slot, float32 [B, K]: its negative entropy in nats."""
+    confidences_of_parts = []
     for part_MV in logits_BKV.flatten(0, 1).split(_SLOTS_AT_ONCE):
         probabilities_MV = part_MV.softmax(-1, dtype=torch.float32)
-        found.append((probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1))
-    return torch.cat(found).view(logits_BKV.shape[:2])
+        confidences_of_parts.append((probabilities_MV * (probabilities_MV + _TINY).log_()).sum(-1))
+    return torch.cat(confidences_of_parts).view(logits_BKV.shape[:2])
 
 
 def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch.Tensor) -> torch.Tensor:
-    """Return the `count_B` most confident of each text's masked slots, bool [B, K]; ties go to the earlier slot."""
+    """Select the `count_B` masked slots of highest confidence in each text, bool [B, K]. Ties keep the earlier slot."""
     open_BK = confidences_BK.masked_fill(~masked_BK, -torch.inf)
     order_BK = open_BK.argsort(dim=1, descending=True, stable=True)
     first_BK = torch.arange(masked_BK.shape[1]) < count_B[:, None]
@@ -347,10 +341,7 @@ def choose(confidences_BK: torch.Tensor, masked_BK: torch.Tensor, count_B: torch
 
 
 def before_stop(tokens_BK: torch.Tensor, valid_BK: torch.Tensor, stop_ids: torch.Tensor) -> torch.Tensor:
-    """Return the valid slots before a text's first stop token, bool [B, K].
-
-    A text whose first slot stops keeps all its slots, because a text has at least one vector.
-    """
+    """Return the valid slots before a text's first stop token, bool [B, K]; all of them if the first slot stops."""
     stops_BK = torch.isin(tokens_BK, stop_ids)
     before_BK = stops_BK.cumsum(1) == 0
     return valid_BK & (before_BK | stops_BK[:, :1])

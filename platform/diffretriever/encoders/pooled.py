@@ -1,6 +1,4 @@
-"""Pooling: one vector a text (paper §4.2).
-
-The mean of all tokens' states (DiffEmbed; the way all-MiniLM is meant to be used) or the last one (RepLLaMA).
+"""Pooling: one vector per text (paper §4.2), the mean of its states (DiffEmbed, all-MiniLM) or the last (RepLLaMA).
 
 Legend: B texts of a batch, P positions read, H hidden size.
 """
@@ -22,13 +20,13 @@ from diffretriever.vectors.representations import Representations
 
 
 class PooledEncoder(BackboneEncoder):
-    """Mean of the final hidden states over the text's tokens in fp32, or the last state, then L2-normalised."""
+    """Encodes a text as the fp32 mean of its final hidden states, or as the last one, L2-normalised."""
 
     config: PooledRetriever
     preparer_class = PrefixedPreparer
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> torch.Tensor:
-        """Encode one batch by one forward pass: vectors, float16 [B, H]."""
+        """Return the vectors of one batch, float16 [B, H]."""
         with torch.inference_mode():
             return to_host(unit_float16(self.forward(texts).hidden_BKH[:, 0]))
 
@@ -37,7 +35,7 @@ class PooledEncoder(BackboneEncoder):
         return Representations.of_vectors(computed.numpy(), [1] * len(texts), [text.n_tokens for text in texts])
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the pooled states, float32 [B, 1, H]; see the base class."""
+        """See the base class: pooled states, float32 [B, 1, H]."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         mean = self.config.pooling == "mean"
         positions_BP = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape) if mean else mask_BL.sum(1, keepdim=True) - 1

@@ -1,8 +1,7 @@
-"""The CPU half of an encoder: texts to `PreparedText` values, ready for a forward pass, with no weights.
+"""Preparers turn texts into the inputs of a forward pass, on the CPU and without weights.
 
-Methods with a retrieval prompt frame a text with it; the prompt and its variants are those of paper Table 1. Content
-words are the vocabulary entries that a text's sparse representation may use (paper §3.3). Methods without a prompt put
-a prefix and special tokens around a text.
+Prompted methods frame a text with the prompts of paper Table 1 and find its content words, the vocabulary entries of
+its sparse representation (paper §3.3). Other methods add a prefix and special tokens.
 
 Legend: L tokens of a sequence, T content ids of a text, K vectors of a text.
 """
@@ -51,22 +50,22 @@ PREPARED_SCHEMA = pa.schema(
         ("vector_positions", pa.list_(pa.int32())),
     ]
 )
-"""The columns of `PreparedText` values that travel as a table, one row a text."""
+"""The columns of a table of `PreparedText` values."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedText:
-    """One text.
+    """The model input of one text.
 
     Attributes:
-        input_ids: int32 [L], everything the model sees.
-        slots: K, the most vectors of a generated or clustered text, 0 where a text has one vector, or one a token.
-        content_ids: int32 [T], vocabulary entries, ascending; see `ContentWords`.
-        variant_ids: int32 [T], the same words' entries with a leading space; see `ContentWords`.
-        n_tokens: tokens of the text; of a pooled text the special tokens count, of others the prompt does not, of a
-            late-interaction text all that are attended to.
-        prefix_tokens: tokens at the start that every text of this side shares, where the method can use that.
-        vector_positions: int32 [K], where in `input_ids` the tokens are that have a vector, ascending; empty except
+        input_ids: int32 [L], the whole input sequence.
+        slots: K, or the maximum number of vectors of a generated or clustered text; 0 for pooled and token vectors.
+        content_ids: int32 [T], ids of content words, ascending; see `ContentWords`.
+        variant_ids: int32 [T], ids of the same words with a leading space; see `ContentWords`.
+        n_tokens: number of tokens of the text without its prompt; pooled methods include special tokens, late
+            interaction includes all attended tokens.
+        prefix_tokens: length of the prefix that all texts of this side share, if the method reuses it.
+        vector_positions: int32 [K], positions in `input_ids` of the tokens that have a vector, ascending; empty except
             for late interaction.
     """
 
@@ -80,13 +79,13 @@ class PreparedText:
 
 
 def to_arrow(texts: Sequence[PreparedText]) -> pa.Table:
-    """Return `PREPARED_SCHEMA`, one row a text."""
+    """Return the texts as a table of `PREPARED_SCHEMA`."""
     columns = {name: [getattr(text, name) for text in texts] for name in PREPARED_SCHEMA.names}
     return pa.table(columns, schema=PREPARED_SCHEMA)
 
 
 def from_arrow(table: pa.Table) -> list[PreparedText]:
-    """Read back what `to_arrow` made; other columns are ignored."""
+    """Return the texts of a table that `to_arrow` made, ignoring other columns."""
     columns = {name: _values(table.column(name).combine_chunks()) for name in PREPARED_SCHEMA.names}
     return [PreparedText(**dict(zip(columns, fields, strict=True))) for fields in zip(*columns.values(), strict=True)]
 
@@ -98,28 +97,28 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 class Preparer(ABC):
-    """Turns texts into `PreparedText` values. Truncation cuts the text, never the prompt, slots or tail."""
+    """Turns texts into `PreparedText` values. Truncation never removes prompt, slots or tail."""
 
     def __init__(self, vocabulary: Vocabulary, text: TextConfig) -> None:
         self.vocabulary = vocabulary
         self.text = text
         self.most_slots: int | None = None
-        """Most slots that the adapter knows; None: any number."""
+        """Maximum number of slots that the adapter supports; None: no limit."""
 
     @abstractmethod
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Prepare `texts` of one side; text i gets `slots[i]` slots (ignored by encoders without slots)."""
+        """Prepare `texts` of one side, text i with `slots[i]` slots; methods without slots ignore `slots`."""
 
     def default_slots(self, side: Side) -> int:
-        """Return the configured number of slots of a side; 0 for methods without slots."""
+        """Return the configured number of slots; 0 for methods without slots."""
         return 0
 
     def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
-        """Prepare queries; `budgets` gives each its own K_q, None the configured one for all."""
+        """Prepare queries; `budgets` sets the K_q of each. None: the configured K_q."""
         _refuse_text(texts)
         slots = [self.default_slots("query")] * len(texts) if budgets is None else list(budgets)
         if len(slots) != len(texts):
-            raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: give one K_q a query")
+            raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: pass one K_q per query")
         if budgets is not None and min(slots, default=1) < 1:
             raise ValueError("a query's budget must be at least 1")
         if budgets is not None and self.most_slots is not None and max(slots, default=1) > self.most_slots:
@@ -127,52 +126,52 @@ class Preparer(ABC):
         return self.prepare(texts, "query", slots)
 
     def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:
-        """Prepare passages from their two fields, joined as the config says."""
+        """Prepare passages, title and text joined by `text.title_join`."""
         _refuse_text(titles)
         _refuse_text(texts)
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
     def parts(self, text: str, side: Side, slots: int) -> list[str]:
-        """Return the part of a text (with its title) that each of its K slots reads; [] if they read the whole text."""
+        """Return the part of a text, title included, that each slot pools from; [] if slots see the whole text."""
         return []
 
     def query_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of queries as they are written: no prompt, no special tokens, cut at the limit."""
+        """Return the token ids of queries without prompt and special tokens, truncated at the limit."""
         return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
 
     def text_limit(self, side: Side, framing: int, following: int, most: int) -> int:
-        """Return the most tokens of a text of one side.
+        """Return the maximum number of tokens of a text, given the number of tokens around it.
 
         Args:
-            side: its limit counts prompt, prefix and special tokens with `length_semantics: total`, or the text alone.
-            framing: tokens of prompt, prefix and special tokens.
-            following: further tokens after the text, for slots, tail or generated tokens.
-            most: the model's length.
+            side: the side, which has a limit in the config.
+            framing: number of tokens of prompt, prefix and special tokens.
+            following: number of tokens of slots, tail or generated tokens.
+            most: maximum length of the model.
 
         Raises:
-            ValueError: There is no room for a text.
+            ValueError: No tokens are left for the text.
         """
         configured = self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
         counted = framing if self.text.length_semantics == "total" else 0
         limit = min(configured - counted, most - framing - following)
         if limit < 1:
             raise ValueError(
-                f"no room for the text: prompt and special tokens take {framing} tokens, {following} follow for slots, "
-                f"tail or generated tokens, the {side} limit is {configured}, the model's {most}. Raise the limit, or "
-                "take a smaller budget (max_tokens of generated ones) or a shorter prompt."
+                f"no room for the text: prompt and special tokens take {framing} tokens, slots, tail or generated "
+                f"tokens {following}; the {side} limit is {configured}, the model's {most}: raise the limit, or use a "
+                "smaller budget (max_tokens if generated) or a shorter prompt"
             )
         return limit
 
 
 def _refuse_text(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
-        # It would be taken for a list of its characters.
-        raise ValueError("this is a single text: give a list of texts")
+        # A string is a sequence of its characters.
+        raise ValueError("this is a single text: pass a list of texts")
 
 
 def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str:
-    """Return the passage's one text; an empty title or text adds no separator."""
+    """Join a passage's title and text; if one is empty, return the other."""
     if config.title_join == "none":
         return text
     separator = {"space": " ", "period-space": ". "}[config.title_join]
@@ -181,7 +180,7 @@ def join_title(title: str, text: str, config: TextConfig | Bm25Retriever) -> str
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Texts before and after the passage or query, and the start of the assistant's answer."""
+    """The text before and after a passage or query, and the start of the assistant's answer."""
 
     before: str
     after: str
@@ -189,12 +188,13 @@ class Prompt:
 
 
 def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
-    """Return the prompt for one side and `slots` = K slots; `bare` has no prompt and is a `ValueError` here.
+    """Return the prompt of one side for K = `slots` (paper Table 1; `colon`: authors' code).
 
-    Source: paper Table 1; the switch `colon` is the authors' code.
+    Raises:
+        ValueError: The variant is `bare`, which has no prompt.
     """
     if config.variant == "bare":
-        raise ValueError("the bare variant frames a text with no prompt")
+        raise ValueError("the bare variant has no prompt")
     variant = config.variant
     if variant == "paper":
         variant = "one" if slots == 1 else "few"
@@ -207,10 +207,9 @@ def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
 
 
 def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
-    """Return the text left and right of the framed text, through the tokenizer's chat template if it has one.
+    """Return the strings before and after a text, rendered with the tokenizer's chat template if it has one.
 
-    Without a template the plain form is used: `opening` (a [CLS] or a begin-of-sequence token), the system
-    message, the user's message and the assistant's start, a line each.
+    Without a template, `opening` (such as `[CLS]`), system message, user message and answer start are one line each.
     """
     if not getattr(tokenizer, "chat_template", None):
         return f"{opening}{SYSTEM}\n{prompt.before}", f"{prompt.after}\n{prompt.assistant}"
@@ -226,14 +225,14 @@ def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
 
 
 class Frame(NamedTuple):
-    """The token ids around a text of one side and one number of slots."""
+    """The token ids around a text, for one side and number of slots."""
 
     left: list[int]
     right: list[int]
     after: list[int]
-    """After the prompt: slots and tail."""
+    """Slots and tail."""
     limit: int
-    """Most tokens of the text."""
+    """Maximum number of tokens of the text."""
 
 
 class PromptedPreparer(Preparer):
@@ -241,7 +240,7 @@ class PromptedPreparer(Preparer):
 
     config: PromptedRetriever
     shares_prefix: ClassVar[bool] = False
-    """Whether `prefix_tokens` are counted."""
+    """Whether `PreparedText.prefix_tokens` is set."""
 
     def __init__(self, vocabulary: Vocabulary, config: PromptedRetriever) -> None:
         super().__init__(vocabulary, config.text)
@@ -250,17 +249,17 @@ class PromptedPreparer(Preparer):
         self._frames: dict[tuple[Side, int], Frame] = {}
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Prepare `texts`; only the text is ever truncated."""
+        """See the base class."""
         frames = [self.frame(side, k) for k in slots]
         rows = self.vocabulary.tokenise(texts, [frame.limit for frame in frames])
         prepared = []
         for text, row, k, frame in zip(texts, rows, slots, frames, strict=True):
-            own = row[: frame.limit]
-            # A bare frame makes nothing of an empty text: a pad then stands for it, as every text has a vector.
-            ids = [*frame.left, *own, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
-            # At least one token is left to run after the prefix.
+            text_ids = row[: frame.limit]
+            # An empty text in a bare frame becomes a padding token, because every text has a vector.
+            ids = [*frame.left, *text_ids, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
+            # At least one token remains after the prefix.
             shared = min(len(frame.left), len(ids) - 1) if self.shares_prefix else 0
-            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(own), shared))
+            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(text_ids), shared))
         return prepared
 
     def following(self, slots: int) -> list[int]:
@@ -268,20 +267,20 @@ class PromptedPreparer(Preparer):
         return []
 
     def reserved(self, slots: int) -> int:
-        """Return for how many tokens after the sequence there must be room."""
+        """Return the number of positions to keep free after the sequence."""
         return 0
 
     def frame(self, side: Side, slots: int) -> Frame:
-        """Return the frame of texts of one side and one number of slots; no room for a text is a `ValueError`."""
+        """Return the cached frame of one side and number of slots. Raises ValueError if no text fits."""
         if known := self._frames.get((side, slots)):
             return known
         tokenizer = self.vocabulary.tokenizer
-        before = tokenizer.cls_token or tokenizer.bos_token or ""
-        behind = ""
+        prefix = tokenizer.cls_token or tokenizer.bos_token or ""
+        suffix = ""
         if self.config.prompt.variant != "bare":
-            before, behind = frame(build_prompt(self.config.prompt, side, slots), tokenizer, before)
-        # The two sides are tokenised apart from the text, so that no subword crosses its borders.
-        left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (before, behind))
+            prefix, suffix = frame(build_prompt(self.config.prompt, side, slots), tokenizer, prefix)
+        # Tokenised separately, so that no subword spans prompt and text.
+        left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (prefix, suffix))
         after = self.following(slots)
         following = len(after) + self.reserved(slots)
         limit = self.text_limit(side, len(left) + len(right), following, self.vocabulary.max_length)
@@ -295,15 +294,14 @@ def words_of(text: str) -> set[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """Return the words of a text that are no stop words."""
+    """Return the words of a text except stop words."""
     return words_of(text) - stop_words()
 
 
 class ContentWords:
-    """Maps a text to the token ids of its content words.
+    """Maps a text to the token ids of its content words: lower-cased runs of letters and digits except stop words.
 
-    A content word is a lower-cased run of letters and digits that is no stop word. By default only words that are
-    one vocabulary entry count: the paper removes subword fragments.
+    By default, words of several tokens are left out, as in the paper.
     """
 
     def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
@@ -312,18 +310,18 @@ class ContentWords:
         self._known = lru_cache(_MOST_WORDS_KEPT)(self._look_up)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return `ids` and `variants`, int32 of equal length, ids ascending and distinct.
+        """Return `ids`, ascending and distinct, and their `variants`, int32 [T] each.
 
-        The weight of `ids[i]` is the larger of the weights of `ids[i]` and `variants[i]`, which differ only where
-        the word has another form with a leading space and `fold_space_variants` is on.
+        With `fold_space_variants`, `variants[i]` is the word with a leading space, and the larger of the two weights
+        counts. Otherwise it equals `ids[i]`.
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            for own, variant in self._known(word):
-                # A word that is also a fragment of another keeps its variant, whichever of them comes first.
-                pairs[own] = variant if variant != own else pairs.get(own, own)
+            for token, variant in self._known(word):
+                # A word that is also a fragment of another keeps its variant, in either order.
+                pairs[token] = variant if variant != token else pairs.get(token, token)
         ids = sorted(pairs)
-        return np.array(ids, np.int32), np.array([pairs[own] for own in ids], np.int32)
+        return np.array(ids, np.int32), np.array([pairs[token] for token in ids], np.int32)
 
     def _look_up(self, word: str) -> tuple[tuple[int, int], ...]:
         ids = self._encode(word)
@@ -341,13 +339,13 @@ class ContentWords:
 
 @cache
 def stop_words() -> frozenset[str]:
-    """Return the shipped English stop words, lower case."""
+    """Return the English stop words of the package, in lower case."""
     lines = files(__package__).joinpath("stopwords.txt").read_text("utf-8").splitlines()
     return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
 
 
 class PrefixedPreparer(Preparer):
-    """The tokenizer's own form of prefix and text, special tokens included."""
+    """Tokenises prefix and text with the tokenizer's special tokens."""
 
     def __init__(self, vocabulary: Vocabulary, config: PrefixedRetriever) -> None:
         super().__init__(vocabulary, config.text)
@@ -359,7 +357,7 @@ class PrefixedPreparer(Preparer):
             self._end = [vocabulary.eos_token_id]
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """Tokenise; prefix and special tokens that leave no room for a text are a `ValueError`."""
+        """See the base class. Raises ValueError if prefix and special tokens leave no room for a text."""
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
         (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
@@ -369,7 +367,7 @@ class PrefixedPreparer(Preparer):
         most, prepared = self.default_slots(side), []
         for row in rows:
             ids = row + self._end
-            # Without special tokens an empty text has no ids: a pad then stands for it, as every text has a vector.
+            # An empty text without special tokens becomes a padding token, because every text has a vector.
             filled = np.array(ids or [self.vocabulary.pad_token_id], np.int32)
             prepared.append(PreparedText(filled, most, NO_IDS, NO_IDS, len(ids)))
         return prepared

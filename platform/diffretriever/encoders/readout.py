@@ -1,8 +1,8 @@
-"""States and logits of a pass → representations: unit vectors of states, impacts of logits (paper Eq. 3).
+"""Turns the states and logits of a pass into representations: unit vectors and impacts (paper Eq. 3).
 
 Legend: B texts of a batch, L padded length, K most slots of the batch, H hidden size, M vectors of all texts, T most
-content ids of the batch (in `keep_topk`: impacts of a text), G ids whose logits are needed: T, or 2T where variants
-with a leading space count.
+content ids of the batch (in `keep_topk`: impacts of a text), G ids whose logits are gathered: T, or 2T with variants
+that have a leading space.
 """
 
 from __future__ import annotations
@@ -33,48 +33,48 @@ class ContentIds(NamedTuple):
     mask_BT: torch.Tensor
     """bool, False where a text has fewer ids."""
     gathered_BG: torch.Tensor
-    """int64, the ids to gather logits of: `ids_BT`, and after them the variants where they count."""
+    """int64, the ids to gather logits of: `ids_BT`, followed by the variants if they are folded in."""
     weights_BT: torch.Tensor | None = None
-    """float32, factors of the impacts, from an adapter; None: impacts are those of paper Eq. 3."""
+    """float32, an adapter's factors of the impacts; None: impacts as in paper Eq. 3."""
 
     def fold(self, logits_BKG: torch.Tensor) -> torch.Tensor:
-        """Return [B, K, T]: the logits of `ids_BT`, those of a variant where they are larger."""
+        """Return the maximum of the logits of each id and its variant, [B, K, T]."""
         if logits_BKG.shape[-1] == self.ids_BT.shape[1]:
             return logits_BKG
         return torch.maximum(*logits_BKG.chunk(2, dim=-1))
 
 
 class TokenStates(NamedTuple):
-    """The final hidden states of B texts in a pass, on the device."""
+    """The final hidden states of all tokens of B texts, on the device."""
 
     hidden_BLH: torch.Tensor
-    """floating, of all tokens, slots and pads among them."""
+    """floating, slots and padding included."""
     own_BL: torch.Tensor
-    """bool, the tokens that are the text's."""
+    """bool, True for tokens other than slots and padding."""
 
 
 class TextStates(NamedTuple):
-    """The states and logits of B texts, before they are normalised, rounded or stored."""
+    """The states and logits of B texts before normalisation and rounding."""
 
     hidden_BKH: torch.Tensor
-    """floating, on the device; anything where a text has fewer vectors."""
+    """floating, on the device; undefined where `valid_BK` is False."""
     valid_BK: torch.Tensor
-    """bool on the CPU, the vectors that a text has: its first ones, at least one."""
+    """bool, on the CPU: the first vectors of each text, at least one."""
     content: ContentIds | None = None
     """None for methods without sparse scores."""
     logits_BKG: torch.Tensor | None = None
     """floating, on the device, of the ids `content.gathered_BG`."""
     tokens: TokenStates | None = None
-    """Of the text itself, if an encoder of slots keeps them."""
+    """Token states, if a slot encoder keeps them."""
 
 
 class SlotReadout(NamedTuple):
-    """The slots of a batch, as they are copied to the CPU."""
+    """The slots of a batch, on the CPU once their copy has completed."""
 
     vectors_MH: torch.Tensor
     """float16, unit vectors of the slots in `valid_BK`."""
     valid_BK: torch.Tensor
-    """bool, the slots that a text has."""
+    """bool, True for slots that exist."""
     logits_BKT: torch.Tensor
     """floating, of `content.ids_BT`."""
     content: ContentIds
@@ -86,13 +86,13 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
-    """L2-normalise and round to float16, the form at rest."""
+    """L2-normalise and round to float16, the stored precision."""
     return unit(vectors_MH).to(torch.float16)
 
 
 def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
-    """Return the unit vectors, float16 [M, H] on the device, of the valid states, text after text."""
-    # By numbers: to count a mask's entries the host would wait for a GPU.
+    """Return the unit vectors of the valid states, float16 [M, H] on the device."""
+    # Indices, not a mask: indexing with a mask on a GPU synchronises with the host.
     rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
     return unit_float16(states_BKH.flatten(0, 1)[rows_M])
 
@@ -100,7 +100,7 @@ def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Te
 def content_ids(
     texts: Sequence[PreparedText], config: PromptedRetriever, layers: SlotLayers | None = None
 ) -> ContentIds:
-    """Return the content ids of `texts`, with the word weights of an adapter's `layers`."""
+    """Return the content ids of `texts`, with the word weights of the adapter's `layers`."""
     ids_BT, mask_BT = pad_right([text.content_ids for text in texts], 0)
     gathered_BG = ids_BT
     if config.content_words.fold_space_variants:
@@ -110,14 +110,14 @@ def content_ids(
 
 
 def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT: torch.Tensor | None) -> torch.Tensor:
-    """Return [B, T]: log(1 + max(0, logit)) max-pooled over valid slots (Eq. 3 of the paper, arXiv 2605.07210)."""
+    """Return log(1 + max(0, logit)), max-pooled over valid slots, [B, T] (Eq. 3 of the paper, arXiv 2605.07210)."""
     weights_BKT = torch.log1p(torch.relu(logits_BKT))
     pooled_BT = weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
     return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
 
 
 def read_slots(states: TextStates) -> SlotReadout:
-    """Normalise and fold the valid slots on the device, and begin to copy them to the CPU."""
+    """Normalise and fold the valid slots on the device, and start their copy to the CPU."""
     assert states.content is not None, "slots have sparse scores"
     assert states.logits_BKG is not None, "slots have sparse scores"
     vectors_MH = to_host(stored_vectors(states.hidden_BKH, states.valid_BK))
@@ -125,11 +125,11 @@ def read_slots(states: TextStates) -> SlotReadout:
 
 
 def represent_slots(texts: Sequence[PreparedText], config: PromptedRetriever, slots: SlotReadout) -> Representations:
-    """Return the representations of a batch, in the form at rest, when its slots are on the CPU."""
+    """Return the representations of a batch whose slots are on the CPU, in stored precision."""
     content, valid_BK, logits_BKT = slots.content, slots.valid_BK, slots.logits_BKT.float()
     pooled_BT = pooled_impacts(logits_BKT, valid_BK, content.weights_BT)
     weights_BT = quantise(pooled_BT.numpy(), config.sparse_rounding)
-    # NaN is kept, so that storing and searching refuse it: without it the text would only seem to lack the word.
+    # Keep NaN, so that storing and searching reject it instead of losing a word silently.
     keep_BT = ~(weights_BT <= 0) & content.mask_BT.numpy()
     ids_BT = content.ids_BT.numpy().astype(np.int32)
     rows = [(ids[keep], weights[keep]) for ids, weights, keep in zip(ids_BT, weights_BT, keep_BT, strict=True)]
@@ -147,7 +147,7 @@ def represent_slots(texts: Sequence[PreparedText], config: PromptedRetriever, sl
 
 
 def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Tensor:
-    """The content id each slot predicts most strongly, int32 [B, K]; -1 for a text without content words."""
+    # int32 [B, K]; -1 for a text without content words.
     if content.ids_BT.shape[1] == 0:
         return torch.full(logits_BKT.shape[:2], -1, dtype=torch.int32)
     best_BK = logits_BKT.masked_fill(~content.mask_BT[:, None, :], -torch.inf).argmax(-1)
@@ -156,9 +156,9 @@ def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Ten
 
 
 def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
-    """Return float32 weights of the same shape: as they are (paper), or in hundredths (the authors' code).
+    """Return float32 weights of the same shape: unchanged (paper), or in hundredths (the authors' code).
 
-    `trunc100` truncates hundredths, `round100` rounds them half to even; small weights become 0.
+    `trunc100` truncates to whole hundredths, `round100` rounds half to even.
     """
     weights = np.asarray(weights, dtype=np.float32)
     if rounding == "none":
@@ -168,10 +168,7 @@ def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
 
 
 def keep_topk(ids_T: np.ndarray, weights_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k heaviest impacts of one text, still sorted by id; of equal weights the smaller id stays.
-
-    NaN counts as heaviest, so that it is not cut and overlooked.
-    """
+    """Return the k largest impacts of one text, sorted by id. Ties keep the smaller id; NaN counts as largest."""
     if len(ids_T) <= k:
         return ids_T, weights_T
     heaviest = np.argsort(-np.where(np.isnan(weights_T), np.inf, weights_T), kind="stable")[:k]

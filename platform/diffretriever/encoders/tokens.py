@@ -1,10 +1,7 @@
-"""Late interaction over a native backbone: a vector a token, or, of passages, a vector a cluster of tokens.
+"""Late interaction over a native backbone: one vector per token, or per cluster of a passage's tokens.
 
-Vectors are the final hidden states of all tokens, special ones too, scored by MaxSim as slots are. A share of the
-text's mean in each of them (`mean_share`) lets MaxSim score whole texts along with tokens, and takes no further vector.
-
-Clustering is done on the CPU, while the device goes on with later batches. No gradient passes through it: training
-compares tokens, and clusters are made when passages are stored.
+Vectors are the final hidden states of all tokens, special tokens included. `mean_share` adds the text's mean to each
+vector, so that MaxSim also compares whole texts. Clustering runs on the CPU, without gradients: training uses tokens.
 
 Legend: B texts of a batch, L padded length, M vectors of all texts, N tokens of a text, C its clusters, H hidden size.
 """
@@ -28,23 +25,23 @@ from diffretriever.vectors.representations import Representations
 
 
 class TokensPreparer(PrefixedPreparer):
-    """Texts as they are pooled; `slots` of a passage is the most clusters that it is stored as, else 0."""
+    """Tokenises texts with their prefix; `slots` of a passage is its maximum number of clusters, otherwise 0."""
 
     config: TokensRetriever
 
     def default_slots(self, side: Side) -> int:
-        """Return the most clusters; 0 where a text has a vector for each token."""
+        """Return the maximum number of clusters; 0 for one vector per token."""
         return (self.config.clusters or 0) if side == "passage" else 0
 
 
 class TokensEncoder(BackboneEncoder):
-    """Final hidden states of all tokens, L2-normalised; of passages the means of their clusters, where asked for."""
+    """Encodes texts as normalised token states; with `clusters`, passages as the means of token clusters."""
 
     config: TokensRetriever
     preparer_class = TokensPreparer
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return vectors, float16 [M, H], counts of tokens [B], and of texts to be clustered, means [B, H]."""
+        """Return vectors float16 [M, H], token counts [B], and, if texts are clustered, their means [B, H]."""
         with torch.inference_mode():
             hidden_BLH, own_BL = self._read(texts)
             means_BH = None
@@ -57,7 +54,7 @@ class TokensEncoder(BackboneEncoder):
     def represent(
         self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
     ) -> Representations:
-        """Cluster passages if they are to be clustered; see the base class."""
+        """See the base class; clusters passages if the config asks for it."""
         vectors_MH, counts_B, means_BH = computed
         if means_BH is not None:
             parts = [
@@ -70,7 +67,7 @@ class TokensEncoder(BackboneEncoder):
         return Representations.of_vectors(vectors_MH.numpy(), counts_B.numpy(), [text.n_tokens for text in texts])
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
-        """Return the states of all tokens, floating [B, L, H], with the mean's share in them; see the base class."""
+        """See the base class: all token states, floating [B, L, H], with the mean's share."""
         hidden_BLH, own_BL = self._read(texts)
         return TextStates(self._with_share(hidden_BLH, own_BL) if self.config.mean_share else hidden_BLH, own_BL)
 
@@ -78,7 +75,6 @@ class TokensEncoder(BackboneEncoder):
         return with_mean(hidden_BLH, mean_state(hidden_BLH, own_BL)[:, None], self.config.mean_share)
 
     def _read(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the states on the device, floating [B, L, H], and on the CPU the mask of real tokens, bool [B, L]."""
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)
         positions_BL = torch.arange(ids_BL.shape[1]).expand(ids_BL.shape)
         no_tokens = torch.zeros(0, dtype=torch.int64)
@@ -87,21 +83,19 @@ class TokensEncoder(BackboneEncoder):
 
 
 def with_mean(vectors_MH: torch.Tensor, means_MH: torch.Tensor, share: float) -> torch.Tensor:
-    """Return float32 [..., H]: share · mean + (1 - share) · vector, of length 1 before, not normalised again."""
+    """Return share · mean + (1 - share) · vector, both normalised before, not after: float32 [..., H]."""
     return share * unit(means_MH) + (1 - share) * unit(vectors_MH)
 
 
 def clustered(tokens_NH: torch.Tensor, most: int) -> torch.Tensor:
-    """Return float32 [C, H]: the sums of a text's clusters, which point where their means do; C ≤ `most`.
+    """Cluster a text's token vectors by Ward's method (1963) and return the clusters' sums, float32 [C, H].
 
-    Clusters are Ward's (1963): from single tokens on, those two are merged that add least to the squared distances
-    from the clusters' means. They stand in the order of their first tokens. A text of no more than `most` tokens keeps
-    them all. Where distances are equal up to rounding, rounding decides, and there may be fewer clusters.
+    C ≤ `most`; clusters are in the order of their first tokens. Texts of up to `most` tokens are returned as they are.
     """
     if len(tokens_NH) <= most:
         return tokens_NH
     labels_N = np.ones(len(tokens_NH), np.int32)
-    # What is not finite has no distances: it is left in the sum, to be refused by who stores or searches.
+    # Values that are not finite stay in the sum: storing and searching reject them.
     if bool(tokens_NH.isfinite().all()):
         labels_N = fcluster(ward(torch.pdist(tokens_NH).numpy()), most, "maxclust")
     _, first_C = np.unique(labels_N, return_index=True)

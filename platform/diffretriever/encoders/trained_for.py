@@ -1,8 +1,7 @@
-"""A retriever's config, compared with the training of its adapter.
+"""Checks that an adapter was trained for a retriever's config.
 
-Our training leaves a manifest in the adapter's folder; the authors' leaves `retriever_config.json` or one like it, with
-the prompt as token ids. A retriever that frames its texts or places its slots otherwise runs, and gives vectors that
-the adapter was never trained for.
+Otherwise a retriever with another prompt or slot layout would run, and encode wrong vectors. Our training writes a
+manifest to the adapter's folder; the authors' code writes `retriever_config.json` or a similar file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FREE = ASKED_BY | frozenset(
         "text",
     }
 )
-"""Fields that may differ from training: the backbone's input does not depend on them."""
+"""Fields that may differ from training, because the backbone's input does not depend on them."""
 _METHODS = {
     "retriever_config.json": "masked",
     "matryoshka_config.json": "masked",
@@ -41,13 +40,14 @@ _METHODS = {
     "diffembed_config.json": "pooled",
     "repllama_config.json": "pooled",
 }
-"""File of the authors in an adapter's folder → the method whose training writes it."""
+"""The authors' file in an adapter's folder → the method that it belongs to."""
 
 
 def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Path) -> None:
-    """Compare `config` with the files about its training in an adapter's `folder`, if there are any.
+    """Check `config` against the training files in the adapter's `folder`, if there are any.
 
-    Another budget or number of steps is allowed. Another method, mask token, tail or prompt is a `ValueError`.
+    Raises:
+        ValueError: Method, mask token, tail or prompt differ from training. Budget and steps may differ.
     """
     manifest = folder / MANIFEST_FILE
     if manifest.is_file():
@@ -62,7 +62,7 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Pat
         if method != config.method:
             raise ValueError(
                 f"{file}: this adapter (model_type {trained.get('model_type')!r}) was trained for method '{method}', "
-                f"the retriever's is '{config.method}': use the former, or another adapter."
+                f"but the retriever has method '{config.method}': set method: {method}, or use another adapter"
             )
         if has_slots(config):
             assert isinstance(preparer, PromptedPreparer), "a masked config makes a masked preparer"
@@ -70,16 +70,16 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Pat
 
 
 def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
-    """Return the fields, as JSON values, in which a retriever must be as its adapter was trained."""
+    """Return the fields, as JSON values, that must be equal in training and use."""
     return config.model_dump(mode="json", exclude=set(_FREE))
 
 
 def _check_masked(trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: PromptedPreparer) -> None:
     for name in ("use_k_adapter", "use_k_pre_encoder"):
         if trained.get(name):
-            raise ValueError(f"{file}: {name} is true: adapters that choose the number of slots are not supported.")
+            raise ValueError(f"{file}: {name} is true: adapters that choose the number of slots are not supported")
     if trained.get("normalize") is False:
-        raise ValueError(f"{file}: normalize is false: only adapters trained on normalised vectors are supported.")
+        raise ValueError(f"{file}: normalize is false: only adapters trained on normalised vectors are supported")
     ours: dict[str, Any] = {"mask_token_id": preparer.vocabulary.mask_token_id, "n_tail": config.tail_length}
     for side in ("query", "passage"):
         frame = preparer.frame(side, config.max_vectors(side))
@@ -91,14 +91,13 @@ def _check_masked(trained: Mapping[str, Any], file: Path, config: MaskedRetrieve
 def _check_same(
     file: Path, fields: Mapping[str, tuple[Any, Any]], decode: Callable[[list[int]], str] | None = None
 ) -> None:
-    """Raise ValueError if trained values differ from the retriever's; `decode` makes a text of token ids."""
-    shown = []
+    differences = []
     for name, pair in fields.items():
         if pair[0] != pair[1]:
             theirs, ours = (decode(value) if decode and isinstance(value, list) else value for value in pair)
-            shown.append(f"{name} {theirs!r} (here {ours!r})")
-    if shown:
+            differences.append(f"{name} {theirs!r} (here {ours!r})")
+    if differences:
         raise ValueError(
-            f"{file}: the adapter was trained with {', '.join(shown)}: set the retriever's prompt, tail_length and "
-            "other fields to the trained ones, use the backbone that it was trained on, or another adapter"
+            f"{file}: the adapter was trained with {', '.join(differences)}: set the retriever's prompt, tail_length "
+            "and other fields to the trained ones, use the backbone that it was trained on, or another adapter"
         )

@@ -1,7 +1,4 @@
-"""Random checkpoints and adapters in the published formats, for tests, dry runs and benchmarks.
-
-`FAMILIES` describes the formats. The modules `checkpoints`, `adapters` and `on_device` write and draw models in them.
-"""
+"""Random checkpoints and adapters in the published formats (`FAMILIES`), for tests, dry runs and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,4 +13,4 @@ FAMILIES = {
     "bert": BERT,
     "modernbert": MODERNBERT,
 }
-"""Name of a model family → its published format."""
+"""Name of an architecture → its published format."""

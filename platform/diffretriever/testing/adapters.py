@@ -29,14 +29,17 @@ def write_random_adapter(
     rank: int = 16,
     seed: int = 0,
 ) -> Path:
-    """Write a random adapter in the authors' names for the checkpoint `backbone`, and return its folder.
+    """Write a random adapter with the authors' module names for a backbone, and return its folder.
 
-    The backbone is a folder, a hub id or `minilm`; its family must be known, else `ValueError`. The change of a matrix
-    is about as large as the matrix. Equal arguments give equal files.
+    The backbone is a folder, a hub id or `minilm`. Changes are about as large as the matrices. Equal arguments give
+    equal files.
+
+    Raises:
+        ValueError: The backbone's architecture is unknown.
     """
     checkpoint = Checkpoint.open(resolve_source(backbone))
     family = family_of(checkpoint.config, checkpoint.config_file).family
-    published = next(each for each in FAMILIES.values() if each.model_type == family)
+    published = next(published for published in FAMILIES.values() if published.model_type == family)
     tensors = _random_tensors(checkpoint, published.adapter_targets, rank, torch.Generator().manual_seed(seed))
 
     folder = Path(folder)
@@ -83,7 +86,7 @@ def _published_config(published: Published, rank: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a random adapter as the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Write a LoRA adapter with random values.")
     parser.add_argument("--backbone", required=True, metavar="FOLDER")
     parser.add_argument("--output", required=True, type=Path, metavar="FOLDER")

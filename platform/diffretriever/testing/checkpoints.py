@@ -1,9 +1,8 @@
-"""Checkpoints with random weights in the families' published formats.
+"""Checkpoints with random weights and a small tokenizer, in the published formats.
 
 `python -m diffretriever.testing.checkpoints --family dream --output DIR`
 
-Each has a small tokenizer in the files that its family publishes. The special tokens and the chat templates are the
-families'; the vocabulary is learned from the few sentences below.
+Special tokens and chat templates are the published ones; the vocabulary is trained on the sentences below.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ TEXT = (
     "A fever is a rise of body temperature; rest, water and time cure most of them without a doctor.",
 )
 SENTENCES_AND_WORDS = [*TEXT, *(word for sentence in TEXT for word in sentence.split())]
-"""Words alone too, so that they become tokens with and without a leading space."""
+"""Includes single words, which then become tokens with and without a leading space."""
 MERGED_VOCABULARY = 1200
 
 
 def build_tokenizer(published: Published) -> Tokenizer:
-    """Return a family's small tokenizer with its special tokens; equal for equal families."""
+    """Return the small tokenizer of an architecture, with its special tokens; the result is deterministic."""
     is_word_pieces = "vocab.txt" in published.tokenizer_files
     tokenizer = _word_pieces(published.special_tokens) if is_word_pieces else _merged_bytes(published.special_tokens)
     roles = published.tokenizer_config
@@ -53,7 +52,7 @@ def build_tokenizer(published: Published) -> Tokenizer:
 
 
 def write_tokenizer(published: Published, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the files that the family publishes."""
+    """Write the published tokenizer files."""
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     added = {str(tokenizer.token_to_id(token)): {"content": token, **flags} for token in published.special_tokens}
     config: dict[str, Any] = published.tokenizer_config | {"added_tokens_decoder": added}
@@ -84,7 +83,7 @@ def _word_pieces(special: tuple[str, ...]) -> Tokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    # Made by hand, for the trainer of this kind numbers and even chooses its pieces differently every time.
+    # Without the trainer, which is not deterministic.
     words = set(re.findall(r"\w+", " ".join(TEXT).lower()))
     letters = set("".join(words)) | set(string.ascii_lowercase + string.digits)
     pairs = {vowel + letter for vowel in "aeiou" for letter in string.ascii_lowercase}
@@ -106,18 +105,16 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
     shards: int = 1,
     tokenizer: bool = True,
 ) -> Path:
-    """Write a float32 checkpoint with random weights as the family publishes it, and return its folder.
+    """Write a random float32 checkpoint in the published format, and return its folder.
 
-    Config fields and tensor names are those of the public checkpoints. Equal arguments give equal files; the weights
-    do not depend on `shards`, the number of weight files. `hidden_size` is a multiple of `heads`; keys and values have
-    half as many if the family groups them. `vocab_size` is by default that of the small tokenizer, which is written
-    unless `tokenizer` is False.
+    Equal arguments give equal files, and weights do not depend on `shards`, the number of weight files. `hidden_size`
+    must be a multiple of `heads`. `vocab_size` defaults to that of the small tokenizer, which `tokenizer` writes.
 
     Raises:
         ValueError: Unknown family.
     """
     if family not in FAMILIES:
-        raise ValueError(f"unknown family {family!r}. Use {', '.join(FAMILIES)}.")
+        raise ValueError(f"unknown family {family!r}: use {', '.join(FAMILIES)}")
     published = FAMILIES[family]
     words = build_tokenizer(published)
     size = Sizes(
@@ -139,7 +136,7 @@ def write_random_checkpoint(  # noqa: PLR0913 (the sizes of a model)
 
 
 def write_config(published: Published, size: Sizes, folder: Path, dtype: str) -> None:
-    """Write the config.json of a family's checkpoint, whose weights have a `dtype`."""
+    """Write a checkpoint's config.json, with the `dtype` of its weights."""
     words = build_tokenizer(published)
     config = published.config(size, words.token_to_id) | {"torch_dtype": dtype, "transformers_version": "4.46.2"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,24 +144,24 @@ def write_config(published: Published, size: Sizes, folder: Path, dtype: str) ->
 
 
 def write_weights(folder: Path, names: Sized, tensors: Iterator[tuple[str, Tensor]], shards: int) -> None:
-    """Write tensors, each with its name, as the weight files of a checkpoint, one file in memory at a time."""
-    places: dict[str, str] = {}
+    """Write named tensors as the weight files of a checkpoint, with one file in memory at a time."""
+    file_names: dict[str, str] = {}
     for shard in range(shards):
         name = "model.safetensors" if shards == 1 else f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         content = dict(islice(tensors, (shard + 1) * len(names) // shards - shard * len(names) // shards))
         save_file(content, folder / name, metadata={"format": "pt"})
-        places |= dict.fromkeys(content, name)
+        file_names |= dict.fromkeys(content, name)
     if shards > 1:
-        index = {"metadata": {"total_size": sum((folder / name).stat().st_size for name in set(places.values()))}}
-        text = json.dumps(index | {"weight_map": places}, indent=2)
+        index = {"metadata": {"total_size": sum((folder / name).stat().st_size for name in set(file_names.values()))}}
+        text = json.dumps(index | {"weight_map": file_names}, indent=2)
         (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
 def random_tensors(shapes: Shapes, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield a tensor for each shape, one at a time.
+    """Yield a random tensor for each shape.
 
-    Norms lie around one; matrices keep the size of what they are given, so that attention is far from
-    uniform and a wrong position, mask or rotary base shows.
+    Norms are around one, and matrices preserve the size of their input. Attention is then far from uniform, so that
+    tests detect wrong positions, masks and rotary bases.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, shape in shapes.items():
@@ -174,12 +171,12 @@ def random_tensors(shapes: Shapes, seed: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def is_norm_weight(name: str) -> bool:
-    """Whether a tensor of this name, in any family's spelling, is the weight of a norm."""
+    """Whether a tensor of this name is the weight of a norm, in any architecture."""
     return ("norm" in name.lower() and name.endswith(".weight")) or name.endswith("ln_f.weight")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a random checkpoint as the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Write a checkpoint with random weights.")
     parser.add_argument("--family", required=True, choices=list(FAMILIES))
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")

@@ -11,9 +11,9 @@ _HEADER_TURNS = (
     "{{ bos_token }}{% for turn in messages %}<|start_header_id|>{{ turn['role'] }}<|end_header_id|>\n\n"
     "{{ turn['content'] | trim }}<|eot_id|>{% endfor %}"
 )
-# An expression, not text: a template's last newline would be dropped.
+# An expression, because templates drop a final newline of text.
 _ASSISTANT_HEADER = "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-"""The chat templates of LLaMA 3 and LLaDA are made of these two."""
+"""Parts of the chat templates of LLaMA 3 and LLaDA."""
 _CHATML = (
     "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{{ turn['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -21,7 +21,7 @@ _CHATML = (
 
 
 def _shared_config(size: Sizes) -> dict[str, Any]:
-    """Return the fields of config.json that Dream, Qwen2.5 and LLaMA 3 share."""
+    # Dream, Qwen2.5 and LLaMA 3.
     return {
         "attention_dropout": 0.0,
         "hidden_act": "silu",
@@ -39,7 +39,7 @@ def _shared_config(size: Sizes) -> dict[str, Any]:
 
 
 def _shared_shapes(size: Sizes, *, qkv_bias: bool) -> Shapes:
-    """Return the tensors of Dream and Qwen2.5 (with biases on q, k, v) and of LLaMA 3 (without)."""
+    # Dream and Qwen2.5 have biases on q, k and v, LLaMA 3 has none.
     shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, size.hidden)}
     for layer in range(size.layers):
         prefix = f"model.layers.{layer}"
@@ -248,6 +248,6 @@ LLADA = Published(
         "chat_template": _HEADER_TURNS + _ASSISTANT_HEADER,
         "tokenizer_class": "PreTrainedTokenizerFast",
     },
-    # `ff_out` is the head's last part, too.
+    # `ff_out` is also the name of the head.
     adapter_targets=("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"),
 )

@@ -8,7 +8,6 @@ from diffretriever.testing.published import Published, Shapes, Sizes, TokenId
 
 
 def _with_bias(name: str, *shape: int) -> Shapes:
-    """Return the two tensors of a linear layer or a norm."""
     return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
@@ -36,7 +35,7 @@ def _bert_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
 
 
 def _bert_shapes(size: Sizes) -> Shapes:
-    # As pre-trained: with pooler, masked-language and next-sentence heads.
+    # The pre-trained model, with pooler, masked-language and next-sentence heads.
     shapes: Shapes = {
         "bert.embeddings.word_embeddings.weight": (size.vocab, size.hidden),
         "bert.embeddings.position_embeddings.weight": (size.positions, size.hidden),
@@ -102,7 +101,7 @@ def _modernbert_config(size: Sizes, token_id: TokenId) -> dict[str, Any]:
         "initializer_range": 0.02,
         "intermediate_size": size.intermediate,
         "layer_norm_eps": 1e-05,
-        # Published: 128. Small, so that short texts reach beyond it.
+        # 16 instead of the published 128, so that short texts exceed it.
         "local_attention": 16,
         "local_rope_theta": 10000.0,
         "max_position_embeddings": size.positions,

@@ -1,4 +1,4 @@
-"""Backbones whose random weights are drawn on the device itself: models of published sizes within seconds."""
+"""Backbones with random weights that are generated on the device: models of published sizes within seconds."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _SHARD_BYTES = 4 << 30
 
 
 def random_backbone(family: str, size: Sizes, folder: Path, *, device: str, dtype: str = "bfloat16") -> Backbone:
-    """Return a backbone with random weights, as large as those of `checkpoints.random_tensors`, in evaluation mode.
+    """Return a backbone with random weights in evaluation mode, with `sdpa` attention.
 
-    Its attention is `sdpa`; `model.set_attn_implementation` changes it. Devices draw different weights. `folder` gets
-    config.json and the small tokenizer, without weights; the vocabulary of `size` must contain the tokenizer's.
+    Weights have the scale of `checkpoints.random_tensors`, and depend on the device. Config and the small tokenizer are
+    written to `folder`, without weights. The vocabulary of `size` must be at least as large as the tokenizer's.
     """
     published = FAMILIES[family]
     write_config(published, size, folder, dtype)
     write_tokenizer(published, build_tokenizer(published), folder)
     checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
-    of_family = family_of(checkpoint.config, checkpoint.config_file)
-    place = resolve_device(device)
-    with place:
-        model = of_family.model_class(checkpoint)._from_config(  # noqa: SLF001 (the library has no public name for it)
-            of_family.model_config(checkpoint), dtype=DTYPES[dtype], attn_implementation="sdpa"
+    backbone_class = family_of(checkpoint.config, checkpoint.config_file)
+    target = resolve_device(device)
+    with target:
+        model = backbone_class.model_class(checkpoint)._from_config(  # noqa: SLF001 (no public name)
+            backbone_class.model_config(checkpoint), dtype=DTYPES[dtype], attn_implementation="sdpa"
         )
-    _draw(model, torch.Generator(place).manual_seed(0))
-    return of_family(model.eval(), checkpoint)
+    _draw(model, torch.Generator(target).manual_seed(0))
+    return backbone_class(model.eval(), checkpoint)
 
 
 def write_checkpoint(backbone: Backbone, folder: Path) -> Path:
-    """Write the weights of a `random_backbone` to its `folder`, in its family's format, and return the folder."""
+    """Write the weights of a `random_backbone` to its `folder` in the published format, and return the folder."""
     checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
     tensors = {backbone.checkpoint_name(name, checkpoint): t for name, t in backbone.model.state_dict().items()}
     size = sum(tensor.nbytes for tensor in tensors.values())
-    held = ((name, tensor.cpu().contiguous()) for name, tensor in tensors.items())
-    write_weights(folder, tensors, held, shards=-(-size // _SHARD_BYTES))
+    on_cpu = ((name, tensor.cpu().contiguous()) for name, tensor in tensors.items())
+    write_weights(folder, tensors, on_cpu, shards=-(-size // _SHARD_BYTES))
     return folder
 
 

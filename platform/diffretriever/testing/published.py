@@ -1,6 +1,6 @@
-"""The format of a family's published checkpoints and adapters.
+"""The formats of published checkpoints and adapters.
 
-Descriptions share nothing with the backbones that read the files, so that a mistake on one side fails a test.
+The code is independent of the backbones, so that a mistake on either side fails a test.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
-"""A tensor's name in the checkpoint → its shape."""
+"""Tensor name in the checkpoint → shape."""
 TokenId: TypeAlias = Callable[[str], int | None]
-"""A token → its id in the checkpoint's vocabulary; None for one that it lacks."""
+"""Token → id in the checkpoint's vocabulary, None if it is missing."""
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,29 @@ class Sizes:
 
     @property
     def kv(self) -> int:
-        """Width of the keys and of the values."""
+        """Width of the keys and values of all heads."""
         return self.hidden // self.heads * self.kv_heads
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a family's checkpoints and adapters have in common."""
+    """The format of an architecture's checkpoints and adapters."""
 
     model_type: str
-    """Of config.json."""
+    """`model_type` of config.json."""
     config: Callable[[Sizes, TokenId], dict[str, Any]]
-    """Fields of config.json, but for those of the library that wrote it."""
+    """Fields of config.json, except those of the library that wrote it."""
     shapes: Callable[[Sizes], Shapes]
-    """The tensors, in the order in which random values are drawn for them."""
+    """Shapes of the tensors, in the order of random generation."""
     positions: int
-    """Most tokens of a sequence."""
+    """Maximum sequence length."""
     special_tokens: tuple[str, ...]
     tokenizer_config: dict[str, Any]
-    """Fields of tokenizer_config.json, but for the special tokens' ids. With a `cls_token` and a `sep_token` the
-    tokenizer puts these around a text."""
+    """Fields of tokenizer_config.json without special token ids. If it has `cls_token` and `sep_token`, the tokenizer
+    adds them around a text."""
     adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Last parts of the modules' names that public adapters change, as the checkpoint spells them."""
+    """Target modules of public adapters: the last part of their names in the checkpoint."""
     tokenizer_files: tuple[str, ...] = ("tokenizer.json",)
-    """vocab.txt is of word pieces, the others are of bytes merged."""
+    """With vocab.txt, the vocabulary is WordPiece; otherwise byte-level BPE."""
     grouped_heads: bool = False
     """Whether keys and values have fewer heads than queries."""

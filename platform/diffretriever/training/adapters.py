@@ -1,7 +1,7 @@
-"""An adapter in training: attached to a backbone, written to disk, and read as the start of another training.
+"""Adapters in training: attach one to a backbone, save it, and load one to start from.
 
-LoRA changes the same modules in every architecture: the attention's four projections and the feed-forward ones (paper
-§4.1), never the output head. Initial values depend on the seed alone. On disk: PEFT's two files, slot layers, manifest.
+LoRA's target modules are the projections of attention and feed-forward layers (paper §4.1), not the output head. An
+adapter's folder has PEFT's two files, slot layers and the training's manifest.
 
 Legend: B texts, L length, T tokens of all texts, I inputs and O outputs of a matrix, R rank.
 """
@@ -46,7 +46,7 @@ from diffretriever.schemas.training import LORA_ALPHA, LORA_RANK, MANIFEST_FILE,
 from diffretriever.training.data.seeds import seed_torch
 
 ADAPTER = "adapter"
-"""Folder of the adapter, in each checkpoint and in the end."""
+"""Name of the adapter's folder in checkpoints and in the output folder."""
 
 _LIBRARIES = ("torch", "transformers", "peft", "ray")
 
@@ -54,20 +54,14 @@ _LIBRARIES = ("torch", "transformers", "peft", "ray")
 def attach_lora(
     backbone: Backbone, recipe: Recipe, readout: Readout = "states", word_weights_V: Tensor | None = None
 ) -> LoraConfig:
-    """Put a new adapter on a backbone in place, freeze everything else, and return its config.
+    """Add a new adapter to a backbone in place, freeze all other weights, and return PEFT's config.
 
-    A and B are float32 whatever the weights are; under weights of fewer bits they are rounded in each pass, as by the
-    authors' DeepSpeed configuration. B and the token head start as zero, so nothing changes yet. Slot embeddings start
-    with the spread of the backbone's input embeddings: equal vectors would stay equal for long.
-
-    Args:
-        backbone: without an adapter.
-        recipe: of the training.
-        readout: of the retriever.
-        word_weights_V: float32 on the CPU, factors of impacts; None: no factors.
+    A and B are float32; with weights of lower precision, each pass rounds them, as in the authors' DeepSpeed
+    configuration. Initial values depend only on the seed, and B and the token head are zero. `word_weights_V` are
+    factors of the impacts, float32 on the CPU.
     """
     config = lora_config(backbone, recipe)
-    # BERT has dropout of its own, the decoders have none: the recipe's is the only one on all of them.
+    # Disable BERT's own dropout: the recipe's is the only one for all architectures.
     for module in backbone.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -84,45 +78,45 @@ def attach_lora(
                 module.__class__ = HalfPrecisionLora
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
-        # Needed by the older, reentrant kind only.
+        # Only reentrant checkpointing needs it.
         backbone.model.disable_input_require_grads()
     backbone.model.eval()
     return config
 
 
 class HalfPrecisionLora(lora.Linear):
-    """PEFT's layer, by products of the precision of its inputs.
+    """PEFT's layer with products in the precision of its inputs; PEFT's conversion to float32 is slow on a GPU.
 
-    PEFT's products are of float32, to which it takes all inputs and outputs of a matrix: on a GPU that moves more bytes
-    than the layer's own products do. A class, so that all layers share one compiled graph.
+    It is a class, so that all layers share one compiled graph.
     """
 
     def forward(self, inputs_BLI: Tensor) -> Tensor:
         """Return [B, L, O]."""
         dtype = inputs_BLI.dtype
         dropout, down, up = (part["default"] for part in (self.lora_dropout, self.lora_A, self.lora_B))
-        given_BLO: Tensor = self.base_layer(inputs_BLI)
+        outputs_BLO: Tensor = self.base_layer(inputs_BLI)
         low_TR = self.scaling["default"] * linear(dropout(inputs_BLI), down.weight.to(dtype)).flatten(0, -2)
-        # A view, never a copy: what is added to it is added to what is returned.
-        given_BLO.view(-1, given_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)
-        return given_BLO
+        # In place through a view: `outputs_BLO` changes.
+        outputs_BLO.view(-1, outputs_BLO.shape[-1]).addmm_(low_TR, up.weight.to(dtype).T)
+        return outputs_BLO
 
 
 def _new_slot_layers(backbone: Backbone, recipe: Recipe, readout: Readout, word_weights_V: Tensor | None) -> SlotLayers:
     size = backbone.hidden_size
     embeddings_SH = token_head_HH = residual_HH = attention_HH = None
     if recipe.slot_layers:
-        spread = float(backbone.model.get_input_embeddings().weight.float().std())
-        embeddings_SH = spread * torch.randn(recipe.slot_layers, size)
+        # Random, with the deviation of the input embeddings: equal vectors would stay equal for long.
+        deviation = float(backbone.model.get_input_embeddings().weight.float().std())
+        embeddings_SH = deviation * torch.randn(recipe.slot_layers, size)
         token_head_HH = torch.zeros(size, size)
-    # Slots attend to similar states from the start: with even attention all slots are the mean, and stay it.
+    # Identity, so that slots attend to similar states: with uniform attention all slots would remain the mean.
     if readout == "pooling":
         residual_HH, attention_HH = torch.eye(size), torch.eye(size)
     return SlotLayers(embeddings_SH, token_head_HH, residual_HH, attention_HH, word_weights_V)
 
 
 def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
-    """Return PEFT's description of a recipe's adapter."""
+    """Return PEFT's config of a recipe's adapter."""
     return LoraConfig(
         r=LORA_RANK,
         lora_alpha=LORA_ALPHA,
@@ -133,12 +127,12 @@ def lora_config(backbone: Backbone, recipe: Recipe) -> LoraConfig:
 
 
 def trainable_parameters(backbone: Backbone) -> dict[str, nn.Parameter]:
-    """Return the parameters that training changes, by the model's names, in its order."""
+    """Return the parameters that require gradients, by name, in the model's order."""
     return {name: parameter for name, parameter in backbone.model.named_parameters() if parameter.requires_grad}
 
 
 def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
-    """Return LoRA's tensors, on the CPU, under PEFT's names in files; not the slot layers'."""
+    """Return LoRA's tensors on the CPU, without slot layers, by PEFT's names in files."""
     return {
         f"base_model.model.{name.replace('.default.', '.')}": parameter.detach().cpu().contiguous()
         for name, parameter in trainable_parameters(backbone).items()
@@ -147,20 +141,14 @@ def adapter_tensors(backbone: Backbone) -> dict[str, torch.Tensor]:
 
 
 def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManifest, target: Path) -> TrainingManifest:
-    """Write the adapter to the folder `target`, which must not be there yet, and return the manifest written with it.
-
-    Args:
-        backbone: with the adapter on it.
-        config: PEFT's description of the adapter.
-        manifest: of the training, as far as it is.
-        target: the folder.
+    """Write the adapter of `backbone` to a new folder `target` and return its completed manifest.
 
     Raises:
-        ValueError: what was written is empty, not finite, or was not changed by the training.
+        ValueError: The adapter is empty, not finite, or unchanged by the training.
     """
     with whole_folder(target) as folder:
         config.inference_mode = True
-        # A set has another order in every process.
+        # The order of a set differs between processes.
         config.target_modules = sorted(config.target_modules)
         config.save_pretrained(str(folder))
         save_file(adapter_tensors(backbone), folder / WEIGHT_FILE, metadata={"format": "pt"})
@@ -179,15 +167,15 @@ def save_adapter(backbone: Backbone, config: LoraConfig, manifest: TrainingManif
 
 
 def _versions() -> dict[str, str]:
-    # Code that a job brought along is not installed: our own version is in the package itself.
+    # On a cluster, the package may not be installed, so `version` cannot find it.
     return {library: version(library) for library in _LIBRARIES} | {"diffretriever": __version__}
 
 
 def check_trained(folder: Path, step: int) -> None:
-    """Read an adapter back and look at every tensor.
+    """Read a saved adapter and check its values.
 
     Raises:
-        ValueError: there is none, one has values that are not finite, or after steps some B is still all zero.
+        ValueError: There are no tensors, a value is not finite, or every B is still zero after `step` > 0 steps.
     """
     files = AdapterFiles.open(folder)
     slots = read_tensors(folder / SLOTS_FILE) if (folder / SLOTS_FILE).is_file() else {}
@@ -196,46 +184,46 @@ def check_trained(folder: Path, step: int) -> None:
             raise ValueError(f"{files.file}: '{name}' has values that are not finite after step {step}")
     changed = [bool(t.any()) for name, t in files.tensors.items() if files.parse(name)[1] == "B"]
     if step and not any(changed):
-        raise ValueError(f"{files.file}: no B differs from zero after {step} steps: the adapter does nothing")
+        raise ValueError(f"{files.file}: every B is zero after {step} steps: the adapter has no effect")
 
 
 def adapter_digest(folder: Path) -> str:
-    """Return the SHA-256 over the files of an adapter's tensors, in hex."""
+    """Return the SHA-256 of an adapter's tensor files, in hex."""
     files = [folder / name for name in (WEIGHT_FILE, SLOTS_FILE) if (folder / name).is_file()]
     return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
 
 
 def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
-    """Return the adapter that a training over `place` starts from; None if there is none.
+    """Return the adapter that a training starts from, if the backbone's config names one.
 
     Raises:
-        ValueError: It cannot be found, or its files have something that the recipe does not train.
+        ValueError: The adapter is missing, or has a rank or slots that the recipe does not train.
     """
     if place.adapter is None:
         return None
     folder = resolve_adapter(place.adapter, place.adapter_revision)
     config, slots = AdapterFiles.open(folder).config, most_slots(folder) or 0
     if not config.get("rank_pattern") and config["r"] != LORA_RANK:
-        raise ValueError(f"{folder}: its rank is {config['r']}, training has {LORA_RANK}: start from another adapter")
+        raise ValueError(f"{folder}: rank {config['r']}, but training uses {LORA_RANK}: start from another adapter")
     if slots > recipe.slot_layers:
         raise ValueError(
-            f"{folder}: it has layers for {slots} slots, the recipe for {recipe.slot_layers}: set --recipe minilm, or "
+            f"{folder}: layers for {slots} slots, but the recipe has {recipe.slot_layers}: set --recipe minilm, or "
             "start from another adapter"
         )
     return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
 
 
 def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
-    """Read the adapter that a training starts from, for a backbone that has none yet.
+    """Read the adapter that a training starts from, for a backbone without an adapter.
 
     Raises:
-        ValueError: It is missing, has changed since the training began, or does not fit this backbone.
+        ValueError: The adapter is missing, has changed since the training began, or does not fit this backbone.
     """
     if start is None:
         return None
     folder = resolve_adapter(start.adapter, start.revision)
     if adapter_digest(folder) != start.digest:
-        raise ValueError(f"{folder}: the adapter is not what it was when this training began: put the old one back")
+        raise ValueError(f"{folder}: the adapter is not what it was when this training began: restore the old one")
     files = AdapterFiles.open(folder)
     checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
     names = module_names(backbone.model, lambda name: backbone.checkpoint_name(name, checkpoint))
@@ -248,7 +236,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
 
 @dataclass(frozen=True)
 class StartingValues:
-    """The tensors of an adapter, by the backbone's names of its modules."""
+    """The tensors of an adapter by module name."""
 
     file: Path
     parts: dict[str, LowRank]
@@ -256,10 +244,10 @@ class StartingValues:
 
     @torch.no_grad()
     def put_on(self, backbone: Backbone) -> None:
-        """Copy these values into the new adapter on `backbone`; tensors that are missing here keep their values.
+        """Copy these values into the new adapter of `backbone`; other tensors keep their values.
 
         Raises:
-            ValueError: The new adapter has another rank, or lacks some of the modules.
+            ValueError: The new adapter has another rank, or lacks a module.
         """
         for name, part in self.parts.items():
             layer = backbone.model.get_submodule(name)
@@ -267,20 +255,20 @@ class StartingValues:
                 on_head = name in outside_of_layers(backbone.model)
                 remedy = "set backbone.adapter_head: drop in the retriever's YAML file"
                 raise ValueError(
-                    f"{self.file}: it changes {name}, which is not trained: "
+                    f"{self.file}: it adapts {name}, which is not trained: "
                     + (remedy if on_head else "start from another adapter")
                 )
             a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
             if a_RI.shape[0] != part.rank:
-                raise ValueError(f"{self.file}: its part on {name} has rank {part.rank}, training has {a_RI.shape[0]}")
+                raise ValueError(f"{self.file}: {name} has rank {part.rank}, but training uses {a_RI.shape[0]}")
             a_RI.copy_(part.a_RI)
-            # Its own scale goes into B: the change of the weights stays the same.
+            # B absorbs the difference of the two scales.
             b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))
         if self.slots is None:
             return
         layers = backbone.slot_layers
-        assert layers is not None, "the start has been checked for it"
+        assert layers is not None, "`describe_start` has checked it"
         for name, tensor in self.slots.tensors().items():
             values = getattr(layers, name)
-            # Slots beyond those of the start keep their values.
+            # Further slots keep their values.
             values[: len(tensor)] = tensor.to(values.device)

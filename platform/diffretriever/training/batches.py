@@ -1,12 +1,9 @@
-"""The parts of each step's batch that a worker runs, prepared on the CPU while the step before computes.
+"""Prepares each worker's parts of a batch, on the CPU, while the previous step runs.
 
-A step's batch is the same for any number of workers. It has parts of `queries_per_device` queries; of W workers, worker
-w runs every W-th part from part w on.
+A batch is the same for any number of workers. It has parts of `queries_per_device` queries, which are distributed
+round-robin over the workers. Equal text keys (`examples.passage_key`, 64 bits as int64) identify false negatives.
 
-False negatives are found by equality of keys (`examples.passage_key`, 64 bits as int64): candidates that are known to
-answer a query, besides the positive that it is given.
-
-Legend: B queries of a part, C passages of a query's own, Q queries and P candidates of all workers, n keys.
+Legend: B queries of a part, C passages of a query, Q queries and P candidates of all workers, n keys.
 """
 
 from __future__ import annotations
@@ -32,33 +29,33 @@ from diffretriever.training.gather import Workers, gather_rows
 
 
 class Part(NamedTuple):
-    """Some queries of a batch with their passages."""
+    """A part of a batch: queries with their passages."""
 
     number: int
-    """Which part of its batch it is, over all workers."""
+    """Number of the part in its batch, over all workers."""
     query_ids: list[str]
     queries: list[PreparedText]
     passages: list[PreparedText]
-    """C for each query, its positive first."""
+    """C passages of each query, its positive first."""
     passage_keys: Tensor
     """int64 [B C], keys of the passages; see `known_answers`."""
     answers: list[Tensor]
-    """For each query int64 [n], keys of the passages known to answer it, its positive among them."""
+    """For each query int64 [n], keys of the passages known to answer it, including its positive."""
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each text, prompt and slots included, padding not; int64."""
+        """Number of tokens of each text with prompt and slots, without padding; int64."""
         return np.array([len(text.input_ids) for text in (*self.queries, *self.passages)])
 
 
 class Batches:
-    """The batches of a whole training, as one worker sees them."""
+    """One worker's parts of all batches of a training."""
 
     def __init__(self, data: TrainingSet, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
-        """Lay out the batches. The preparer is for these batches alone: another thread uses it.
+        """Plan the batches. `preparer` must not be shared, because another thread uses it.
 
         Raises:
-            ValueError: The set has fewer queries than one batch, or the workers cannot share a batch evenly.
+            ValueError: The set has fewer queries than one batch, or a batch cannot be divided evenly among workers.
         """
         self._data, self._preparer, self._recipe, self._workers = data, preparer, recipe, workers
         self._parts = recipe.parts_per_worker(workers.total)
@@ -66,13 +63,13 @@ class Batches:
         if self._per_epoch == 0:
             raise ValueError(
                 f"the training set has {len(data)} queries, fewer than a batch of {recipe.batch_queries}: "
-                "lower --batch-queries, or give more data"
+                "lower --batch-queries, or add data"
             )
         self._order = lru_cache(maxsize=1)(data.order)
         self.total_steps: int = recipe.max_steps or self._per_epoch
 
     def prefetched(self, first: int) -> Iterator[tuple[int, list[Part]]]:
-        """Yield step and parts from step `first` on; the next step's are prepared meanwhile."""
+        """Yield each step from `first` on with its parts, preparing the next step in a thread."""
         if first >= self.total_steps:
             return
         with ThreadPoolExecutor(max_workers=1) as executor:
@@ -84,20 +81,20 @@ class Batches:
                 yield step, parts
 
     def parts(self, step: int) -> list[Part]:
-        """Return this worker's parts of a step, in the order of their numbers."""
+        """Return this worker's parts of a step."""
         numbers = [self._workers.rank + i * self._workers.total for i in range(self._parts)]
         return [self._part(step, number) for number in numbers]
 
     def first_passages(self, count: int) -> list[Passage]:
-        """Return `count` passages or a few more, those of the first batches; fewer if an epoch has fewer."""
+        """Return the first `count` passages of the training or a few more; fewer if an epoch has fewer."""
         recipe = self._recipe
         rows = self._data.order(0, recipe.seed)[: math.ceil(count / (1 + recipe.hard_negatives))]
         return [passage for group in self._groups(0, rows) for passage in group.passages]
 
     def _part(self, step: int, number: int) -> Part:
         recipe = self._recipe
-        epoch, place = divmod(step, self._per_epoch)
-        start = place * recipe.batch_queries + number * recipe.queries_per_device
+        epoch, batch = divmod(step, self._per_epoch)
+        start = batch * recipe.batch_queries + number * recipe.queries_per_device
         groups = self._groups(epoch, self._order(epoch, recipe.seed)[start : start + recipe.queries_per_device])
         passages = [passage for group in groups for passage in group.passages]
         texts = [join_title(passage.title, passage.text, self._preparer.text) for passage in passages]
@@ -123,15 +120,15 @@ class Batches:
 
 
 def key_tensor(keys: Iterable[int]) -> Tensor:
-    """Return int64 [n]: the 64 bits of each key, which is not negative."""
+    """Return unsigned 64-bit keys as int64 [n]."""
     return torch.from_numpy(np.fromiter(keys, np.uint64).view(np.int64))
 
 
 def known_answers(answers: Sequence[Tensor], passage_keys: Tensor, workers: Workers) -> Tensor:
-    """Return bool [Q, P]: which candidates answer which query, its own positive included; by rank as in `gather`.
+    """Return which candidates of all workers answer which query, bool [Q, P], ordered by rank as in `gather`.
 
-    `answers` has int64 [n] for each of this worker's queries, the keys of all passages known to answer it;
-    `passage_keys` has the keys of this worker's candidates, the same number on each worker.
+    `answers` has for each query of this worker the keys of all passages known to answer it, int64 [n]. `passage_keys`
+    are the keys of this worker's candidates, the same number on each worker.
     """
     keys_P = gather_rows(passage_keys, workers)
     own_BP = torch.stack([torch.isin(keys_P, keys.to(keys_P.device)) for keys in answers])

@@ -1,7 +1,7 @@
-"""How gradients become a step, on one worker or on many: two engines with the same methods.
+"""Engines accumulate gradients, average them over workers, clip them, and step the optimiser.
 
-`ddp`: plain data parallelism. `deepspeed`: ZeRO-2, which shards gradients and the optimiser's state over the workers
-(paper App. B.1). Both add up gradients, average them over workers, clip them and step; all workers call them alike.
+`ddp` is plain data parallelism; `deepspeed` is ZeRO-2, which shards gradients and optimiser state (paper App. B.1). All
+workers make the same calls.
 """
 
 from __future__ import annotations
@@ -22,22 +22,16 @@ from diffretriever.core.files import understood
 from diffretriever.schemas.training import Recipe
 from diffretriever.training.gather import Workers
 
-# Both as in the authors' training.
+# As in the authors' training.
 CLIP_NORM, WEIGHT_DECAY = 1.0, 0.01
 _STATE_FILE = "optimizer.pt"
 _TAG = "deepspeed"
 _VALUES_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""The variable that wins over `weights_only=False` in torch."""
+"""torch's variable that overrides `weights_only=False`."""
 
 
 def open_engine(module: nn.Module, parameters: dict[str, nn.Parameter], recipe: Recipe, workers: Workers) -> Engine:
-    """Return the engine that the recipe's strategy names.
-
-    Args:
-        module: what is trained.
-        parameters: those of the module that change, by name.
-        recipe: the strategy.
-        workers: this one among all.
+    """Return the engine of the recipe's strategy for the trainable `parameters` of `module`.
 
     Raises:
         ValueError: The strategy is DeepSpeed, which is not installed.
@@ -48,9 +42,9 @@ def open_engine(module: nn.Module, parameters: dict[str, nn.Parameter], recipe: 
 
 
 class PlainEngine:
-    """Every worker holds the whole optimiser; gradients are averaged once a step, as one tensor.
+    """Data parallelism without a wrapper around the module, so a loss may use several forward passes.
 
-    No wrapper around the module: losses need not come from one call of its forward.
+    Every worker has the whole optimiser state. Gradients are averaged once per step, as one tensor.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], workers: Workers) -> None:
@@ -61,11 +55,11 @@ class PlainEngine:
                 dist.broadcast(parameter.data, src=0)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a scalar to the step's."""
+        """Accumulate the gradients of a scalar loss."""
         loss.backward()
 
     def step(self, learning_rate: float) -> float:
-        """Average, clip, step."""
+        """Average and clip gradients, step, and return the norm before clipping."""
         self._average()
         norm = float(clip_grad_norm_(self._parameters.values(), CLIP_NORM))
         for group in self._optimizer.param_groups:
@@ -75,17 +69,17 @@ class PlainEngine:
         return norm
 
     def save(self, folder: Path) -> None:
-        """Write one file, on the first worker only: all hold the same."""
+        """Write parameters and optimiser state, on the first worker only."""
         if self._workers.rank == 0:
             values = {name: parameter.detach() for name, parameter in self._parameters.items()}
             torch.save({"parameters": values, "optimizer": self._optimizer.state_dict()}, folder / _STATE_FILE)
 
     def load(self, folder: Path) -> None:
-        """Read that file, on every worker."""
-        with understood(folder / _STATE_FILE, "remove this checkpoint, and the training goes on from the one before"):
+        """Load the file of `save`, on every worker."""
+        with understood(folder / _STATE_FILE, "remove this checkpoint to resume from the previous one"):
             state = torch.load(folder / _STATE_FILE, map_location="cpu", weights_only=True)
         if state["parameters"].keys() != self._parameters.keys():
-            raise ValueError(f"{folder / _STATE_FILE}: the checkpoint of another adapter: remove it, and begin anew")
+            raise ValueError(f"{folder / _STATE_FILE}: the checkpoint is of another adapter: remove it and start again")
         with torch.no_grad():
             for name, value in state["parameters"].items():
                 self._parameters[name].copy_(value)
@@ -94,7 +88,7 @@ class PlainEngine:
     def _average(self) -> None:
         if self._workers.total == 1:
             return
-        # A parameter without a gradient here may have one on another worker.
+        # Another worker may have a gradient for a parameter without one here.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters.values()]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
@@ -105,23 +99,23 @@ class PlainEngine:
 
 
 class DeepSpeedEngine:
-    """ZeRO-2 over the trainable parameters of a module, which stays where and as precise as it is.
+    """ZeRO-2 over the trainable parameters of a module; device and precision of the module do not change.
 
-    A process group must be open, and LOCAL_RANK be set, as Ray Train and torchrun do.
+    It needs a process group and LOCAL_RANK, which Ray Train and torchrun set up.
     """
 
     def __init__(self, module: nn.Module, parameters: dict[str, nn.Parameter], recipe: Recipe) -> None:
-        """Set DeepSpeed up.
+        """Initialise DeepSpeed.
 
         Raises:
-            ValueError: it is not installed.
+            ValueError: DeepSpeed is not installed.
         """
-        # An extra, and slow to import: nothing else needs it.
+        # Imported here: it is an optional extra, and slow to import.
         try:
             import deepspeed  # type: ignore[import-untyped]
         except ImportError as error:
-            raise ValueError("strategy: deepspeed needs `pip install 'diffretriever[train]'`, or take ddp") from error
-        # On a CPU it would compile collectives of its own, for a minute, with a compiler: those of gloo will do.
+            raise ValueError("strategy deepspeed: run `pip install 'diffretriever[train]'`, or use ddp") from error
+        # Otherwise DeepSpeed compiles its own CPU collectives for a minute; gloo's suffice.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         self._engine: Any
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
@@ -132,34 +126,34 @@ class DeepSpeedEngine:
         )
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a scalar to the step's; they are communicated meanwhile."""
+        """Accumulate the gradients of a scalar loss, and communicate them."""
         self._engine.backward(loss)
 
     def step(self, learning_rate: float) -> float:
-        """Average, clip, step: each worker its share of the parameters, which is then sent to all."""
+        """Average and clip gradients, step, and return the norm before clipping."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
 
     def save(self, folder: Path) -> None:
-        """Write the parameters, by the first worker, and each worker's share of the optimiser."""
+        """Write the parameters, on the first worker, and each worker's shard of the optimiser state."""
         (folder / _TAG).mkdir(exist_ok=True)
         self._engine.save_checkpoint(str(folder), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        """Read what as many workers have written."""
+        """Load a checkpoint that the same number of workers saved."""
         with values_only():
             path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=False)
         if path is None:
-            raise ValueError(f"{folder}: DeepSpeed finds no checkpoint there: remove it, and begin anew")
+            raise ValueError(f"{folder}: DeepSpeed finds no checkpoint there: remove it and start again")
 
 
 @contextmanager
 def values_only() -> Iterator[None]:
-    """Let `torch.load` read tensors, plain values and DeepSpeed's own three classes, whatever it is asked for.
+    """Restrict `torch.load` to tensors, plain values and three DeepSpeed classes.
 
-    DeepSpeed asks for any pickle, and a pickle can run anything: a checkpoint may have come from elsewhere.
+    DeepSpeed allows any pickle, and the pickle of a foreign checkpoint could run code.
     """
     from deepspeed.runtime.fp16.loss_scaler import LossScaler  # type: ignore[import-untyped]
     from deepspeed.runtime.zero.config import ZeroStageEnum  # type: ignore[import-untyped]
@@ -180,7 +174,7 @@ def values_only() -> Iterator[None]:
 def _config(recipe: Recipe, trainable: int) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": recipe.queries_per_device,
-        # Losses come divided already, and a step may have any number of backward passes.
+        # Losses are already divided, and a step may have any number of backward passes.
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": CLIP_NORM,
@@ -188,7 +182,7 @@ def _config(recipe: Recipe, trainable: int) -> dict[str, Any]:
             "stage": 2,
             "contiguous_gradients": True,
             "overlap_comm": False,
-            # While gradients are added up, a buffer of so many fp32 values is held, 2 GB by default.
+            # Size of the fp32 buffer for gradients; DeepSpeed's default takes 2 GB.
             "reduce_bucket_size": trainable,
         },
         "steps_per_print": None,
@@ -200,5 +194,5 @@ Engine: TypeAlias = PlainEngine | DeepSpeedEngine
 
 
 def _adamw(parameters: dict[str, nn.Parameter]) -> torch.optim.AdamW:
-    """Return AdamW with torch's betas and epsilon; each step sets the learning rate."""
+    # Each step sets the learning rate.
     return torch.optim.AdamW(parameters.values(), weight_decay=WEIGHT_DECAY)

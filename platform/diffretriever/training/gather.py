@@ -1,8 +1,7 @@
-"""Candidates from all workers, with exact gradients.
+"""Gathers candidates of all workers, with exact gradients and without communication in the backward pass.
 
-Every worker computes the loss of all queries over all candidates, in which only its own texts carry gradients. The sum
-of these partial gradients is the whole one. Engines average gradients over W workers, hence the loss times W; backward
-needs no communication.
+Every worker computes the loss of all queries over all candidates, with gradients of its own texts only. The sum of
+these gradients is exact. Engines average over W workers, so the loss is multiplied by W.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from diffretriever.training.trainable import TextVectors, join
 
 
 class Workers(NamedTuple):
-    """The rank of this process among those that train together."""
+    """The rank of this process and the number of training processes."""
 
     rank: int
     total: int
 
 
-def gather(own: TextVectors, workers: Workers) -> TextVectors:
-    """Return the texts of all workers, by rank; gradients flow to this worker's own.
+def gather(local: TextVectors, workers: Workers) -> TextVectors:
+    """Return the texts of all workers, ordered by rank; only this worker's texts have gradients.
 
-    Each worker has the same number of texts; the numbers of their vectors, content ids and tokens may differ.
+    Each worker must have the same number of texts; the numbers of vectors, content ids and tokens may differ.
     """
     if workers.total == 1:
-        return own
-    widths = torch.tensor(own.widths, device=own.ids_BT.device)
+        return local
+    widths = torch.tensor(local.widths, device=local.ids_BT.device)
     dist.all_reduce(widths, dist.ReduceOp.MAX)
-    own = own.padded(*widths.tolist())
-    columns = [_gathered(tensor, workers.total) for tensor in own]
+    local = local.padded(*widths.tolist())
+    columns = [_gathered(tensor, workers.total) for tensor in local]
     parts = [TextVectors(*tensors) for tensors in zip(*columns, strict=True)]
-    parts[workers.rank] = own
+    parts[workers.rank] = local
     return join(parts)
 
 
-def gather_rows(own: Tensor, workers: Workers) -> Tensor:
-    """Return the rows of all workers, by rank, without gradients; each worker has a tensor of one shape."""
-    return own if workers.total == 1 else torch.cat(_gathered(own, workers.total))
+def gather_rows(local: Tensor, workers: Workers) -> Tensor:
+    """Return the rows of all workers, ordered by rank, without gradients; shapes must be equal."""
+    return local if workers.total == 1 else torch.cat(_gathered(local, workers.total))
 
 
 def _gathered(tensor: Tensor, count: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The training loop: parts of a batch to gradients, gradients to a step, a report of each. It knows no Ray.
+"""The training loop of one worker: forward and backward passes, steps, metrics, checkpoints. It does not use Ray.
 
 Legend: Q queries, P candidates.
 """
@@ -26,51 +26,51 @@ from diffretriever.training.objective import Outcome, objective
 from diffretriever.training.trainable import TrainableEncoder
 
 Record = dict[str, float]
-"""A report of a training: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
+"""A line of the metrics file: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
 
 _STEP_FILE = "step.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The figures of a step; losses are means over the workers and parts of its batch."""
+    """The metrics of a step; losses are means over workers and parts of the batch."""
 
     step: int
-    """Steps done, this one included."""
+    """Number of completed steps, including this one."""
     loss: float
     dense_loss: float
     sparse_loss: float
     distillation_loss: float
     accuracy: float
-    """Share of queries whose positive has the highest dense score of the candidates that count."""
+    """Share of queries whose positive has the highest dense score among the counted candidates."""
     gradient_norm: float
-    """Before clipping."""
+    """Norm before clipping."""
     learning_rate: float
     tokens_per_second: float
-    """Of all workers; padding does not count."""
+    """Tokens of all workers without padding."""
     utilisation: float
-    """Model FLOPs utilisation, the mean of the workers: the share of what large products in the weights' precision
-    reach on the device; see `backbones.flops`."""
+    """Model FLOPs utilisation, averaged over workers: the share of the device's matrix-product rate; see
+    `backbones.flops`."""
 
 
 class Trainer:
-    """Trains an encoder step by step; all workers run alike, each with its parts of the batch."""
+    """Trains an encoder step by step. Each worker runs one, with its parts of each batch."""
 
     def __init__(
         self, encoder: TrainableEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
     ) -> None:
-        """Prepare for step 0; the engine is over the trainable parameters of the encoder."""
+        """Prepare for step 0; `engine` optimises the encoder's trainable parameters."""
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
         self._matrices = Matrices.of(encoder.backbone)
         self._reached = reached_flops(encoder.backbone.device, encoder.backbone.dtype)
         self.step = 0
-        """Steps done."""
+        """Number of completed steps."""
 
     def run(self) -> Iterator[StepMetrics]:
-        """Yield the figures of each remaining step; the module is in evaluation mode then.
+        """Run the remaining steps and yield the metrics of each, with the model in evaluation mode.
 
         Raises:
-            ValueError: A loss or a gradient is not a finite number; the message names the step and queries.
+            ValueError: A loss or a gradient is not a finite number.
         """
         for step, parts in self.batches.prefetched(self.step):
             started = time.perf_counter()
@@ -78,7 +78,7 @@ class Trainer:
             outcomes = []
             for part in parts:
                 outcome = self._outcome(step, part)
-                # Every worker has the loss of all workers' queries, and gradients are averaged.
+                # Each worker has the loss of all queries, and engines average gradients; see `gather`.
                 self.engine.backward(outcome.loss * self.workers.total / len(parts))
                 outcomes.append(outcome.detached())
             rate = learning_rate(self.recipe.learning_rate, step, self.batches.total_steps)
@@ -90,19 +90,19 @@ class Trainer:
             yield self._metrics(outcomes, norm, rate, parts, started)
 
     def save(self, folder: Path) -> None:
-        """Write what a resumed training needs into `folder`: dropout, order and sampling follow from seed and step."""
+        """Write a checkpoint to `folder`. It needs no random state: that follows from seed and step."""
         self.engine.save(folder)
         if self.workers.rank == 0:
             (folder / _STEP_FILE).write_text(f"{self.step}\n", "utf-8")
 
     def load(self, folder: Path) -> None:
-        """Resume from what `save` wrote, bit for bit."""
+        """Resume from a checkpoint that `save` wrote, bit for bit."""
         self.engine.load(folder)
-        with understood(folder / _STEP_FILE, "remove this checkpoint, and the training goes on from the one before"):
+        with understood(folder / _STEP_FILE, "remove this checkpoint to resume from the previous one"):
             self.step = int((folder / _STEP_FILE).read_text("utf-8"))
 
     def _outcome(self, step: int, part: Part) -> Outcome:
-        """Return the loss of all workers' parts of one number; gradients reach this worker's texts."""
+        """Return the loss of all workers' parts with this number; only this worker's texts have gradients."""
         seed_torch("dropout", self.recipe.seed, step, part.number)
         queries = gather(self.encoder.encode(part.queries), self.workers)
         passages = gather(self.encoder.encode(part.passages), self.workers)
@@ -115,19 +115,19 @@ class Trainer:
             raise ValueError(self._broken("the loss", outcome.loss.item(), step, [part]))
         return outcome
 
-    def _broken(self, what: str, value: float, step: int, parts: list[Part]) -> str:
+    def _broken(self, quantity: str, value: float, step: int, parts: list[Part]) -> str:
         queries = ", ".join(query for part in parts for query in part.query_ids)
         return (
-            f"{what} is {value} at step {step}, with these queries on worker {self.workers.rank}: {queries}. Look at "
-            "their texts, lower --learning-rate, or set the retriever's backbone.dtype to float32. The last checkpoint "
-            "is from before."
+            f"{quantity} is {value} at step {step}, with these queries on worker {self.workers.rank}: {queries}: check "
+            "their texts, lower --learning-rate, or set the retriever's backbone.dtype to float32, and resume from the "
+            "last checkpoint"
         )
 
     def _metrics(
         self, outcomes: list[Outcome], norm: float, rate: float, parts: list[Part], started: float
     ) -> StepMetrics:
         lengths = np.concatenate([part.lengths for part in parts])
-        # An adapter of slots alone has no gradients in the text; those of the few slots are not counted.
+        # With an adapter on slots only, text tokens have no backward pass; that of the few slots is not counted.
         slots_only = self.encoder.backbone.adapts_slots_only
         flops_of = self._matrices.forward_flops if slots_only else self._matrices.training_flops
         busy = flops_of(lengths) / self._reached
@@ -143,10 +143,7 @@ class Trainer:
 
 
 def learning_rate(peak: float, step: int, total_steps: int) -> float:
-    """Return the rate of step `step`, counted from 0: a linear warm-up, then half a cosine down to zero.
-
-    The first step learns something, the last one almost nothing.
-    """
+    """Return the learning rate of `step`, counted from 0: linear warm-up, then cosine decay to zero."""
     warmup_steps = math.ceil(WARMUP * total_steps)
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps

@@ -1,4 +1,4 @@
-"""The training objective: L = L_dense + L_sparse (paper §3.4), and distillation if the recipe has it. Only tensors.
+"""The training objective: L = L_dense + L_sparse (paper §3.4), plus the recipe's distillation.
 
 Legend: Q queries, P candidates, B texts, K vectors of a text, H hidden size, T content ids of a text, U distinct
 content ids of all queries.
@@ -19,23 +19,23 @@ from diffretriever.vectors.maxsim import maxsim
 from diffretriever.vectors.representations import offsets_of
 
 TEACHER_TEMPERATURE = 0.018
-"""Temperature of the teacher's scores, chosen for the recipe `minilm`."""
+"""Temperature of the teacher's scores, tuned for the recipe `minilm`."""
 # Above every token id.
 _NO_ID = 1 << 62
 
 
 class Outcome(NamedTuple):
-    """The loss and its terms, each a float32 scalar; terms that a recipe or method lacks are zero."""
+    """The loss and its terms, float32 scalars; unused terms are zero."""
 
     loss: Tensor
     dense: Tensor
     sparse: Tensor
     distillation: Tensor
     accuracy: Tensor
-    """Share of queries whose positive has the highest dense score of all candidates that count."""
+    """Share of queries whose positive has the highest dense score among the counted candidates."""
 
     def detached(self) -> Outcome:
-        """Return the values alone."""
+        """Return the values without gradients."""
         return Outcome(*(value.detach() for value in self))
 
 
@@ -44,10 +44,10 @@ def objective(queries: TextVectors, passages: TextVectors, recipe: Recipe, answe
 
     Args:
         queries: Q texts.
-        passages: Q · C texts, C = 1 + `hard_negatives`: those of query i from i C on, its positive first.
+        passages: Q · C texts, C = 1 + `hard_negatives` for each query, its positive first.
         recipe: temperature and weights.
-        answers_QP: bool, the candidates known to answer a query. They are not among its negatives, in the dense loss or
-            the sparse one; distillation counts them. None: all candidates count.
+        answers_QP: bool, the candidates known to answer a query, which are not its negatives in the dense and sparse
+            losses. None: all other candidates are negatives.
     """
     positives_Q = torch.arange(len(queries.ids_BT), device=queries.ids_BT.device) * (1 + recipe.hard_negatives)
     scores_QP = dense_scores(queries, passages)
@@ -65,14 +65,14 @@ def objective(queries: TextVectors, passages: TextVectors, recipe: Recipe, answe
 
 
 def _counted(scores_QP: Tensor, answers_QP: Tensor | None, positives_Q: Tensor) -> Tensor:
-    """Return the scores, -inf for candidates that do not count; a query's own positive always counts."""
+    """Return the scores with -inf for known answers other than the query's positive."""
     if answers_QP is None:
         return scores_QP
     return scores_QP.masked_fill(answers_QP.scatter(1, positives_Q[:, None], value=False), -torch.inf)
 
 
 def dense_scores(queries: TextVectors, passages: TextVectors) -> Tensor:
-    """Return float32 [Q, P]: mean over a query's vectors of the best product with a passage's (paper Eq. 2)."""
+    """Return the MaxSim scores, float32 [Q, P] (paper Eq. 2)."""
     return maxsim(
         queries.vectors_BKH[queries.valid_BK],
         _offsets(queries.valid_BK),
@@ -86,29 +86,27 @@ def _offsets(valid_BK: Tensor) -> np.ndarray:
 
 
 def sparse_scores(queries: TextVectors, passages: TextVectors) -> Tensor:
-    """Return [Q, P] of the weights' dtype: inner products of impacts (paper Eq. 3).
-
-    Both sides are laid out over the content ids of these queries, never over the vocabulary.
-    """
-    asked_U = torch.unique(queries.ids_BT[queries.known_BT])
-    return _over(asked_U, queries) @ _over(asked_U, passages).T
+    """Return the inner products of impacts, [Q, P] in the weights' dtype (paper Eq. 3)."""
+    # Columns for the queries' ids only, not for the whole vocabulary.
+    query_ids_U = torch.unique(queries.ids_BT[queries.known_BT])
+    return _over(query_ids_U, queries) @ _over(query_ids_U, passages).T
 
 
 def _over(ids_U: Tensor, texts: TextVectors) -> Tensor:
-    """Return the impacts [B, U] of `ids_U`, ascending."""
-    # One more column takes the ids that no query has.
-    ends_U = torch.cat([ids_U, ids_U.new_full((1,), _NO_ID)])
-    place_BT = torch.searchsorted(ends_U, texts.ids_BT)
-    found_BT = (ends_U[place_BT] == texts.ids_BT) & texts.known_BT
-    place_BT = place_BT.masked_fill(~found_BT, len(ids_U))
-    room_BU = texts.weights_BT.new_zeros(len(texts.ids_BT), len(ends_U))
-    return room_BU.scatter_add(1, place_BT, texts.weights_BT)[:, :-1]
+    """Return the impacts of `ids_U` (ascending), [B, U]."""
+    # The last column collects all other ids.
+    padded_U = torch.cat([ids_U, ids_U.new_full((1,), _NO_ID)])
+    column_BT = torch.searchsorted(padded_U, texts.ids_BT)
+    is_known_BT = (padded_U[column_BT] == texts.ids_BT) & texts.known_BT
+    column_BT = column_BT.masked_fill(~is_known_BT, len(ids_U))
+    zeros_BU = texts.weights_BT.new_zeros(len(texts.ids_BT), len(padded_U))
+    return zeros_BU.scatter_add(1, column_BT, texts.weights_BT)[:, :-1]
 
 
 def distilled(student_QP: Tensor, teacher_QP: Tensor) -> Tensor:
-    """Return the mean over queries of KL(teacher || student), of the softmax of both logits, a scalar.
+    """Return the mean KL(teacher || student) of the softmax of both logits over the queries, a scalar.
 
-    A query without tokens of its own has NaN as its teacher's scores, and does not count.
+    Queries whose teacher scores are NaN, because they have no tokens, do not count.
     """
     known_Q = ~teacher_QP.isnan().any(1)
     if not known_Q.any():

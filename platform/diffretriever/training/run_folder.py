@@ -1,8 +1,7 @@
-"""The folder of one training: its manifest, its journal, and the adapter in the end. One folder, one training.
+"""The output folder of one training, local or on an object store: manifest, metrics, checkpoints, adapter.
 
-The folder is local or on an object store. The journal is lines in the terminal, TensorBoard's curves and
-`metrics.jsonl`. Files of an object store cannot grow: the journal is written in a folder of this node, and put to the
-store at every checkpoint and at the end.
+Metrics are printed, and written to TensorBoard and `metrics.jsonl`. For an object store, which cannot append to files,
+they are written locally and uploaded at every checkpoint and at the end.
 """
 
 from __future__ import annotations
@@ -37,59 +36,59 @@ from diffretriever.training.loop import Record
 
 METRICS_FILE = "metrics.jsonl"
 _CURVES = "tensorboard"
-_ANEW = "restore the file from a copy, or train anew in another --output"
+_RESTART = "restore the file from a copy, or train again in another --output"
 _LOG_EVERY_SECONDS = 10.0
 
 
 class RunFolder:
-    """Files of a training.
+    """The output folder of a training.
 
     Attributes:
-        place: the folder, a path or the URI of an object store.
-        checkpoints: Ray's folder of checkpoints in it.
-        adapter: the trained adapter, there only once the training has ended.
+        place: path or URI of the folder.
+        checkpoints: folder of Ray's checkpoints.
+        adapter: folder of the trained adapter, which exists once the training has finished.
     """
 
     def __init__(self, place: AnyPlace) -> None:
-        found = as_place(place)
-        self.place = found.absolute() if isinstance(found, Path) else found
+        path = as_place(place)
+        self.place = path.absolute() if isinstance(path, Path) else path
         self.checkpoints = self.place / "checkpoints"
         self.adapter = self.place / ADAPTER
         self._begun = self.place / "run.json"
 
     @property
     def begun(self) -> bool:
-        """Whether a training has begun here, as far as this machine sees."""
+        """Whether a training has begun in this folder."""
         return is_file(self._begun)
 
     @property
     def finished(self) -> bool:
-        """Whether the training has ended."""
+        """Whether the training has finished."""
         return is_file(self.adapter / MANIFEST_FILE)
 
     def begin(self, manifest: TrainingManifest, job: TrainJob) -> None:
-        """Claim the folder for this training, or find that it is its own already.
+        """Write the manifest, or check that the folder already belongs to this training.
 
         Raises:
-            ValueError: The folder has another training; the message names the fields that differ.
+            ValueError: The folder belongs to another training; the message names the fields that differ.
         """
         if self.begun:
-            begun = read_model(self._begun, TrainingManifest, _ANEW)
+            begun = read_model(self._begun, TrainingManifest, _RESTART)
             refuse_another(self.place, "another training", begun.identity, manifest.identity)
             return
         write_text(self.place / "train.yaml", job.to_yaml())
         write_text(self._begun, manifest.model_dump_json(indent=2) + "\n")
 
     def finish(self, checkpoint: Path) -> TrainingManifest:
-        """Write `retriever.yaml`, and copy the adapter of the last checkpoint (a local folder), which it names."""
+        """Copy the adapter of the last checkpoint (a local folder), and write a `retriever.yaml` that uses it."""
         trained = checkpoint / ADAPTER
-        manifest = read_model(trained / MANIFEST_FILE, TrainingManifest, _ANEW)
+        manifest = read_model(trained / MANIFEST_FILE, TrainingManifest, _RESTART)
         retriever = manifest.retriever.model_dump(mode="json", exclude_defaults=True) | {
             "method": manifest.retriever.method
         }
         retriever["backbone"]["adapter"] = str(self.adapter)
         write_text(self.place / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
-        # Last: `finished` reads it.
+        # Last, because `finished` checks it.
         if isinstance(self.adapter, StorePath):
             put_folder(trained, self.adapter, last=MANIFEST_FILE)
         else:
@@ -99,24 +98,24 @@ class RunFolder:
 
     def result(self) -> TrainingManifest:
         """Return the manifest of the finished training."""
-        return read_model(self.adapter / MANIFEST_FILE, TrainingManifest, _ANEW)
+        return read_model(self.adapter / MANIFEST_FILE, TrainingManifest, _RESTART)
 
 
 class Journal:
-    """Writes records in the order of their steps; of two lines with the same step and fields the later one counts."""
+    """Writes metrics in step order. After a resume, later lines override earlier ones of the same step."""
 
     def __init__(self, place: AnyPlace, label: str, total_steps: int, put_every: int) -> None:
-        """`label` names the training for people; files are put to an object store every `put_every` steps."""
+        """Prefix printed lines by `label`; upload files to an object store every `put_every` steps."""
         self._place, self._label, self._total, self._put_every = as_place(place), label, total_steps, put_every
         self._logged = 0.0
         self._writer: SummaryWriter | None = None
-        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = Path()
 
     def __enter__(self) -> Journal:
         if isinstance(self._place, StorePath):
-            self._own = tempfile.TemporaryDirectory(prefix="journal-")
-            self._folder = Path(self._own.name)
+            self._temporary = tempfile.TemporaryDirectory(prefix="journal-")
+            self._folder = Path(self._temporary.name)
             if is_file(self._place / METRICS_FILE):
                 (self._folder / METRICS_FILE).write_bytes(read_bytes(self._place / METRICS_FILE))
         else:
@@ -131,8 +130,8 @@ class Journal:
         with (self._folder / METRICS_FILE).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(record) + "\n")
         if self._writer is None:
-            # Points of later steps, which a killed job wrote, are purged. The name alone has the node's and the second:
-            # attempts on two nodes may share both.
+            # Purge points of later steps by a killed job. File names by default contain only node and second, which two
+            # attempts may share.
             suffix = f".{uuid.uuid4().hex}"
             self._writer = SummaryWriter(str(self._folder / _CURVES), purge_step=step, filename_suffix=suffix)
         for name, value in record.items():
@@ -158,11 +157,10 @@ class Journal:
         try:
             self._put()
         except (ValueError, OSError) as error:
-            self._print(f"{error}: {METRICS_FILE} and the curves are put there at the next checkpoint")
+            self._print(f"{error}: {METRICS_FILE} and the curves are uploaded at the next checkpoint")
 
     def _put(self) -> None:
-        """Put the files to the object store, if the training is on one."""
-        if self._own is None:
+        if self._temporary is None:
             return
         if self._writer is not None:
             self._writer.flush()
@@ -176,8 +174,8 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
-        if self._own is not None:
-            with self._own:
+        if self._temporary is not None:
+            with self._temporary:
                 if kind is None:
                     self._put()
                 else:

@@ -1,4 +1,4 @@
-"""One worker's training: its manifest, before any weights are loaded, and the loaded model with its trainer."""
+"""One worker's training: describe it in a manifest, check the config, then load the model and its trainer."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     from diffretriever.encoders.masked import MaskedEncoder
 
 _PASSAGES_COUNTED = 20_000
-"""Passages whose words are counted for idf weights, in some ten seconds."""
+"""Number of passages whose words are counted for idf weights; takes about ten seconds."""
 
 
 def describe_training(
     retriever: BackboneRetriever, recipe: Recipe, data: TrainingSet, workers: int, device: str
 ) -> TrainingManifest:
-    """Return the manifest of a training that has not begun, without loading weights; run it where training will.
+    """Return the manifest of a new training by `workers` processes, without loading weights.
 
-    Where the retriever has an adapter, training starts from it. `workers` processes train, each on one `device`.
+    Call it on a node of the training: `auto` devices and dtypes depend on the node.
 
     Raises:
-        ValueError: The backbone cannot be found, or the training set is too small.
+        ValueError: The backbone is missing, or the training set is too small.
     """
     weights = Checkpoint.open(resolve_source(retriever.backbone.source, retriever.backbone.revision)).digest()
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
@@ -75,29 +75,27 @@ def describe_training(
 
 
 def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetriever:
-    """Return the retriever if it can be trained.
+    """Return the retriever if the recipe can train it.
 
     Raises:
-        ValueError: it cannot, with the field and what to do.
+        ValueError: The recipe does not fit the retriever; the message names the field.
     """
     if not is_trainable(retriever):
         methods = ", ".join(TRAINABLE_METHODS)
-        raise ValueError(f"the {retriever.method} method cannot be trained here: take one of {methods}")
+        raise ValueError(f"the {retriever.method} method cannot be trained: use one of {methods}")
     if has_slots(retriever) and retriever.stop_truncation != "none":
-        raise ValueError(
-            "training reads all slots: set stop_truncation to none, and change it for searching if you like"
-        )
+        raise ValueError("training uses all slots: set stop_truncation to none; for searching you can change it later")
     if has_slots(retriever) and retriever.adapter_on == "slots" and recipe.gradient_checkpointing:
-        raise ValueError("adapter_on: slots does not go with gradient checkpointing: set --no-gradient-checkpointing")
+        raise ValueError("adapter_on: slots does not support gradient checkpointing: set --no-gradient-checkpointing")
     if recipe.distillation_weight and not (
         has_slots(retriever) and retriever.adapter_on == "slots" and retriever.steps == 1
     ):
         raise ValueError(
-            "the recipe distils from the text's own tokens: set the retriever's adapter_on to slots and steps to 1, or "
-            "choose another --recipe"
+            "the recipe distils from the text's tokens: set the retriever's adapter_on to slots and steps to 1, or use "
+            "another --recipe"
         )
     if not retriever.has_query_budget and (recipe.query_budgets or recipe.passage_budgets):
-        raise ValueError(f"the {retriever.method} method has no slots: leave --query-budgets and --passage-budgets out")
+        raise ValueError(f"the {retriever.method} method has no slots: remove --query-budgets and --passage-budgets")
     if recipe.slot_layers:
         _check_slot_layers(retriever, recipe)
     return retriever
@@ -105,11 +103,15 @@ def check_trainable(retriever: RetrieverConfig, recipe: Recipe) -> BackboneRetri
 
 def _check_slot_layers(retriever: BackboneRetriever, recipe: Recipe) -> None:
     if not has_slots(retriever):
-        raise ValueError(f"the recipe's slot_layers: the {retriever.method} method has no slots: take another --recipe")
+        raise ValueError(
+            f"the {retriever.method} method has no slots for the recipe's slot_layers: use another --recipe"
+        )
     budget = retriever.budget
     largest = max((budget.query, budget.passage, *recipe.query_budgets, *recipe.passage_budgets))
     if recipe.slot_layers < largest:
-        raise ValueError(f"the recipe has layers for {recipe.slot_layers} slots, but texts have up to {largest}")
+        raise ValueError(
+            f"the recipe has layers for {recipe.slot_layers} slots, but texts have up to {largest}: use smaller budgets"
+        )
 
 
 @dataclass(frozen=True)
@@ -117,27 +119,27 @@ class Session:
     """A loaded retriever in training."""
 
     encoder: BackboneEncoder
-    """Over the backbone in training."""
+    """Encoder of the backbone in training."""
     lora: LoraConfig
     trainer: Trainer
     manifest: TrainingManifest
-    """As at the start, with the number of trainable parameters."""
+    """Manifest of the start, with the number of trainable parameters."""
 
     def save_adapter(self, target: Path) -> TrainingManifest:
-        """Write the adapter as it is now; see `adapters.save_adapter`."""
+        """Write the current adapter; see `adapters.save_adapter`."""
         manifest = self.manifest.model_copy(update={"step": self.trainer.step})
         return save_adapter(self.encoder.backbone, self.lora, manifest, target)
 
 
 def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, workers: Workers) -> Session:
-    """Load the backbone, attach a new adapter with the values that it starts from, and prepare for step 0.
+    """Load the backbone, attach a new adapter with its starting values, and prepare for step 0.
 
     Raises:
         ValueError: The backbone or the adapter cannot be loaded, or the training set is too small.
     """
     recipe, retriever = manifest.recipe, check_trainable(manifest.retriever, manifest.recipe)
     encoder = cast("BackboneEncoder", load_encoder(retriever, device, trainable=True))
-    # Modules are matched by the names that they have without an adapter.
+    # Before `attach_lora`, which changes the names of modules.
     start = read_start(encoder.backbone, retriever.backbone, manifest.start)
     batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, workers)
     readout = retriever.readout if has_slots(retriever) else "states"
@@ -149,7 +151,7 @@ def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, wor
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0
     elif encoder.backbone.device.type == "cuda" and not recipe.gradient_checkpointing:
-        # Under gradient checkpointing torch runs layers as they are.
+        # Gradient checkpointing would bypass compiled layers.
         encoder.backbone.compile_layers()
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
@@ -159,7 +161,7 @@ def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, wor
 
 
 def _word_weights(batches: Batches, encoder: BackboneEncoder, start: StartingValues | None) -> torch.Tensor:
-    """Return factors of impacts, float32 [V]: those of the adapter to start from, or idf weights of first passages."""
+    """Return factors of impacts, float32 [V]: those of the starting adapter, or idf weights of the first passages."""
     if start is not None and start.slots is not None and start.slots.word_weights is not None:
         return start.slots.word_weights
     passages = {passage_key(passage): passage for passage in batches.first_passages(_PASSAGES_COUNTED)}.values()

@@ -1,8 +1,7 @@
-"""Encoding that gradients flow through, by the encoders' own sequences, positions and passes.
+"""Differentiable encoding, with the same sequences and passes as the encoders.
 
-For the same weights, and without dropout, a text's vectors and impacts are those that its encoder gives, before they
-are rounded to half precision. `sparse_topk` and `sparse_rounding` belong to storing and are left out, as in the
-authors' training.
+Without dropout, vectors and impacts equal those of the encoder before rounding to half precision. `sparse_topk` and
+`sparse_rounding` do not apply, as in the authors' training.
 
 Legend: B texts, K most vectors of a text, H hidden size, T most content ids of a text.
 """
@@ -33,18 +32,15 @@ _LEAST_TOKENS_GPU = 8192
 
 
 class TrainableEncoder:
-    """An encoder's differentiable side. Whether dropout is on is the mode of the backbone's module."""
+    """Encodes texts with gradients. Dropout is on if the backbone's module is in training mode."""
 
     def __init__(self, encoder: BackboneEncoder) -> None:
         self.encoder = encoder
         self.backbone: Backbone = encoder.backbone
 
     def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Represent texts, in their order, on the backbone's device, in passes over texts of similar length.
-
-        Packed texts, which have no pads, take one pass on a GPU; a CPU's cache holds a few. Gradients reach the
-        backbone's trainable parameters.
-        """
+        """Encode texts in passes over texts of similar length; results keep the input order."""
+        # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
         on_cpu = self.backbone.device.type == "cpu"
         if self.encoder.is_packed and not on_cpu:
             return self.encode_batch(texts)
@@ -52,32 +48,32 @@ class TrainableEncoder:
         groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
         if len(groups) == 1:
             return self.encode_batch(texts)
-        found = join([self.encode_batch([texts[i] for i in group]) for group in groups])
-        places_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(found.ids_BT.device)
-        return TextVectors(*(tensor[places_B] for tensor in found))
+        sorted_texts = join([self.encode_batch([texts[i] for i in group]) for group in groups])
+        order_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(sorted_texts.ids_BT.device)
+        return TextVectors(*(tensor[order_B] for tensor in sorted_texts))
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Represent one batch."""
+        """Encode one batch."""
         return _text_vectors(self.encoder.forward(texts))
 
 
 class TextVectors(NamedTuple):
-    """The representations of B texts, on one device; what a text does not have is zero."""
+    """The representations of B texts on one device, padded with zeros."""
 
     vectors_BKH: Tensor
     """float32, L2-normalised."""
     valid_BK: Tensor
-    """bool, the vectors that a text has: its first ones, at least one."""
+    """bool, the first vectors of each text, at least one."""
     ids_BT: Tensor
     """int64, content ids, distinct within a text; T is 0 for methods without sparse scores."""
     weights_BT: Tensor
     """float32, the impacts log(1 + ReLU) of the ids, max-pooled over the vectors' positions."""
     known_BT: Tensor
-    """bool, the ids that a text has."""
+    """bool, False at padding of the ids."""
     tokens_BLH: Tensor
-    """float32, L2-normalised, a vector of each token with half the mean in it; L is 0 without distillation."""
+    """float32, mean of the L2-normalised token state and text mean; L is 0 without distillation."""
     own_BL: Tensor
-    """bool, the tokens that are the text's."""
+    """bool, True for tokens of the text."""
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -85,7 +81,7 @@ class TextVectors(NamedTuple):
         return self.valid_BK.shape[1], self.ids_BT.shape[1], self.own_BL.shape[1]
 
     def by_tokens(self) -> TextVectors:
-        """Return the same texts with their tokens' vectors alone."""
+        """Return the same texts with token vectors in place of slot vectors."""
         return self._replace(
             vectors_BKH=self.tokens_BLH,
             valid_BK=self.own_BL,
@@ -94,12 +90,12 @@ class TextVectors(NamedTuple):
         )
 
     def padded(self, slots: int, ids: int, tokens: int) -> TextVectors:
-        """Return the same with room for these numbers of vectors, content ids and tokens a text."""
+        """Pad to these numbers of vectors, content ids and tokens."""
         widths = (slots, slots, ids, ids, ids, tokens, tokens)
         return TextVectors(
             *(
-                pad(own, (0, 0) * (own.ndim - 2) + (0, width - own.shape[1]))
-                for own, width in zip(self, widths, strict=True)
+                pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, width - tensor.shape[1]))
+                for tensor, width in zip(self, widths, strict=True)
             )
         )
 
@@ -121,7 +117,6 @@ def _text_vectors(states: TextStates) -> TextVectors:
 
 @torch.no_grad()
 def _token_vectors(states: TextStates) -> tuple[Tensor, Tensor]:
-    """Return `tokens_BLH` and `own_BL`."""
     if states.tokens is None:
         none_B0H = states.hidden_BKH.detach()[:, :0].float()
         return none_B0H, none_B0H[..., 0].bool()
@@ -137,6 +132,6 @@ def join(parts: Sequence[TextVectors]) -> TextVectors:
 
 
 def with_training_lengths(retriever: BackboneRetriever, recipe: Recipe) -> BackboneRetriever:
-    """Return the retriever with the recipe's limits of queries and passages in place of its own."""
+    """Return the retriever with the recipe's maximum lengths of queries and passages."""
     limits = {"max_query_tokens": recipe.max_query_tokens, "max_passage_tokens": recipe.max_passage_tokens}
     return retriever.model_copy(update={"text": retriever.text.model_copy(update=limits)})

@@ -1,7 +1,6 @@
-"""Training examples: a query with its judged passages, read from a record or refused by the field that is wrong.
+"""Training examples: a query with its judged passages, parsed from a record and checked.
 
-Two texts are the same for training if their keys are equal: the same words in the same order, whatever their case and
-spaces.
+Texts with equal keys, that is, equal up to case and whitespace, count as the same text.
 """
 
 from __future__ import annotations
@@ -35,41 +34,38 @@ _LIKE_PASSAGES = re.compile("negative|positive|(^|[^a-z])(neg|pos([^a-z]|$))", r
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One query with its judged passages.
-
-    There is at least one positive; no passage is among the positives twice, nor in both lists, by id or by text.
-    """
+    """A query with its judged passages: at least one positive, and no id or text twice."""
 
     query_id: str
     query: str
     positives: tuple[Passage, ...]
     """Passages that answer the query."""
     negatives: tuple[Passage, ...]
-    """Hard negatives, best first where they were mined; may be empty."""
+    """Hard negatives, best first if they were mined; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A query with its candidates of a step."""
+    """A query with its candidates in one step."""
 
     query_id: str
     query: str
     passages: tuple[Passage, ...]
     """The positive, then the negatives."""
     answers: tuple[int, ...] = ()
-    """`passage_key` of all passages known to answer the query; the positive need not be listed."""
+    """`passage_key` of all passages known to answer the query; the positive may be missing."""
 
 
 class Checked(NamedTuple):
-    """A usable example."""
+    """A valid example."""
 
     example: Example
     repeated: int
-    """Passages that repeated another one of the record and were left out."""
+    """Number of repeated passages that were removed from the record."""
 
 
 def example_from_json(line: str) -> Checked:
-    """Read one JSON object; see `example_from_fields`. Raises `RefusedError`."""
+    """Parse a JSON object; see `example_from_fields`. Raises `RefusedError`."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -80,7 +76,7 @@ def example_from_json(line: str) -> Checked:
 
 
 def example_from_tsv(line: str) -> Checked:
-    """Read `query<TAB>positive[<TAB>negative …]`; ids come from the contents. Raises `RefusedError`."""
+    """Parse `query<TAB>positive[<TAB>negative …]`; ids are made from the contents. Raises `RefusedError`."""
     columns = line.split("\t")
     if len(columns) < 2:
         raise RefusedError("wrong column count: 1 instead of 2 or more (query, tab, positive, tab, negatives)")
@@ -88,25 +84,20 @@ def example_from_tsv(line: str) -> Checked:
 
 
 def example_from_fields(fields: dict[str, Any]) -> Checked:
-    """Read a record of Tevatron's layout or of plain texts; a field that is null counts as absent.
+    """Parse a record in Tevatron's layout or with plain texts; null fields count as missing.
 
-    Query: `query`, and its id in the first field present of `QUERY_ID_FIELDS`. Passages: `positive_passages`,
-    `positives` or `positive`, and `negative_passages`, `negatives` or `negative`: texts, or objects with `text`,
-    `title` and an id in one of `ID_FIELDS`. An absent id is made from the contents.
-
-    Other fields are not read. One that is named like passages, such as `hard_negatives`, is an error.
-
-    Of passages with the same id or the same text (`passage_key`) the first is kept, so no positive is among
-    the negatives.
+    Query: `query`, and an id in one of `QUERY_ID_FIELDS`. Passages: `positive_passages`, `positives` or `positive`, and
+    `negative_passages`, `negatives` or `negative`. A passage is a text, or an object with `text`, `title` and an id in
+    one of `ID_FIELDS`. Missing ids are made from the contents. Repeated passages, by id or `passage_key`, are removed.
 
     Raises:
-        RefusedError: the record cannot be used; the message names the field.
+        RefusedError: The record is invalid, or has an unknown field named like passages, such as `hard_negatives`.
     """
     fields = {name: value for name, value in fields.items() if value is not None}
     _refuse_unread_passages(fields)
     positives = list(_passages(fields, _POSITIVES))
     if not positives:
-        raise RefusedError(f"no positive: none in {', '.join(_POSITIVES)}")
+        raise RefusedError(f"no positive: add one in {', '.join(_POSITIVES)}")
     negatives = list(_passages(fields, _NEGATIVES))
     seen: set[str | int] = set()
     kept_positives, kept_negatives = _without_repeated(positives, seen), _without_repeated(negatives, seen)
@@ -120,21 +111,20 @@ def _refuse_unread_passages(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if name not in read and _LIKE_PASSAGES.search(name) and not isinstance(value, int | float):
             known = ", ".join((*_POSITIVES, *_NEGATIVES))
-            raise RefusedError(f"unknown field: '{name}' is not read: rename it to one of {known}, or remove it")
+            raise RefusedError(f"unknown field: '{name}' is ignored: rename it to one of {known}, or remove it")
 
 
 def _passages(fields: dict[str, Any], names: tuple[str, ...]) -> Iterator[Passage]:
-    """Yield the passages of the first field present."""
     name = next((name for name in names if name in fields), None)
     if name is None:
         return
     value = fields[name]
     for number, item in enumerate(value if isinstance(value, list) else [value]):
-        place = f"{name}[{number}]" if isinstance(value, list) else name
+        field = f"{name}[{number}]" if isinstance(value, list) else name
         try:
             yield _passage(item)
         except RefusedError as refused:
-            raise RefusedError(f"{refused} (in {place})") from refused
+            raise RefusedError(f"{refused} (in {field})") from refused
 
 
 def _passage(item: Any) -> Passage:
@@ -155,7 +145,7 @@ def _passage(item: Any) -> Passage:
 
 def _query(fields: dict[str, Any], positives: Sequence[Passage]) -> tuple[str, str]:
     if "query" not in fields:
-        raise RefusedError("no query field: 'query' is absent")
+        raise RefusedError("no query field: 'query' is missing")
     text = _string("query", fields["query"])
     query_id = _id(fields, QUERY_ID_FIELDS)
     if query_id is None:
@@ -175,12 +165,12 @@ def _id(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 def _string(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise RefusedError(f"wrong type: '{name}' is no string")
+        raise RefusedError(f"wrong type: '{name}' is not a string")
     return value
 
 
 def _without_repeated(passages: list[Passage], seen: set[str | int]) -> tuple[Passage, ...]:
-    """Return the passages whose id and key are not in `seen`, and add those."""
+    """Return the passages whose id and key are not in `seen`, and add these to it."""
     kept = []
     for passage in passages:
         key = passage_key(passage)
@@ -191,21 +181,21 @@ def _without_repeated(passages: list[Passage], seen: set[str | int]) -> tuple[Pa
 
 
 def passage_key(passage: Passage) -> int:
-    """Return the key of the passage's text, of its title where it has no text.
+    """Return the key of the passage's text, or of its title if the text is empty.
 
-    The title does not count beside a text: collections differ in whether they have titles at all.
+    The title is ignored otherwise, because not all collections have titles.
     """
     return text_key(passage.text if passage.text.strip() else passage.title)
 
 
 def text_key(text: str) -> int:
-    """Return 64 bits of BLAKE2b of the text in NFKC, case folded, runs of whitespace as one space."""
+    """Return the 64-bit BLAKE2b hash of the text after NFKC, case folding and whitespace normalisation."""
     normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(hashlib.blake2b(normal.encode(), digest_size=8).digest(), "little")
 
 
 def keys_of(collections: Iterable[Collection]) -> np.ndarray:
-    """Return the keys of all passages and of all splits' queries, uint64, ascending, none twice."""
+    """Return the distinct keys of all passages and queries, uint64, ascending."""
     keys: list[np.ndarray] = [np.empty(0, np.uint64)]
     for collection in collections:
         passages = (record for record in collection.records() if not isinstance(record, BadRecord))
@@ -216,6 +206,6 @@ def keys_of(collections: Iterable[Collection]) -> np.ndarray:
 
 
 def are_in(keys: Iterable[int], known: np.ndarray) -> np.ndarray:
-    """Return for each key whether it is in `known`, ascending uint64; a bool array."""
-    sought = np.fromiter(keys, np.uint64)
-    return np.searchsorted(known, sought, "right") > np.searchsorted(known, sought, "left")
+    """Return a bool array: whether each key is in `known` (ascending uint64)."""
+    keys_n = np.fromiter(keys, np.uint64)
+    return np.searchsorted(known, keys_n, "right") > np.searchsorted(known, keys_n, "left")

@@ -1,12 +1,8 @@
-"""Random numbers that depend on what they are for, and on nothing that was drawn before.
+"""Stateless random numbers: each follows from the hash (BLAKE2b) of its purpose, such as seed, step and part.
 
-A step's dropout, budgets and examples follow from the recipe's seed, the step and the part alone. So a
-training resumes bit for bit without a generator's state in its checkpoints, whichever worker runs a part.
-
-Every number comes from BLAKE2b of its purpose: a few names and numbers. `seed_torch` and `draw` start a library's own
-generator from it. `draws` and `permutation`, which order and sample examples, read Philox directly, whose output is
-fixed by its definition and no version of a library can change. The two write a purpose as text in different ways: this
-must stay, or trainings under way would draw other numbers.
+So a training resumes bit for bit on any worker, without generator states in its checkpoints. `draws` and `permutation`
+use raw Philox output, which does not depend on library versions. Their text form of a purpose differs from that of
+`seed_torch` and `draw`; do not change either, or running trainings would draw other numbers.
 """
 
 from __future__ import annotations
@@ -17,31 +13,31 @@ import numpy as np
 
 
 def seed_torch(*purpose: str | int) -> None:
-    """Start torch's generators, of the CPU and of all GPUs, anew for `purpose`."""
-    # What samples examples needs no torch, which is slow to import.
+    """Seed torch's generators of the CPU and all GPUs for `purpose`."""
+    # Imported here: torch is slow to import, and sampling does not need it.
     import torch
 
     torch.manual_seed(derived_seed(*purpose))
 
 
 def draw(options: tuple[int, ...], *purpose: str | int) -> int:
-    """Return one of `options`, each as likely."""
+    """Return one of `options`, with equal probability."""
     generator = np.random.Generator(np.random.Philox(derived_seed(*purpose)))
     return options[int(generator.integers(len(options)))]
 
 
 def derived_seed(*purpose: str | int) -> int:
-    """Return a seed of 63 bits for `purpose`: the same in every process, on every platform."""
+    """Return a 63-bit seed for `purpose`, equal in all processes and on all platforms."""
     return _hashed(repr(purpose), 8) >> 1
 
 
 def draws(n: int, *purpose: str | int) -> np.ndarray:
-    """Return n independent uniform 64-bit numbers, uint64, the start of the sequence of `purpose`."""
+    """Return the first n uniform random numbers of the sequence of `purpose`, uint64 [n]."""
     return np.random.Philox(key=_hashed("\x1f".join(map(str, purpose)), 16)).random_raw(n)
 
 
 def permutation(n: int, *purpose: str | int) -> np.ndarray:
-    """Return a random order of 0, …, n - 1 that `purpose` determines, int64."""
+    """Return a random order of 0, …, n - 1 for `purpose`, int64 [n]."""
     return np.argsort(draws(n, *purpose), kind="stable")
 
 

@@ -1,7 +1,6 @@
-"""Sources of training examples: files of records, folders of them, collections with judgements.
+"""Sources of training examples: files of records, folders of files, and judged collections.
 
-Reading a source in pieces is cheap and cannot be split; checking the records of a piece takes the time and runs
-anywhere.
+One process reads a source in pieces, which is cheap. Workers check the records of the pieces in parallel.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
 
 MAX_RECORD_BYTES = 16_000_000
-"""A longer line is refused unparsed."""
+"""Longer lines are rejected without parsing."""
 
-# A piece ends at whichever comes first.
+# Limits of a piece.
 _PIECE_BYTES, _PIECE_RECORDS = 4_000_000, 1024
-# Of an unusable record, for the quarantine.
+# Length of an invalid record in the quarantine.
 _RAW_CHARACTERS = 200
 
 _TSV = (".tsv", ".tsv.gz")
@@ -37,10 +36,10 @@ _COLLECTION_FILES = ("corpus.jsonl", "collection.tsv")
 
 
 def open_source(source: str, split: str) -> ExampleSource:
-    """Open a training source: a file, a folder of files, or a collection; all but a zip may be a URI.
+    """Open a training source: a file, a folder of files, or a collection; all but a zip file may be a URI.
 
     Raises:
-        ValueError: The source cannot be trained on; the message says what can be.
+        ValueError: The source has an unknown format, or lacks the split.
     """
     place = as_place(source)
     place = place.absolute() if isinstance(place, Path) else place
@@ -53,32 +52,32 @@ def open_source(source: str, split: str) -> ExampleSource:
         return _folder(place, source.rstrip("/"), split)
     collection = open_collection(source)
     if split not in collection.splits():
-        there = ", ".join(collection.splits()) or "none"
-        raise ValueError(f"{source}: no split '{split}' to train on: say --split. Splits: {there}.")
+        splits = ", ".join(collection.splits()) or "none"
+        raise ValueError(f"{source}: no split '{split}': set --split to one of: {splits}")
     return CollectionSource(source, collection, split)
 
 
 def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
     places = [folder / info.base_name for info in files_in(folder) if info.base_name.startswith(split)]
-    found = (TextFile(place, f"{shown}/{place.name}") for place in places)
-    files = tuple(file for file in found if file.name.endswith(_ENDS))
+    all_files = (TextFile(place, f"{shown}/{place.name}") for place in places)
+    files = tuple(file for file in all_files if file.name.endswith(_ENDS))
     if not files:
         raise ValueError(
-            f"{shown}: neither a collection nor a file there whose name begins with the split '{split}' and ends in "
-            f"{', '.join(_ENDS)}: give such a file itself, or another --split"
+            f"{shown}: neither a collection nor a folder with files whose names begin with the split '{split}' and end "
+            f"in {', '.join(_ENDS)}: pass a file, or set another --split"
         )
     return FilesSource(shown, files)
 
 
 class Row(NamedTuple):
-    """The fields of a record, and its number, which counts from 1."""
+    """The fields of a record and its number, from 1."""
 
     number: int
     fields: dict[str, Any]
 
 
 class RawPiece(NamedTuple):
-    """Some records of one file: lines, rows, and records that cannot be read."""
+    """Records of one file: lines, rows and invalid records."""
 
     file: str
     records: Sequence[Line | Row | BadRecord]
@@ -86,33 +85,33 @@ class RawPiece(NamedTuple):
 
 
 class ExampleSource(ABC):
-    """A source of examples. Opening one reads no record."""
+    """A source of examples. Opening it reads no records."""
 
     name: str
 
     @abstractmethod
     def pieces(self) -> Iterator[RawPiece]:
-        """Stream the raw records in a fixed order; raises `ValueError` if a file cannot be read at all."""
+        """Stream the raw records in a fixed order. Raises ValueError if a file cannot be read."""
 
     @abstractmethod
     def state(self) -> str:
-        """Return a short string that changes when a file behind it changes."""
+        """Return a short string that changes when a source file changes."""
 
     def records(self) -> Iterator[Checked | BadRecord]:
-        """Stream the records, each checked by itself."""
+        """Stream the checked records."""
         for piece in self.pieces():
             yield from checked(piece)
 
 
 @dataclass(frozen=True, slots=True)
 class FilesSource(ExampleSource):
-    """Files of records, one after another, each of the kind that its name ends in."""
+    """Files of records; the end of a name determines the format."""
 
     name: str
     files: tuple[TextFile, ...]
 
     def pieces(self) -> Iterator[RawPiece]:
-        """Stream the files in their order."""
+        """See the base class."""
         for file in self.files:
             yield from _row_pieces(file) if file.name.endswith(".parquet") else _line_pieces(file)
 
@@ -123,9 +122,9 @@ class FilesSource(ExampleSource):
 
 @dataclass(frozen=True, slots=True)
 class CollectionSource(ExampleSource):
-    """The judged queries of a collection's split. Passages of relevance 1 or more are positives, none are negatives.
+    """The judged queries of a collection's split, with passages of relevance 1 or more as positives.
 
-    Queries without a positive are no examples. The positives' texts are in memory while it is read.
+    Queries without positives are skipped. The positives' texts are kept in memory during reading.
     """
 
     name: str
@@ -133,7 +132,7 @@ class CollectionSource(ExampleSource):
     split: str
 
     def pieces(self) -> Iterator[RawPiece]:
-        """Read the judgements, then the corpus, then stream the queries in their order."""
+        """See the base class. Read qrels and corpus first, then stream the queries."""
         file = f"{self.name}, queries of split {self.split}"
         qrels = self.collection.qrels(self.split)
         relevant = {passage for judged in qrels.values() for passage, relevance in judged.items() if relevance >= 1}
@@ -144,12 +143,12 @@ class CollectionSource(ExampleSource):
             elif record.id in relevant:
                 texts.setdefault(record.id, record)
         queries = iter(enumerate(self.collection.queries(self.split), start=1))
-        while some := list(islice(queries, _PIECE_RECORDS)):
-            rows = (_judged(file, number, query, qrels[query.id], texts) for number, query in some)
+        while piece := list(islice(queries, _PIECE_RECORDS)):
+            rows = (_judged(file, number, query, qrels[query.id], texts) for number, query in piece)
             yield RawPiece(file, [row for row in rows if row is not None])
 
     def state(self) -> str:
-        """Return the states of corpus, queries and judgements."""
+        """Return the states of corpus, queries and qrels."""
         states = [self.collection.source_state()]
         if isinstance(self.collection, FileCollection):
             split = self.collection.split_files[self.split]
@@ -160,11 +159,10 @@ class CollectionSource(ExampleSource):
 def _judged(
     file: str, number: int, query: Query, judged: Mapping[str, int], texts: dict[str, Passage]
 ) -> Row | BadRecord | None:
-    """Return the record of a query with its positives, None without any."""
     positives = [passage for passage, relevance in judged.items() if relevance >= 1]
     missing = [passage for passage in positives if passage not in texts]
     if missing:
-        reason = f"missing passage: '{missing[0]}' is judged relevant to '{query.id}' and not in the corpus"
+        reason = f"missing passage: '{missing[0]}' is judged relevant to '{query.id}' but not in the corpus"
         return BadRecord(file, number, reason, query.text[:_RAW_CHARACTERS])
     if not positives:
         return None
@@ -173,7 +171,6 @@ def _judged(
 
 
 def _line_pieces(file: TextFile) -> Iterator[RawPiece]:
-    """Stream a text file in pieces of some megabytes."""
     waiting: list[Line] = []
     size = 0
     for line in Lines(file, limit=MAX_RECORD_BYTES):
@@ -187,7 +184,6 @@ def _line_pieces(file: TextFile) -> Iterator[RawPiece]:
 
 
 def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
-    """Stream a parquet file's rows; raises `ValueError` for another file, or a damaged one."""
     first = 1
     try:
         with open_input(file.path) as stream, pq.ParquetFile(stream) as source:
@@ -199,7 +195,7 @@ def _row_pieces(file: TextFile) -> Iterator[RawPiece]:
 
 
 def checked(piece: RawPiece) -> Iterator[Checked | BadRecord]:
-    """Yield every record of a piece, as an example or with the reason why it is refused."""
+    """Yield every record of a piece as an example, or with the reason for its rejection."""
     for record in piece.records:
         if isinstance(record, BadRecord):
             yield record

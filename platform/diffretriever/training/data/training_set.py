@@ -1,7 +1,6 @@
-"""The prepared form of training data: memory-mapped, immutable, and sampled by counters instead of states.
+"""A prepared training set: an immutable folder of `examples.arrow` (memory-mapped) and `manifest.json`.
 
-A folder of `examples.arrow` (schemas/training_data.py) and `manifest.json`, which is written last. A row, an epoch and
-a seed determine a group, for any number of workers in any order. A node fetches a set on an object store once, into its
+Sampling has no state: row, epoch and seed determine a group. A node downloads a set on an object store once, into its
 cache.
 """
 
@@ -26,15 +25,15 @@ MANIFEST_FILE = "manifest.json"
 EXAMPLES_FILE = "examples.arrow"
 
 _COPIED_BYTES = 8 << 20
-# After so many draws, all rows are tried one after another.
+# Number of random rows to try before all rows in sequence.
 _ROWS_DRAWN = 64
 
 
 class TrainingSet:
-    """Examples by row, and the candidates of a training step. Picklable: it is opened again where it arrives."""
+    """Examples by row, and the candidates of a training step. Unpickling opens the set again."""
 
     def __init__(self, place: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
-        """Map the files in `folder`, which are those of `place`, with that manifest; use `open`."""
+        """Map the files in `folder`, the local copy of `place`. Use `open` instead."""
         self.place, self.folder = place, folder
         self.manifest = manifest
         self.digest = manifest.digest
@@ -51,14 +50,14 @@ class TrainingSet:
         """Open a training set, local or on an object store.
 
         Raises:
-            ValueError: The training set is missing, incomplete or damaged; the message says what to do.
+            ValueError: The training set is missing, incomplete or damaged.
         """
         manifest = read_manifest(place)
-        found = as_place(place)
-        folder = found if isinstance(found, Path) else _fetched(found, manifest)
+        path = as_place(place)
+        folder = path if isinstance(path, Path) else _fetched(path, manifest)
         if not _is_whole(folder, manifest):
             raise ValueError(
-                f"{folder / EXAMPLES_FILE}: missing or cut short: remove {place} and prepare the training set again"
+                f"{folder / EXAMPLES_FILE}: missing or truncated: remove {place} and prepare the training set again"
             )
         return cls(place, folder, manifest)
 
@@ -69,27 +68,20 @@ class TrainingSet:
         return len(self._examples)
 
     def example(self, row: int) -> Example:
-        """Return the example of a row, 0 to len - 1."""
+        """Return the example of a row, from 0 to len - 1."""
         stored = self._stored(row)
         passages = tuple(stored.passage(number) for number in range(len(stored.passages)))
         return Example(stored.query_id, stored.query, passages[: stored.positives], passages[stored.positives :])
 
     def order(self, epoch: int, seed: int) -> np.ndarray:
-        """Return the order of rows in an epoch, int64 [len], each row once."""
+        """Return the order of rows in an epoch, int64 [len]."""
         return permutation(len(self), "order", seed, epoch)
 
     def group(self, row: int, *, epoch: int, negatives: int, seed: int) -> Group:
-        """Return one positive of a row and `negatives` other passages.
+        """Return one positive of a row and `negatives` other passages for an epoch, counted from 0.
 
-        The query's id, `epoch` and `seed` determine them. Epochs take the positives one after another, and the next
-        hard negatives in an order that does not change, from the start again after the last. If there are too few,
-        positives of other rows fill up: none that this row has, none twice, none of a row with the same query.
-
-        Args:
-            row: of the set.
-            epoch: counted from 0.
-            negatives: number of passages besides the positive.
-            seed: of the training.
+        Epochs cycle through the positives and through the hard negatives in a fixed order. If a row has too few hard
+        negatives, positives of rows with other queries are added. Query id, epoch and seed determine the result.
 
         Raises:
             ValueError: The whole training set has too few passages.
@@ -98,9 +90,9 @@ class TrainingSet:
         hard = len(stored.passages) - stored.positives
         positive = (int(draws(1, "positive", stored.query_id, seed)[0] >> np.uint64(1)) + epoch) % stored.positives
         taken = min(negatives, hard)
-        turn = (epoch * negatives + np.arange(taken)) % max(hard, 1)
+        indices = (epoch * negatives + np.arange(taken)) % max(hard, 1)
         order = permutation(hard, "negatives", stored.query_id, seed)
-        chosen = [positive, *(stored.positives + order[turn]).tolist()]
+        chosen = [positive, *(stored.positives + order[indices]).tolist()]
         passages = [stored.passage(number) for number in chosen]
         if taken < negatives:
             passages += self._borrowed(row, negatives - taken, f"{stored.query_id}\x1f{seed}\x1f{epoch}")
@@ -108,13 +100,13 @@ class TrainingSet:
         return Group(stored.query_id, stored.query, tuple(passages), answers)
 
     def _borrowed(self, row: int, count: int, name: str) -> list[Passage]:
-        home = self.example(row)
-        own = (*home.positives, *home.negatives)
-        ids, keys = {passage.id for passage in own}, {passage_key(passage) for passage in own}
-        found: list[Passage] = []
+        example = self.example(row)
+        passages = (*example.positives, *example.negatives)
+        ids, keys = {passage.id for passage in passages}, {passage_key(passage) for passage in passages}
+        borrowed: list[Passage] = []
         for other, draw in self._other_rows(name):
             stored = self._stored(other)
-            if other == row or stored.query == home.query:
+            if other == row or stored.query == example.query:
                 continue
             passage = stored.passage(draw % stored.positives)
             key = passage_key(passage)
@@ -122,16 +114,16 @@ class TrainingSet:
                 continue
             ids.add(passage.id)
             keys.add(key)
-            found.append(passage)
-            if len(found) == count:
-                return found
+            borrowed.append(passage)
+            if len(borrowed) == count:
+                return borrowed
         raise ValueError(
-            f"{self.place}: too few passages for {count} more negatives of query '{home.query_id}': mine "
+            f"{self.place}: too few passages for {count} more negatives of query '{example.query_id}': mine "
             "negatives with `python jobs/mine_negatives.py`, or train with fewer"
         )
 
     def _other_rows(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield random rows, each with a draw, and then all rows, each once."""
+        """Yield random rows, each with a random number, and then all rows once."""
         for draw in draws(_ROWS_DRAWN, "borrowed", name).tolist():
             yield (draw >> 32) % len(self), draw & 0xFFFFFFFF
         start = int(draws(1, "start", name)[0] % np.uint64(len(self)))
@@ -151,7 +143,7 @@ class _Stored(NamedTuple):
     query_id: str
     query: str
     positives: int
-    """The number of positives."""
+    """Number of positives."""
     passages: pa.StructArray
 
     def passage(self, number: int) -> Passage:
@@ -159,20 +151,19 @@ class _Stored(NamedTuple):
 
 
 def read_manifest(place: AnyPlace) -> TrainingSetManifest:
-    """Return the manifest of a training set; raises `ValueError` if it is missing or damaged."""
+    """Return the manifest of a training set. Raises ValueError if it is missing or damaged."""
     path = as_place(place) / MANIFEST_FILE
     try:
         manifest = read_model(path, TrainingSetManifest, "prepare the training set again")
     except (FileNotFoundError, NotADirectoryError):
         state = "incomplete" if exists(as_place(place) / EXAMPLES_FILE) else "no training set"
         raise ValueError(
-            f"{place}: {state}, {MANIFEST_FILE} is not there: make it with jobs/prepare_training.py"
+            f"{place}: {state}, {MANIFEST_FILE} is missing: run jobs/prepare_training.py to make it"
         ) from None
     return manifest
 
 
 def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
-    """Return the copy of a set on an object store in this node's cache; the first of its workers fetches it."""
     copy = cache_dir() / "training-sets" / manifest.digest
     with locked(copy.with_suffix(".lock")):
         if not _is_whole(copy, manifest):
@@ -181,7 +172,7 @@ def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
                 with open_input(place / EXAMPLES_FILE) as source, (folder / EXAMPLES_FILE).open("wb") as sink:
                     shutil.copyfileobj(source, sink, _COPIED_BYTES)
                 if not _is_whole(folder, manifest):
-                    raise ValueError(f"{place / EXAMPLES_FILE}: missing or cut short: prepare the training set again")
+                    raise ValueError(f"{place / EXAMPLES_FILE}: missing or truncated: prepare the training set again")
     return copy
 
 

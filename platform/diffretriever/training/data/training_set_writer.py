@@ -1,6 +1,6 @@
-"""Writing a training set: blocks of checked examples in, the manifest last.
+"""Writes a training set: workers make blocks of checked examples; one process writes them, then the manifest.
 
-Blocks are made by the workers that check records, and written by one process, which knows examples by 128-bit digests.
+Examples are deduplicated by 128-bit digests.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _BLOCK_SCHEMA = EXAMPLES_SCHEMA.append(pa.field("digest", pa.binary(16), nullabl
 
 @dataclass(frozen=True, slots=True)
 class ExampleBlock:
-    """The examples of some records."""
+    """The examples of a block of records."""
 
     examples: pa.Table
     """`EXAMPLES_SCHEMA` and the digest of each example."""
     bad: tuple[BadRecord, ...]
     counts: TrainingCounts
-    """Of the records that made this block, but for the examples that it has."""
+    """Counts of rejected and removed records; stored examples are counted when they are written."""
 
 
 def make_block(records: Iterable[Checked | BadRecord], held_out: np.ndarray) -> ExampleBlock:
-    """Collect checked records, without the texts whose keys are in `held_out` (ascending uint64)."""
+    """Make a block of checked records, leaving out texts whose keys are in `held_out` (ascending uint64)."""
     counts = TrainingCounts()
     bad: list[BadRecord] = []
     examples: list[Example] = []
@@ -82,9 +82,9 @@ def _without_held_out(record: Checked, held_out: np.ndarray) -> tuple[Example | 
 
 def _table(examples: Sequence[Example]) -> pa.Table:
     lists = [(*example.positives, *example.negatives) for example in examples]
-    passages = [passage for own in lists for passage in own]
+    passages = [passage for passages_of_one in lists for passage in passages_of_one]
     texts = [pa.array([getattr(p, name) for p in passages], pa.large_string()) for name in ("id", "title", "text")]
-    starts = pa.array(offsets_of([len(own) for own in lists]), pa.int32())
+    starts = pa.array(offsets_of([len(passages_of_one) for passages_of_one in lists]), pa.int32())
     list_type = EXAMPLES_SCHEMA.field("passages").type
     structs = pa.StructArray.from_arrays(texts, fields=list(list_type.value_type))
     columns = [
@@ -98,23 +98,22 @@ def _table(examples: Sequence[Example]) -> pa.Table:
 
 
 def _digest(example: Example) -> bytes:
-    """Return BLAKE2b-128 of all that the example has."""
     parts = [str(len(example.positives)), example.query_id, example.query]
     for passage in (*example.positives, *example.negatives):
         parts += [passage.id, passage.title, passage.text]
-    # Lengths, so that no two examples have the same bytes.
+    # Lengths, so that different examples have different bytes.
     text = "".join(f"{len(part)}\x1f{part}" for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class TrainingSetWriter:
-    """Fills a folder that has no manifest; it does not open before `finish`.
+    """Writes a training set to a folder, which can be opened after `finish`.
 
-    Memory is bounded by a block and some 100 bytes for every example.
+    Memory: one block and about 100 bytes per example.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start from nothing, whatever an earlier attempt has left."""
+        """Start a new set, overwriting an unfinished one."""
         folder.mkdir(parents=True, exist_ok=True)
         assert not (folder / MANIFEST_FILE).exists(), "a finished training set is never changed"
         self._folder = folder
@@ -133,7 +132,7 @@ class TrainingSetWriter:
         self._open_files.close()
 
     def add(self, block: ExampleBlock) -> TrainingCounts:
-        """Append a block's examples but those that are stored already; return the counts of its records."""
+        """Append a block's new examples and return the counts of its records."""
         is_new = []
         for digest in block.examples.column("digest").to_pylist():
             is_new.append(digest not in self._known)
@@ -155,11 +154,11 @@ class TrainingSetWriter:
     def finish(
         self, job: PrepareTrainingJob, sources: Sequence[TrainingSource], hold_out: Sequence[TrainingSource]
     ) -> TrainingSetManifest:
-        """Close the file and write the manifest; raises `ValueError` if there is no example."""
+        """Close the file and write the manifest. Raises ValueError if there are no examples."""
         self._open_files.close()
         counts = sum((source.counts for source in sources), TrainingCounts())
         if counts.examples == 0:
-            raise ValueError(f"{', '.join(source.name for source in sources)}: no example is left to train on")
+            raise ValueError(f"{', '.join(source.name for source in sources)}: no examples left to train on")
         manifest = TrainingSetManifest(
             digest=self._digest.hexdigest(),
             counts=counts,
