@@ -1,7 +1,4 @@
-"""What all schemas are made with: the frozen base model, values with a text form, and the fields that differ.
-
-Unknown keys are errors that suggest the right one.
-"""
+"""Base classes of all schemas: a frozen model that rejects unknown keys, and values with a text form."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text of at most `most` characters, at least three, as messages quote it: its middle gives way."""
+    """Shorten a text to `most` characters (at least three) by replacing its middle with `…`."""
     if len(text) <= most:
         return text
     kept = max(most, 3) - 1
@@ -23,12 +20,9 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def suggest(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return " Did you mean 'x'?" for the known name nearest to `wrong`, or a list of the known names.
+    """Return " Did you mean 'x'?" with the most similar known name, or else a list of the known names.
 
-    Args:
-        wrong: the unknown name.
-        known: the names to choose from.
-        cutoff: least likeness of the two names, 1 for equal ones.
+    `cutoff` is the lowest similarity, as in `difflib.get_close_matches`.
     """
     names = sorted(known)
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=cutoff)
@@ -38,17 +32,12 @@ def suggest(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def counted(count: int, units: str) -> str:
-    """Return a count with its unit: `1 passage`, `2,000 passages`.
-
-    Args:
-        count: how many there are.
-        units: the unit in the plural.
-    """
+    """Return a count with its unit, which you pass in the plural: `1 passage`, `2,000 passages`."""
     return f"{count:,} {re.sub('ies$', 'y', units).removesuffix('s') if count == 1 else units}"
 
 
 def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
-    """Raise `ValueError` naming the first key of mapping `values` that is not among `known`."""
+    """Return `values`; raise `ValueError` if it is a mapping with an unknown key."""
     if not isinstance(values, dict):
         return values
     names = set(known)
@@ -60,28 +49,28 @@ def refuse_unknown_keys(values: Any, known: Iterable[str], where: str) -> Any:
 
 
 def split_at_commas(value: Any) -> Any:
-    """Return the parts of a text with commas in it; anything else as it is."""
+    """Split a string at its commas; return other values unchanged."""
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
 CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(split_at_commas)]
-"""Several strings, or one with commas between them."""
+"""A list of strings, or one string with commas."""
 
 
 def mistakes(error: ValidationError) -> list[str]:
-    """Return what is wrong with the values that a model was made of, as `field: what`, a sentence each."""
-    found = []
+    """Return the validation errors as `field: message`."""
+    messages = []
     for item in error.errors(include_url=False):
-        # Alternatives of a union (`str`, `list[str]`) are no part of the field's name.
+        # Pydantic adds the alternative of a union (`str`, `list[str]`) to the field's name.
         parts = [str(part) for part in item["loc"] if isinstance(part, int) or part.isidentifier()]
         field = ".".join(part for part in parts if part not in {"str", "int"})
         message = "a value is needed" if item["type"] == "missing" else str(item["msg"]).removeprefix("Value error, ")
-        found.append(f"{field}: {message}" if field else message)
-    return found
+        messages.append(f"{field}: {message}" if field else message)
+    return messages
 
 
 class Model(BaseModel):
-    """A frozen value whose unknown keys are errors."""
+    """A frozen model that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -92,14 +81,14 @@ class Model(BaseModel):
 
 
 def differing_fields(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return what differs, as `outer.inner: one != other`, sorted; a missing field counts as None."""
+    """Return the differing fields as `outer.inner: one != other`, sorted. A missing field counts as None."""
     ours, theirs = flat_fields(one), flat_fields(other)
     keys = sorted(ours.keys() | theirs.keys())
     return [f"{k}: {ours.get(k)} != {theirs.get(k)}" for k in keys if ours.get(k) != theirs.get(k)]
 
 
 def flat_fields(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the fields of all levels, as `outer.inner` → value; `prefix` stands before each name."""
+    """Flatten nested fields to `outer.inner` → value, each name preceded by `prefix`."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, dict):
@@ -110,14 +99,11 @@ def flat_fields(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class TextForm:
-    """A base of frozen dataclasses whose `str` is what `parse` reads.
-
-    Configs and files hold the text, code holds the value.
-    """
+    """Base of frozen dataclasses that configs and files store as text: `parse` is the inverse of `str`."""
 
     __slots__ = ()
     text_form: ClassVar[re.Pattern[str]]
-    """What texts look like."""
+    """Pattern of the text form."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -130,7 +116,7 @@ class TextForm:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept the text form in configs and write it back (the hook pydantic asks for)."""
+        """Read and write the text form in pydantic models."""
         return core_schema.no_info_plain_validator_function(
             cls._validate,
             serialization=core_schema.to_string_ser_schema(),

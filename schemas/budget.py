@@ -1,4 +1,4 @@
-"""The representation budget (K_q, K_p): how many slots a query and a passage get (paper §4.4)."""
+"""The representation budget (K_q, K_p): the number of slots of a query and a passage (paper §4.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffretriever.schemas.places import StorePath, as_place
 
 @dataclass(frozen=True, slots=True)
 class Budget(TextForm):
-    """A pair of slot counts with the text form `q4p16`, used alike in code, columns and file names.
+    """A pair of slot counts, written `q4p16` in configs, columns and file names.
 
     >>> Budget.parse("q4p16") == Budget(4, 16)
     True
@@ -44,7 +44,7 @@ class Budget(TextForm):
 
 
 def is_selection(value: Any) -> bool:
-    """Return whether this names the selection.json of a budget sweep, and is no budget itself."""
+    """Return whether the value is the path of a selection.json, not a budget."""
     return isinstance(value, str | Path | StorePath) and str(value).endswith(".json")
 
 
@@ -57,4 +57,4 @@ def _validate_choice(value: Any) -> Budget | Path | StorePath:
 BudgetChoice: TypeAlias = Annotated[
     Budget | Path | StorePath, PlainValidator(_validate_choice), PlainSerializer(str, return_type=str)
 ]
-"""A budget, or the path or URI of the selection.json that a budget sweep wrote; `presets` turns it into a budget."""
+"""A budget, or the path or URI of a budget sweep's selection.json, which `presets` resolves."""

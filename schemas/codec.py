@@ -1,4 +1,4 @@
-"""The name of a codec: the bits that it spends on a dimension of a slot vector."""
+"""Names of codecs: `product1`, `product2` and `product4` store 1, 2 or 4 bits a dimension."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHOICES = "product1, product2 or product4, by the bits of a dimension"
 
 @dataclass(frozen=True, slots=True)
 class CodecConfig(TextForm):
-    """A codec with the text form `product2`, used alike in configs, file names and tables; see `codecs.product`.
+    """A codec, written `product2` in configs, file names and tables; see `diffretriever.vectors.product`.
 
     >>> CodecConfig.parse("product2") == CodecConfig(2)
     True
@@ -43,16 +43,16 @@ class CodecConfig(TextForm):
         return f"product{self.bits}"
 
     def bytes_per_vector(self, hidden_size: int) -> int:
-        """Return the bytes of a packed vector: H x bits / 8, rounded up."""
+        """Return the bytes of a quantised vector: H x bits / 8, rounded up."""
         return -(-hidden_size * self.bits // 8)
 
 
 class StoredCodec(Model):
-    """The codec of an index: its vectors are what `codecs/DIGEST.safetensors` beside the table decodes."""
+    """The codec of an index, stored in `codecs/DIGEST.safetensors` next to the table."""
 
     name: CodecConfig
-    """Bits of a dimension."""
+    """Name of the codec, which sets the bits a dimension."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    """Of the trained codec; see `diffretriever.vectors.product.Codec.digest`."""
+    """Digest of the trained codec; see `diffretriever.vectors.product.Codec.digest`."""
     width: int
-    """Bytes of a vector."""
+    """Bytes of a quantised vector."""

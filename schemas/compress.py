@@ -1,4 +1,4 @@
-"""Compressing an index: the job's config, and what it says at its end."""
+"""Config and summary of the compress job."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from diffretriever.schemas.settings import JobConfig
 
 
 class CompressJob(JobConfig):
-    """Store an index's vectors in a few bits a dimension; the decoded vectors take the place of the encoder's."""
+    """Quantise an index's vectors to 1, 2 or 4 bits a dimension. Searches use the decoded vectors."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     codec: CodecConfig = CodecConfig(2)
-    """`product1`, `product2` or `product4`, by the bits of a dimension."""
+    """Codec: `product1`, `product2` or `product4`, for 1, 2 or 4 bits a dimension."""
 
 
 class CompressSummary(Model):
     """The outcome of a compress job."""
 
     index: IndexPlace
-    """Where the index is."""
+    """Folder or object-store URI of the index."""
     codec: CodecConfig
-    """Bits of a dimension."""
+    """Codec of the vectors."""
     digest: str
-    """Of the trained codec."""
+    """Digest of the trained codec."""
     passages: int
-    """In the index."""
+    """Passages in the index."""
     written: int
-    """Passages written by this job; an earlier attempt that was killed wrote the others."""
+    """Passages written by this job; an earlier, interrupted job wrote the others."""
     bytes_before: int
-    """Size of the data files of the version before; it stays until compaction forgets that version."""
+    """Size of the previous version's data files, which compaction deletes."""
     bytes_after: int
-    """Size of the data files now."""
+    """Size of the new data files."""
     seconds: float
-    """Duration of the job without Ray's start."""
+    """Duration of the job, excluding the start of Ray."""

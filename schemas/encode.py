@@ -1,4 +1,4 @@
-"""Encoding a collection: the job's config, and what it says at its end."""
+"""Config and summary of the encode job."""
 
 from __future__ import annotations
 
@@ -13,45 +13,44 @@ from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.settings import BadInput, RayConfig, RetrieverOptions
 
 NO_METADATA = ("none",)
-"""What `--metadata` says to keep no further fields."""
+"""Value of `--metadata` that stores no metadata."""
 _ROLES = ("id", "title", "text")
 
 
 class EncodeJob(RayConfig, RetrieverOptions, BadInput):
-    """Encode a collection into an index: exactly once, resumable by running the same command again."""
+    """Encode a collection into an index, each passage exactly once; run the same command again to resume."""
 
     collection: str
-    """BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv, .json, .parquet, .arrow), other folder of
-    .md, .txt and .html files or one of them, all but a zip also as the URI of an object store; or a name: `pydoc`
-    (built in), a BEIR set to download, or `irds:` and a name of ir_datasets (the extra `irds`)."""
+    """Path, URI or name of the collection. Paths: BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv,
+    .json, .parquet, .arrow), or .md, .txt and .html files; all except a zip can be on an object store. Names: `pydoc`
+    (built in), a BEIR set to download, or `irds:NAME` for ir_datasets (needs the extra `irds`)."""
     fields: tuple[str, ...] = ()
-    """What fields of a table are called, as ROLE=FIELD with the roles id, title and text: text=body; default: id, _id,
-    docid, docno, doc_id or pid, title, text or contents."""
+    """Field names of the table, as ROLE=FIELD with the roles id, title and text, such as text=body. Default: id, _id,
+    docid, docno, doc_id or pid; title; text or contents."""
     metadata: tuple[str, ...] = ()
-    """Further fields to keep as columns, returned with hits and filtered by; repeat the flag or separate by commas;
-    `none`: none of them; default: all whose values are neither lists nor objects. An index that is there keeps those
-    that it was made with."""
+    """Metadata fields to store, return with hits and filter by; repeat the flag or separate by commas. `none` stores no
+    metadata. Default: all fields except lists and objects. An existing index keeps its fields."""
     index: IndexPlace
-    """Folder or object-store URI of the index; made if it is not there, added to if it is."""
+    """Folder or object-store URI of the index. The job creates it, or adds passages to an existing one."""
     budget: BudgetChoice | None = None
-    """Slots as q<K_q>p<K_p>, for example q4p16, in place of the retriever's own; or the selection.json of a budget
-    sweep."""
+    """Number of slots, q<K_q>p<K_p>, such as q4p16, or the selection.json of a budget sweep. Default: the
+    retriever's."""
     chunk: NonNegativeInt | None = None
-    """Most tokens of a passage, with its title, counted by the retriever's own tokenizer (words for BM25): a longer
-    document becomes passages ID#1, ID#2, … of whole paragraphs or sentences; 0: none does. Default: as many as the
-    retriever reads for folders and files of text, 0 for others, whose judgements are of whole documents."""
+    """Maximum tokens of a passage and its title (words for BM25). Longer documents are split at paragraphs or sentences
+    into passages ID#1, ID#2, …; 0 disables splitting. Default: the retriever's limit for folders and files of text,
+    otherwise 0, because judgements are of whole documents."""
     on_existing: Literal["error", "skip", "replace"] = "error"
-    """What to do with a passage whose id is in the index with another text. The same text is never encoded twice."""
+    """Policy for a passage whose id is in the index with another text. Unchanged passages are not encoded again."""
     sync: bool = False
-    """At the end, delete what the index holds of this collection, by its name, and the collection no longer has; not
-    where passages of that name came from another place."""
+    """At the end, delete passages that the collection no longer contains. Not allowed if the index has passages of the
+    same collection name from another path."""
     rows_per_block: PositiveInt | None = None
-    """Passages encoded and committed together; default: what keeps a block near 32 MB, 512 at the most."""
+    """Passages per write batch, encoded and committed together; default: about 32 MB, at most 512 passages."""
     compact: bool = True
-    """Join the table's small fragments while it grows and at the end, and then forget old versions."""
+    """Merge small fragments during the job and at its end, then delete old versions."""
     accelerate: bool = True
-    """At the end, make the codes and postings that the index is searched faster by, as accelerate_index.py does, and
-    BM25 of the texts; an index with less than a megabyte of vectors gets none, unless it has some already."""
+    """At the end, build 8-bit codes and postings for faster search, as accelerate_index.py does, and BM25. Skipped for
+    an index with less than a megabyte of vectors, unless it has these files already."""
 
     @property
     def named_fields(self) -> dict[str, str]:
@@ -60,7 +59,7 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
 
     @property
     def metadata_wanted(self) -> tuple[str, ...] | None:
-        """Names of the fields to keep; None for all."""
+        """Metadata fields to store; None for all."""
         if self.metadata == NO_METADATA:
             return ()
         return self.metadata or None
@@ -82,7 +81,7 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     @model_validator(mode="after")
     def _syncs_with_good_records(self) -> Self:
         if self.sync and self.on_bad_input != "error":
-            raise ValueError("--sync needs --on-bad-input error: nobody can say which passage a bad record was")
+            raise ValueError("--sync needs --on-bad-input error: the passage of a bad record is unknown")
         return self
 
 
@@ -97,35 +96,35 @@ class EncodeSummary(Model):
     """The outcome of one encode job; counts are passages."""
 
     index: str
-    """Where the index is."""
+    """Path or URI of the index."""
     fingerprint: str
     """Fingerprint of the retriever that made it."""
     encoded: int
-    """Encoded and committed by this job."""
+    """Passages encoded and committed by this job."""
     already_there: int
-    """In the index before with the same text; not encoded again."""
+    """Unchanged passages, not encoded again."""
     skipped: int
-    """In the index with another text, left as they were (`--on-existing skip`)."""
+    """Changed passages left as they were (`--on-existing skip`)."""
     replaced: int
-    """In the index with another text, replaced (`--on-existing replace`); counted in `encoded` too."""
+    """Changed passages replaced (`--on-existing replace`); included in `encoded`."""
     deleted: int
-    """Gone from the collection, and so from the index (`--sync`)."""
+    """Passages deleted because the collection no longer contains them (`--sync`)."""
     bad: int
-    """Records set aside."""
+    """Records written to quarantine."""
     bad_reasons: dict[str, int]
-    """Why, by kind."""
+    """Number of bad records by reason."""
     quarantine: str | None
-    """File that holds the bad records, if there are any."""
+    """File with the bad records, if any."""
     rows: int
-    """In the index now."""
+    """Passages in the index."""
     chunk: int | None = None
-    """Most tokens of a passage, where longer documents are several; None where documents stay whole."""
+    """Maximum tokens of a passage; None if documents are not split."""
     seconds: float
-    """Duration of the job without Ray's start."""
+    """Duration of the job, excluding the start of Ray."""
     steady_rate: float
-    """Passages per second from the first finished block to the last; 0 where there were fewer than two."""
+    """Passages per second between the first and last finished block; 0 for fewer than two blocks."""
     device_share: float | None = None
-    """Share of the encoders' time, from the beginning of their first blocks to the end of their last, in which their
-    devices computed; None where nothing was encoded."""
+    """Fraction of the time from an encoder's first block to its last in which its device computed; None if no passage
+    was encoded."""
     peak_memory: int | None = None
-    """Most bytes that an encoder took: of its GPU's memory or, on a CPU, as a process; None likewise."""
+    """Peak memory of an encoder in bytes: GPU memory, or process memory on a CPU; None if no passage was encoded."""

@@ -1,8 +1,7 @@
-"""The scores that passages are ranked by: lists that an index is searched for, alone or summed.
+"""Scoring modes: the score that ranks passages, from one scorer or a sum of several.
 
-A mode is known by its text, which is the same however its lists were put in order: `bm25+dense` is `dense+bm25`, and
-`dense+sparse` is `hybrid`, the paper's name for it. Numbers give weights: `dense+0.3bm25` adds the dense score
-and 0.3 times the passage's BM25 score divided by the query's highest BM25 score.
+Each mode has one canonical text: `bm25+dense` becomes `dense+bm25`, and `dense+sparse` becomes `hybrid`, its name in
+the paper. `dense+0.3bm25` adds to the dense score 0.3 times the BM25 score, divided by the query's highest BM25 score.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from diffretriever.schemas.base import shortened, suggest
 
 EncodedList: TypeAlias = Literal["dense", "sparse"]
-"""A list of passages that encoded queries are searched for by."""
+"""A scorer that needs encoded queries."""
 ListName: TypeAlias = EncodedList | Literal["bm25"]
-"""A list of passages that a search of an index gives; `bm25` goes by the texts alone."""
+"""A scorer, and the result list it returns. `bm25` needs only the texts."""
 Way: TypeAlias = Annotated[str, Field(pattern="^[a-z]+(_[a-z]+)*$")]
-"""How passages are found by a score, as the search classes name it: `stream` reads all vectors or impacts from the
-table, `compressed` what a codec made of the vectors; `codes` and `postings` are the files that `accelerate_index.py`
-makes, `candidates` its candidate index. All but the last find the same passages."""
+"""A search method: `stream` scans the vectors or impacts of the table, `compressed` scans the codec's vectors.
+`codes`, `postings` and `candidates` use the files of `accelerate_index.py`. All except `candidates` are exact."""
 
 _HYBRID = "hybrid"
 _HYBRID_SUM = "dense+sparse"
@@ -35,7 +33,7 @@ _LISTS: tuple[ListName, ...] = (*_ENCODED, "bm25")
 
 
 def mode_of(lists: Collection[str]) -> str:
-    """Return the text of the mode that sums these lists; it does not depend on their order."""
+    """Return the mode that sums these lists, in any order."""
     named = [name for name in _LISTS if name in lists]
     return _HYBRID if named == list(_ENCODED) else "+".join(named)
 
@@ -46,10 +44,10 @@ _MODES: dict[str, tuple[ListName, ...]] = {
 
 
 def parse_mode(text: str) -> str:
-    """Return the mode that a text names, as it is always written.
+    """Return the canonical text of a mode.
 
     Raises:
-        ValueError: it names a list that is not there, or one twice; or its numbers are no weights.
+        ValueError: a scorer is unknown or repeated, or a weight is invalid.
     """
     weights, is_weighted = _parsed(text)
     if not is_weighted:
@@ -58,7 +56,7 @@ def parse_mode(text: str) -> str:
         raise ValueError(
             f"'{shortened(text)}': numbers are weights above 0 in a sum of several lists, such as dense+0.3bm25"
         )
-    # With no number at all it would be another mode.
+    # Without any number, the text would be an unweighted mode.
     hidden = 1.0 if {*weights.values()} != {1.0} else None
     return "+".join(
         name if weights[name] == hidden else f"{_written(weights[name])}{name}" for name in _LISTS if name in weights
@@ -66,18 +64,17 @@ def parse_mode(text: str) -> str:
 
 
 def _written(weight: float) -> str:
-    """Return a weight with all its digits and no exponent, which no mode has."""
     return f"{Decimal(repr(weight)).normalize():f}"
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> tuple[Mapping[str, float], bool]:
-    """Return list → weight, and whether any weight is written."""
+    """Return list → weight, and whether the mode has explicit weights."""
     terms = [_TERM.fullmatch(term) for term in (_HYBRID_SUM if text == _HYBRID else text).split("+")]
     weights = {term["list"]: float(term["weight"] or 1) for term in terms if term is not None}
     if len(weights) < len(terms) or not {*weights} <= {*_LISTS}:
         raise ValueError(
-            f"'{shortened(text)}' is no score to rank by.{suggest(text, _MODES)} There are {', '.join(_MODES)}."
+            f"unknown scoring mode '{shortened(text)}'.{suggest(text, _MODES)} Modes: {', '.join(_MODES)}."
         )
     return weights, any(term["weight"] for term in terms if term is not None)
 
@@ -87,7 +84,7 @@ _TERM = re.compile(rf"(?P<weight>{_WEIGHT})(?P<list>[a-z][a-z0-9]*)")
 _OWN_TERM = rf"{_WEIGHT}({'|'.join(_LISTS)})"
 _PATTERN = rf"^{_OWN_TERM}(\+{_OWN_TERM})+$"
 _MAX_CHARS = 200
-"""Of a mode's text."""
+"""Maximum length of a mode's text."""
 _WEIGHTED = {"type": "string", "pattern": _PATTERN, "maxLength": _MAX_CHARS}
 
 Mode: TypeAlias = Annotated[
@@ -96,26 +93,26 @@ Mode: TypeAlias = Annotated[
     AfterValidator(parse_mode),
     WithJsonSchema({"anyOf": [{"type": "string", "enum": [*_MODES]}, _WEIGHTED]}),
 ]
-"""A score to rank by: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25` or,
-with weights, `dense+0.3bm25`."""
+"""Scoring mode: `dense`, `sparse`, `hybrid` (the paper's sum of both), `bm25`, or a sum such as `dense+bm25` or
+`dense+0.3bm25`."""
 
 
 def lists_of(mode: Mode) -> tuple[ListName, ...]:
-    """Return the lists that a mode sums: one, or several."""
+    """Return the result lists that a mode sums."""
     return _MODES[unweighted(mode)]
 
 
 def weights_of(mode: Mode) -> tuple[float, ...] | None:
-    """Return what the scores of each of `lists_of` are multiplied with; None for a mode without weights."""
+    """Return the weight of each of `lists_of`; None for a mode without weights."""
     weights, is_weighted = _parsed(mode)
     return tuple(weights[name] for name in lists_of(mode)) if is_weighted else None
 
 
 def unweighted(mode: Mode) -> Mode:
-    """Return the mode that sums the same lists without weights."""
+    """Return the mode without its weights."""
     return mode_of(_parsed(mode)[0])
 
 
 def modes_of(lists: Collection[ListName]) -> tuple[Mode, ...]:
-    """Return all modes that these lists are enough for."""
+    """Return all modes that these lists support."""
     return tuple(mode for mode, needed in _MODES.items() if {*needed} <= {*lists})

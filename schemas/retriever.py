@@ -1,7 +1,7 @@
-"""What describes a retriever completely: method, backbone, budget, prompt, lengths. Saved with every artefact.
+"""Retriever configs: method, backbone, budget, prompt and lengths. Every index stores the config that encoded it.
 
-A config also says what its method can do. Code elsewhere asks for that, never for the method: a new method is a class
-here, a place in the unions at the end, and the code that runs it; or an `InstalledRetriever` in a package of its own.
+Each config declares the capabilities of its method, and other code checks these, not the method. To add a method, add
+a class here and to the unions at the end, and its encoder; or publish an `InstalledRetriever` in a package.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ _INSTRUCTION = "{instruction}"
 
 
 class BackboneConfig(Model):
-    """Where the weights are and how they are held."""
+    """Location, precision and attention kernel of the weights."""
 
     source: str
     """Folder, object-store URI, hub id, or `minilm` for the embedded default."""
     revision: str | None = None
-    """Branch, tag or commit on the hub; None is its default branch."""
+    """Branch, tag or commit on the hub; None: the default branch."""
     dtype: Dtype = "auto"
     """Precision of the weights; `auto`: bfloat16 on a GPU and on a CPU with instructions for it (x86 AVX-512 or AMX),
     else float32. `float8`: the matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in
     bfloat16, for GPUs from compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it
     is slow, and there to measure what the rounding costs. Not for training."""
     attention: Literal["auto", "packed", "sdpa"] = "auto"
-    """Attention kernel; `packed`: texts in one row without pads; `auto`: that on a GPU in half precision,
-    on a CPU in bfloat16, and for an adapter of slots alone (`adapter_on: slots`); else SDPA."""
+    """Attention kernel. `packed`: sequences concatenated without padding. `auto`: packed on a GPU in half precision, on
+    a CPU in bfloat16, and with `adapter_on: slots`; otherwise SDPA."""
     adapter: str | None = None
     """LoRA adapter in PEFT format on top of the weights: folder, object-store URI, hub id, or `minilm`
     for the embedded one."""
     adapter_revision: str | None = None
     """Branch, tag or commit of the adapter on the hub."""
     adapter_head: Literal["include", "drop"] = "include"
-    """What becomes of an adapter's part on the output head, which the authors' LLaDA adapters have by accident;
-    it touches sparse scores only."""
+    """Whether to load an adapter's weights for the output head, which the authors' LLaDA adapters contain by accident.
+    Affects sparse scores only."""
     merge_adapter: bool = True
-    """Add the adapter into the weights at load: faster, the same results up to rounding."""
+    """Merge the adapter into the weights at load: faster, with the same results up to rounding."""
     accepted_fields: tuple[str, ...] = ()
-    """Fields of the checkpoint's config.json that are known to change nothing; any other unknown one is an error."""
+    """Fields of the checkpoint's config.json to ignore; other unknown fields are errors."""
 
 
 class PromptConfig(Model):
@@ -71,14 +71,14 @@ class PromptConfig(Model):
 
 
 class TextConfig(Model):
-    """How a passage's fields become one text, and how long texts may be, in subword tokens."""
+    """Join of title and text, and maximum lengths in subword tokens."""
 
     title_join: TitleJoin = "space"
-    """What stands between title and text; `none` leaves the title out."""
+    """Separator of title and text; `none` omits the title."""
     max_query_tokens: PositiveInt = 512
     max_passage_tokens: PositiveInt = 512
     length_semantics: Literal["text", "total"] = "text"
-    """What the two limits count: the text's own tokens, or text and prompt together (never slots or tail)."""
+    """Tokens that both limits count: of the text, or of text and prompt. Slots and tail are excluded."""
 
 
 CONTENT_WORDS: dict[str, dict[str, bool]] = {
@@ -112,12 +112,12 @@ class ContentWordsConfig(Model):
 
 
 class OnCollection(Model):
-    """What of a retriever is otherwise on one collection; what is left out is as everywhere."""
+    """Settings that differ for one collection. Unset fields keep their general value."""
 
     query_instruction: str | None = None
-    """Instruction of its task, which the query prompt has in place of the general one."""
+    """Task instruction that replaces the general one in the query prompt."""
     passage_instruction: str | None = None
-    """The same before passages, for the few tasks whose passages have an instruction."""
+    """Task instruction of passages, for the few tasks that have one."""
     max_query_tokens: PositiveInt | None = None
     max_passage_tokens: PositiveInt | None = None
 
@@ -131,7 +131,7 @@ _WEIGHTS_FROM = frozenset(
 
 
 class RetrieverBase(Model):
-    """What every retriever config says of its method."""
+    """Base of retriever configs, with the capabilities of a method."""
 
     modes: ClassVar[tuple[Mode, ...]]
     """The scores that it makes; the last one is the default where `default_mode` names none."""
@@ -149,7 +149,7 @@ class RetrieverBase(Model):
     """Python package that runs it, where the plain installation does not bring that."""
 
     default_mode: Mode | None = None
-    """What passages are ranked by where nobody says otherwise, such as dense+0.3bm25; None: the last of its scores."""
+    """Default scoring mode, such as dense+0.3bm25; None: the last of the retriever's own scores."""
 
     @model_validator(mode="after")
     def _offers_its_default(self) -> Self:
@@ -220,7 +220,7 @@ class RetrieverBase(Model):
 
 
 class PromptedRetriever(RetrieverBase):
-    """What the retrievers with a retrieval prompt and sparse scores share."""
+    """Base of retrievers with a retrieval prompt and sparse scores."""
 
     modes = ("dense", "sparse", "hybrid")
     has_query_budget = True
@@ -232,7 +232,7 @@ class PromptedRetriever(RetrieverBase):
     text: TextConfig = TextConfig()
     content_words: ContentWordsConfig = ContentWordsConfig()
     sparse_topk: PositiveInt | None = None
-    """Keep at most this many impacts a text; the authors keep 128 or 256."""
+    """Maximum number of impacts per text; the authors keep 128 or 256."""
     sparse_rounding: Literal["none", "trunc100", "round100"] = "none"
     """The authors' code multiplies impacts by 100 and truncates or rounds; the paper stores them as they are."""
 

@@ -1,4 +1,4 @@
-"""Searching an index, for one question or a whole set of queries: the jobs' configs, and the batch job's summary."""
+"""Configs of the search jobs, and the summary of a batch search."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class IndexOptions(ModelOptions):
     index: IndexPlace
     """Folder or object-store URI of the index."""
     backbone: str | None = None
-    """Path or hub id of the index's backbone, if it has moved; it must be the same weights."""
+    """New path or hub id of the index's backbone, if it has moved. The weights must be the same."""
     adapter: str | None = None
-    """Path or hub id of its adapter, if it has moved; it must be the same weights."""
+    """New path or hub id of the index's adapter, if it has moved. The weights must be the same."""
 
 
 class SearchFlags(IndexOptions):
     """The search of an index."""
 
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
     accelerate_index.py made a candidate index, and otherwise all."""
 
     @property
     def search_options(self) -> SearchOptions:
-        """These settings, and the defaults of those that have no flag."""
+        """All search settings, with defaults for those without a flag."""
         return SearchOptions(**self.model_dump(include={*SearchOptions.model_fields}))
 
 
@@ -52,35 +52,33 @@ class SearchOptions(ScoringFlags):
     """All settings of a search."""
 
     memory_mb: PositiveInt = 1024
-    """MiB of memory that scoring may use besides the model and, on a GPU, besides the codes that are kept there."""
+    """MiB of memory for scoring, in addition to the model and to 8-bit codes kept on a GPU."""
 
 
 class FilterOption(JobConfig):
     """Which passages of an index are searched."""
 
     filter: str | None = None
-    """Condition on metadata that passages must meet, such as "year >= 2020 AND lang = 'en'"; columns are those that
-    inspect_index.py lists, `id` and `collection`. Dense, sparse and BM25 scores stay what they are; sums such as
-    hybrid are made of the lists that are left."""
+    """Condition on metadata, such as "year >= 2020 AND lang = 'en'". Columns: those that inspect_index.py lists, `id`
+    and `collection`. Dense, sparse and BM25 scores do not change; sums such as hybrid use the filtered lists."""
 
 
 class RunOptions(JobConfig):
     """The runs."""
 
     modes: tuple[Mode, ...] = ()
-    """Scores to rank by, as --mode of search.py takes them; default: those that the retriever makes, and its
-    `default_mode`."""
+    """Scoring modes, as in --mode of search.py; default: the retriever's own scores and its `default_mode`."""
     top_k: PositiveInt = 1000
     """Passages kept per query."""
 
 
 class QueryBudgetOptions(JobConfig):
-    """How many slots queries get."""
+    """The query budget."""
 
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
     selector: str | None = None
-    """What chooses each query's K_q from its text: the file that fit_selector.py wrote, `rule`, or `fixed:4`."""
+    """Selector of each query's K_q from its text: a file of fit_selector.py, `rule`, or `fixed:4`."""
 
     @model_validator(mode="after")
     def _one_k(self) -> Self:
@@ -90,44 +88,44 @@ class QueryBudgetOptions(JobConfig):
 
 
 class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
-    """Ask an index one question and see the ranked passages."""
+    """Search an index for one query and print the ranked passages."""
 
     query: str
-    """The question."""
+    """Text of the query."""
     mode: Mode | None = None
-    """Score to rank by: dense, sparse, hybrid, bm25 of the texts, or a sum such as dense+bm25 or, with weights,
-    dense+0.3bm25; default: the retriever's `default_mode`, or else hybrid where it makes that, or what it makes."""
+    """Scoring mode: dense, sparse, hybrid, bm25, or a sum such as dense+bm25 or dense+0.3bm25. Default: the retriever's
+    `default_mode`, otherwise hybrid if supported, otherwise its only score."""
     version: PositiveInt | None = None
-    """Version of the index, of those that inspect_index.py lists; default: the latest."""
+    """Version of the index (inspect_index.py lists them); default: the latest."""
     top_k: PositiveInt = 10
     """Passages to show."""
     explain: bool = False
-    """Also show what each score is made of: which slots met, and words in common; for retrievers with vectors."""
+    """Explain each score by its matched slots and shared terms; for retrievers with vectors."""
     words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = READ_WORDS
-    """With --explain: words of the whole vocabulary to show for each slot of query and passage, where the retriever's
-    vectors can be read so (masked, generated, pooled)."""
+    """With --explain: number of predicted vocabulary tokens to show per slot, for masked, generated and pooled
+    retrievers."""
     json_output: bool = False
     """Print JSON instead of text."""
 
 
 class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, EncoderActors):
-    """Search an index for many queries at once on Ray, and write TREC runs; resumable by the same command again.
+    """Search an index for many queries on Ray and write TREC runs; run the same command again to resume.
 
-    Every task scans some of the index's data files for all queries together; what they find is merged exactly.
+    Each task scans some of the index's data files for all queries. The merged results are exact.
     """
 
     collection: str | None = None
-    """Collection whose queries are searched for; see encode_beir.py."""
+    """Collection that contains the queries; see encode_beir.py."""
     split: str = "test"
-    """Split of its qrels that names the queries."""
+    """Split of the qrels that selects the queries."""
     queries: Place | None = None
-    """File of queries in place of a collection: .jsonl objects or id<TAB>text lines, either may be .gz."""
+    """File of queries, instead of a collection: .jsonl objects or id<TAB>text lines, optionally .gz."""
     output: Place
-    """Folder for the runs, one for each mode: dense.trec, sparse.trec, hybrid.trec, dense+0.3bm25.trec."""
+    """Folder for the runs, one per mode, such as dense.trec or dense+0.3bm25.trec."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
     queries_at_once: PositiveInt = 5000
-    """Queries that share a scan of the index. What is kept for them takes about 30 kB each at the default depth."""
+    """Queries per scan of the index. Each takes about 30 kB of memory at the default depth."""
 
     @model_validator(mode="after")
     def _one_source(self) -> BatchSearchJob:
@@ -144,10 +142,10 @@ class BatchSearchSummary(Model):
     passages: int
     """Passages searched."""
     parts: int
-    """Tasks that were run now; none is run twice."""
+    """Tasks executed by this job."""
     parts_found: int
-    """Tasks whose results an earlier attempt had left."""
+    """Tasks finished by an earlier, interrupted job."""
     seconds: float
-    """Duration without Ray's start."""
+    """Duration, excluding the start of Ray."""
     runs: dict[Mode, str]
-    """Where each run is."""
+    """Path or URI of each run."""

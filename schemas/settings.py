@@ -1,4 +1,4 @@
-"""Job configs: one frozen model filled by command line, environment and YAML file, in that order of precedence."""
+"""Base classes of job configs. Flags override environment variables, which override the YAML file."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _VALUES = {
     "Budget": "qNpN",
     "CodecConfig": "CODEC",
 }
-"""Name of a type → its values in `--help`."""
+"""Name of a type → its placeholder in `--help`."""
 TRUST_VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
-"""Variable with the models whose code may run, separated by commas."""
+"""Environment variable with the models that may run their own code, separated by commas."""
 _TRUST = (
-    "Model whose own Python code may run in this job, if its retriever asks for it (`remote_code: true`): a hub id, "
-    "ID@REVISION, or a folder that begins with `/`, `./`, `../` or `~`; repeat the flag for several. No file, preset "
-    f"or index can give this permission; the variable {TRUST_VARIABLE} can."
+    "Model that may run its own Python code, if the retriever sets `remote_code: true`: a hub id, ID@REVISION, or a "
+    "folder that begins with `/`, `./`, `../` or `~`. Repeat the flag for several models. Only this flag and the "
+    f"variable {TRUST_VARIABLE} give the permission; files, presets and indexes cannot."
 )
 _UNSAID: tuple[Any, ...] = (None, (), {}, "", False)
 """Defaults that `--help` leaves out."""
 
 
 class JobConfig(Model):
-    """The base of job configs: a field is a flag, and the docstring below it is the flag's help."""
+    """Base of job configs. Each field is a flag, and the docstring below it is the help text."""
 
     @classmethod
     def from_command_line(cls, arguments: Sequence[str] | None = None, examples: Sequence[str] = ()) -> Self:
-        """Build the config, or print the mistakes and exit with status 2.
+        """Build the config, or print the errors and exit with status 2.
 
         Args:
-            arguments: flags and values; None: those of this process.
-            examples: arguments that `--help` shows at its end.
+            arguments: flags and values; default: `sys.argv`.
+            examples: command lines that `--help` shows at its end.
         """
         try:
             given, unknown = _parser(cls, examples).parse_known_args(arguments)
@@ -70,89 +70,89 @@ class JobConfig(Model):
             _fail(str(error))
 
     def to_yaml(self) -> str:
-        """Return the resolved config; the same text is a valid `--config` file."""
+        """Return the resolved config as a valid `--config` file."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 class ModelOptions(JobConfig):
-    """A job that loads a model: it has the flag --trust-code, a permission that no file can give."""
+    """Base of jobs that load a model: adds the flag --trust-code."""
 
 
 class PresetListing(JobConfig):
-    """A job that takes the name of a retriever: it has the flag --list-presets."""
+    """Base of jobs that take the name of a retriever: adds the flag --list-presets."""
 
 
 class RetrieverOptions(PresetListing):
     """The retriever."""
 
     retriever: str = "diffretriever-minilm"
-    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
-    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
+    """Name of a preset, path of a YAML file, sentence-transformers/MODEL (a hub id, or a folder such as
+    sentence-transformers/./folder), or PACKAGE:NAME of an installed retriever."""
     backbone: str | None = None
-    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
+    """Backbone that replaces the retriever's own: folder, object-store URI or hub id."""
     adapter: str | None = None
-    """Folder, object-store URI or hub id of a LoRA adapter to use in place of the retriever's own."""
+    """LoRA adapter that replaces the retriever's own: folder, object-store URI or hub id."""
 
 
 class BadInput(JobConfig):
     """Bad records."""
 
     on_bad_input: Literal["error", "quarantine"] = "error"
-    """Policy for records that cannot be used, or that the retriever encodes as NaN or infinity. `error`: stop.
-    `quarantine`: set them aside in a file `quarantine.jsonl` in the output folder, or OUTPUT.quarantine.jsonl; in an
-    index on an object store, in files of a folder `quarantine`."""
+    """Policy for records that are invalid or encode to NaN or infinity. `error`: stop. `quarantine`: write them to
+    `quarantine.jsonl` in the output folder, or to OUTPUT.quarantine.jsonl; for an index on an object store, to files in
+    the folder `quarantine`."""
 
 
 class SelfExclusion(JobConfig):
     """Whether a query can find its own document."""
 
     exclude_self: bool | None = None
-    """Drop a query's own document (same id) or not; default: as BEIR has it, which drops it where most queries are
-    passages of the collection, as in ArguAna and Quora. The paper's rows keep it."""
+    """Remove the document with the query's own id from the ranking. Default, as in BEIR: only if most queries are
+    passages of the collection, as in ArguAna and Quora. The paper's results keep it."""
 
     @property
     def drops_self(self) -> bool:
-        """The flag; False if it is unset."""
+        """Value of the flag; False if unset."""
         return bool(self.exclude_self)
 
     def settled(self, *, default: bool) -> Self:
-        """Return the job with the flag set, to `default` if it is unset."""
+        """Return the job with an unset flag replaced by `default`."""
         return self if self.exclude_self is not None else self.model_copy(update={"exclude_self": default})
 
 
 class EncoderActors(ModelOptions):
-    """The actors that encode."""
+    """The encoder actors."""
 
     encoders: PositiveInt | None = None
-    """Encoder actors; default: as many as the cluster has room for. Required with `autoscale`."""
+    """Number of encoder actors; default: the cluster's capacity. Required with `autoscale`."""
 
     @property
     def encoding(self) -> RayConfig:
-        """These settings, and the defaults of the others."""
+        """Ray settings of the encoders, with defaults for the rest."""
         return RayConfig(encoders=self.encoders)
 
 
 class RayConfig(EncoderActors):
-    """Where encoders run, and with what."""
+    """Resources of the encoders."""
 
     cpus_per_encoder: PositiveFloat | None = None
-    """CPUs that Ray reserves for an encoder, which computes on as many threads; default: 1 with a GPU, 0.75 without."""
+    """CPUs that Ray reserves per encoder, also its number of threads; default: 1 with a GPU, 0.75 without."""
     gpus_per_encoder: NonNegativeFloat | None = None
-    """GPUs of an encoder, fractions allowed; default: 1 for a model where the cluster has any, else 0. With
-    `autoscale`, required for a model while no GPU is alive."""
+    """GPUs per encoder, fractions allowed; default: 1 for a model if the cluster has GPUs, otherwise 0. With
+    `autoscale`, required for a model until a GPU node is up."""
     tokens_per_batch: PositiveInt | None = None
-    """Tokens, padding included, of one batch; default: 2048 on a CPU, 16384 on a GPU. If memory runs out, an encoder
-    continues with half."""
+    """Tokens per batch, including padding; default: 2048 on a CPU, 16384 on a GPU. An encoder that runs out of memory
+    halves it."""
     compiled: bool = False
-    """Compile the layers of a masked, pooled or tokens retriever's model (torch.compile): fewer and larger kernels. It
-    needs a C compiler, takes half a minute in each encoder, and pays off on GPUs, for many passages; vectors stay the
-    same up to rounding."""
+    """Compile the layers of a masked, pooled or tokens retriever's model with torch.compile. Use it on GPUs for many
+    passages: it needs a C compiler and takes half a minute per encoder. Vectors change only by rounding."""
     autoscale: bool = False
-    """The cluster can add nodes: request `encoders` whatever room there is now, and encode with those that are up."""
+    """Request `encoders` actors even above the current capacity, so that the cluster adds nodes. Encoding starts with
+    the actors that are up."""
 
     @property
     def encoder_threads(self) -> int:
-        """CPU threads that compute in an encoder."""
+        """CPU threads per encoder."""
         return max(1, int(self.cpus_per_encoder or 1))
 
 
@@ -162,7 +162,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser with required flags first, then a group of flags for each class, the job's own first."""
     command = f"python {sys.argv[0]}" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
     required = {name: field for name, field in cls.model_fields.items() if field.is_required()}
     parser = _Parser(
@@ -185,19 +184,18 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
     group.add_argument(
         "--config",
         metavar="PATH",
-        help="YAML file with any of these settings; flags and DIFFRETRIEVER_* variables win over it.",
+        help="YAML file with any of these settings; flags and DIFFRETRIEVER_* variables override it.",
     )
     if issubclass(cls, ModelOptions):
         group.add_argument("--trust-code", action="append", metavar="MODEL[,…]", help=_TRUST)
     if issubclass(cls, PresetListing):
-        text = "Print the names that --retriever takes, with a sentence on each, and end."
+        text = "List the presets that --retriever accepts, and exit."
         group.add_argument("--list-presets", action="store_true", help=text)
     group.add_argument("-h", "--help", action="help", help="Show this help and exit.")
     return parser
 
 
 def _grouped(cls: type[JobConfig]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    """Yield title and optional fields of the job, then those of each base that defines more."""
     left = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
     for base in cls.__mro__:
         own = {name: left.pop(name) for name in inspect.get_annotations(base) if name in left}
@@ -238,7 +236,6 @@ def _is_several(annotation: Any) -> bool:
 
 
 def _of_texts(annotation: Any, texts: Any) -> Any:
-    """Return the value of a flag or variable for pydantic: of several, a list, or a mapping of NAME=VALUE."""
     if not _is_several(annotation):
         return texts
     parts = [part for text in ([texts] if isinstance(texts, str) else texts) for part in text.split(",") if part]
@@ -251,7 +248,7 @@ def _of_texts(annotation: Any, texts: Any) -> Any:
 
 
 def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
-    """Return the settings in a `--config` file; raises `ValueError` for unreadable files and unknown keys."""
+    """Return the settings of a `--config` file; raise `ValueError` for unreadable files and unknown keys."""
     if path is None:
         return {}
     try:
@@ -261,7 +258,7 @@ def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"--config {path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"--config {path} must hold `key: value` lines")
+        raise ValueError(f"--config {path} must contain `key: value` lines")
     refuse_unknown_keys(values, cls.model_fields, path)
     return values
 

@@ -34,7 +34,7 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "dens"}, "mode: 'dens' is no score to rank by. Did you mean 'dense'?"),
+        ({"mode": "dens"}, "mode: unknown scoring mode 'dens'. Did you mean 'dense'?"),
         ({"k": 0}, "k: Input should be greater than 0"),
         ({"budget": 0}, "budget: "),
         ({"budget": "adaptiv"}, "budget: Input should be 'adaptive'; or: budget: Input should be a valid integer"),

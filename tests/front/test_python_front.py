@@ -50,7 +50,7 @@ def test_a_text_is_one_query(index: dr.Index) -> None:
         index.search(["sun", 3])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="k must be at least 1"):
         index.search("sun", k=0)
-    with pytest.raises(ValueError, match=r"'sparce' is no score to rank by. Did you mean 'sparse'"):
+    with pytest.raises(ValueError, match=r"unknown scoring mode 'sparce'. Did you mean 'sparse'"):
         index.search("sun", mode="sparce")
 
 

@@ -60,7 +60,7 @@ def test_hybrid_is_the_papers() -> None:
 
 @pytest.mark.parametrize("text", [*NO_MODES, *NO_WEIGHTED_MODES])
 def test_what_is_no_mode(text: str) -> None:
-    with pytest.raises(ValidationError, match=r"is no score to rank by\. (Did you mean|Known: bm25, dense)"):
+    with pytest.raises(ValidationError, match=r"unknown scoring mode '.*'\. (Did you mean|Known: bm25, dense)"):
         SearchJob(index="i", query="q", mode=text)
 
 

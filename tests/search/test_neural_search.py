@@ -45,7 +45,7 @@ def test_any_index_is_ranked_by_bm25_of_its_texts(
 
 
 def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:
-    with pytest.raises(ValueError, match="'fuzzy' is no score to rank by"):
+    with pytest.raises(ValueError, match="unknown scoring mode 'fuzzy'"):
         searcher(index, encoder).search(["x"], modes=["fuzzy"])
     with pytest.raises(ValueError, match="2 queries but 1 budgets"):
         searcher(index, encoder).search(["x", "y"], budgets=[1])

@@ -1,8 +1,7 @@
-"""Whose Python code may run here: only that of models which the person at hand has named, in this very command.
+"""Permission to run the Python code of a model's repository.
 
-A retriever's `remote_code` says that a model needs the code of its repository. It may come from anywhere: an index's
-manifest, a YAML file, a training. So it allows nothing. What allows it is the environment of this process, which
-`--trust-code` and `trust_code` add to, and which no file is ever read into.
+`remote_code: true` in a config states only that a model needs its code; an index or a YAML file can contain it. The
+permission is an environment variable of the process, which `--trust-code` and `trust_code` set and files never do.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ _FOLDERS = ("/", "./", "../", "~")
 
 
 def trust_code(sources: Iterable[str]) -> None:
-    """Let the Python code of these models run in this process and in the Ray workers that it starts from now on.
+    """Allow the Python code of these models in this process and in Ray workers that it starts later.
 
-    A source is a hub id, `ID@REVISION` where a revision is asked for, or a folder that begins with `/`, `./`, `../`
-    or `~`. A name without any of these is never a folder: what lies in the current directory cannot pose as the hub.
+    A source is a hub id, `ID@REVISION`, or a folder that begins with `/`, `./`, `../` or `~`. Other names are never
+    folders, so that a folder in the current directory cannot pose as a hub id.
     """
     os.environ[TRUST_VARIABLE] = ",".join(trusted_sources(sources))
 
 
 def trusted_sources(more: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the sources that are trusted here, and `more`; folders as resolved absolute paths."""
+    """Return the trusted sources and `more`, with folders as resolved absolute paths."""
     given = [*os.environ.get(TRUST_VARIABLE, "").split(","), *more]
     return tuple(dict.fromkeys(_named(source.strip()) for source in given if source.strip()))
 
 
 def check_trusted(source: str, revision: str | None) -> None:
-    """Return if the code of this model may run here.
+    """Check that the code of this model may run.
 
-    A revision is part of the name: on the hub anybody can add one to anybody's model, as a pull request.
+    The revision is part of the name, because anyone can add one to a hub model by a pull request.
 
     Raises:
-        ValueError: nobody has said so in this command.
+        ValueError: the model is not trusted.
     """
     folder = Path(plain_place(source))
     name = str(folder.resolve()) if folder.is_dir() else source + (f"@{revision}" if revision else "")

@@ -1,4 +1,4 @@
-"""The causes of an error, and whether one of them is a full disk."""
+"""Detect a full disk among the causes of an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEXTS = (*map(os.strerror, _NUMBERS), " requested and ")
 
 
 def full_disk(error: BaseException) -> BaseException | None:
-    """Return the first cause of `error` that is a full disk, a used-up quota or a file-size limit; else None."""
+    """Return the first cause that is a full disk, an exhausted quota or a file-size limit, or None."""
     return next(filter(_is_full_disk, causes(error)), None)
 
 
@@ -21,7 +21,7 @@ def _is_full_disk(error: BaseException) -> bool:
 
 
 def causes(error: BaseException, seen: frozenset[int] = frozenset()) -> Iterator[BaseException]:
-    """Yield an error and its causes; an error that Ray wrapped comes before its wrapping."""
+    """Yield an error and its causes; errors wrapped by Ray come before their wrapper."""
     if id(error) in seen:
         return
     seen |= {id(error)}

@@ -11,11 +11,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(**options: Any) -> Callable[[F], F]:
-    """Return a decorator that compiles a function without the GIL, and keeps its machine code on disk.
+    """Return a decorator that compiles a function with `numba.njit`, without the GIL, and caches the machine code.
 
-    numba writes to `__pycache__` beside the source, to NUMBA_CACHE_DIR, or to the user's cache folder. If all of them
-    are read-only, as in some containers, every process compiles the function again.
-    `options` are further options of `numba.njit`, such as `fastmath` and `inline`.
+    If numba's cache folders are read-only, as in some containers, every process compiles the function again. `options`
+    are passed to `numba.njit`.
     """
 
     def compiled(function: F) -> F:

@@ -23,13 +23,13 @@ tqdm.set_lock(threading.RLock())
 
 
 def show_progress() -> None:
-    """Show quiet progress in this process from now on: in a job, not in a worker, a server or another program."""
+    """Enable quiet progress in this process; jobs call this, workers and servers do not."""
     global _shows  # noqa: PLW0603 (what a process is for does not change)
     _shows = True
 
 
 class Progress(Bar):
-    """Counts finished units and shows their rate and the remaining time."""
+    """A progress bar with rate and remaining time."""
 
     monitor_interval = 0
 
@@ -39,10 +39,10 @@ class Progress(Bar):
         """Show the first line, unless `quiet`.
 
         Args:
-            label: what is done, such as `writing runs`.
+            label: name of the task, such as `writing runs`.
             total: number of units; None: unknown.
-            unit: what is counted, in the plural.
-            done: units that were done before.
+            unit: unit in the plural.
+            done: units finished before.
             quiet: show nothing in the first two seconds, and only in a process that called `show_progress`.
         """
         self._tokens = self._padded = 0
@@ -61,7 +61,7 @@ class Progress(Bar):
         )
 
     def update(self, n: float | None = 1, tokens: int = 0, padded_tokens: int = 0) -> None:
-        """Count units that are done; of encoded ones also their tokens, without and with padding."""
+        """Count finished units and, for encoding, their tokens without and with padding."""
         self._tokens += tokens
         self._padded += padded_tokens
         if self._padded:
@@ -69,7 +69,7 @@ class Progress(Bar):
         super().update(n)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Draw over the live line, or print another line into a log."""
+        """Redraw the live line, or print a log line."""
         self._is_shown = True
         if self._is_live:
             super().display(msg, pos)
@@ -88,9 +88,9 @@ class Progress(Bar):
 def track(
     items: Iterable[T], label: str, unit: str, total: int | None = None, size: Callable[[T], int] | None = None
 ) -> Iterator[T]:
-    """Yield the items, and show how many are done once that takes longer than two seconds.
+    """Yield the items, with a progress bar after two seconds.
 
-    `size` returns the number of units of an item, by default one; `total` is that of all items, if it is known.
+    `size` returns the number of units of an item (default: one); `total` is the sum over all items, if known.
     """
     count = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(label, count, unit=unit, quiet=True) as progress:
