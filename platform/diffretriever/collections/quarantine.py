@@ -45,13 +45,13 @@ def refuse_other_files(quarantine: Path | StorePath, inputs: Iterable[Path | Sto
         if _same(quarantine, path):
             raise ValueError(f"quarantine file {quarantine} is an input, {path}: name another file")
     if not is_file(quarantine):
-        raise ValueError(f"quarantine file {quarantine} is there and is no file: name another")
+        raise ValueError(f"quarantine path {quarantine} is not a file: name another")
     with open_input(quarantine) as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip() and _fields_of(line) is None:
                 raise ValueError(
-                    f"quarantine file {quarantine} is there and holds something else than bad records, see line "
-                    f"{number}: name another file, or move that one away"
+                    f"quarantine file {quarantine} contains other data than bad records, see line {number}: "
+                    "name another file, or move that one away"
                 )
 
 

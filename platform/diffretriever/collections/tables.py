@@ -26,7 +26,7 @@ from diffretriever.schemas.places import StorePath
 Row = Mapping[str, Any] | RefusedError
 
 _ROWS_AT_ONCE = 1024
-_FIX = "write the table anew, or give a .jsonl file of its rows"
+_FIX = "write the table again, or give a .jsonl file of its rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
                 is_complete = None not in row and None not in row.values()
                 yield (_untyped(row) if is_complete else RefusedError("wrong column count: quote values with commas"))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from error
+            raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: not CSV in UTF-8: {error}") from error
 
 
 def _untyped(row: Mapping[str, str]) -> Row:
@@ -79,7 +79,7 @@ def _untyped(row: Mapping[str, str]) -> Row:
 def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     rows = json.loads(stream.read())
     if not isinstance(rows, list):
-        raise ValueError("it holds no list of documents")
+        raise ValueError("it is not a list of documents")
     yield from rows
 
 
