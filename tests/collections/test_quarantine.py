@@ -101,7 +101,7 @@ def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, 
 def test_files_of_another_kind_are_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="holds something else than bad records, see line 1"):
+    with pytest.raises(ValueError, match="contains other data than bad records, see line 1"):
         refuse_other_files(path)
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="is not a file"):
         refuse_other_files(tmp_path)

@@ -62,8 +62,8 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"c.csv:1: wrong column count: quote values with commas"):
         scan(open_collection(str(tmp_path / "c.csv")), "error", None)
     (tmp_path / "d.csv").write_bytes(b"id,text\na,\xe9t\xe9\n")
-    with pytest.raises(ValueError, match=r"d.csv:\d: no CSV in UTF-8"):
+    with pytest.raises(ValueError, match=r"d.csv:\d: not CSV in UTF-8"):
         list(open_collection(str(tmp_path / "d.csv")).records())
     (tmp_path / "e.json").write_text('{"id": "a", "text": "x"}')
-    with pytest.raises(ValueError, match=r"e.json cannot be used: it holds no list of documents"):
+    with pytest.raises(ValueError, match=r"e.json cannot be used: it is not a list of documents"):
         list(open_collection(str(tmp_path / "e.json")).records())

@@ -123,7 +123,7 @@ def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact
 
 def test_a_selector_may_not_look_at_a_pass_of_the_encoder(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"confidence"'), "utf-8")
-    with pytest.raises(ValueError, match="only a pass of the encoder"):
+    with pytest.raises(ValueError, match="known only after encoding"):
         chooser(open_searcher(index.uri), str(artefact))
 
 

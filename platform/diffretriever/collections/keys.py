@@ -1,7 +1,7 @@
-"""Sixteen bytes for a passage: by them millions of passages are compared in little memory, and chosen to be encoded.
+"""Passage keys of 16 bytes, which select the passages to encode from millions in little memory.
 
-The first ten bytes of a key are a hash of the id, the last six one of title and text. That two of a billion ids share a
-hash has a chance of one in two million, that a changed text keeps its own one in 280 trillion.
+A key is a 10-byte hash of the id and a 6-byte hash of the content. Among a billion ids, two share a hash with a
+probability of one in two million; a changed text keeps its hash with one in 280 trillion.
 
 Legend: N keys, I indexes.
 """
@@ -22,7 +22,7 @@ from diffretriever.collections.records import Passage, digests_of, in_blocks
 from diffretriever.schemas.encode import EncodeJob
 
 KEY = np.dtype("S16")
-"""Keys compare as bytes; never read one as a Python value, which would lose NULs at its end."""
+"""Compare keys as bytes: as Python values they lose trailing NULs."""
 
 _ID_BYTES = 10
 _TEXT_BYTES = 6
@@ -47,53 +47,46 @@ def keys_of_passages(passages: Sequence[Passage]) -> np.ndarray:
 
 
 class KeySet:
-    """The keys of an index's passages, which have an id each: 16 bytes a passage."""
+    """The keys of an index's passages, 16 bytes each."""
 
     def __init__(self, keys_N: np.ndarray) -> None:
-        """Take over an array of keys, which is sorted in place."""
+        """Take ownership of an array of keys and sort it in place."""
         keys_N.sort()
         self._keys_N = keys_N
 
     @classmethod
     def none(cls) -> Self:
-        """Return the keys of an index without passages."""
+        """Return an empty key set."""
         return cls(np.zeros(0, KEY))
 
     def __len__(self) -> int:
         return len(self._keys_N)
 
     def compare(self, keys_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look passages up.
-
-        Returns:
-            Two arrays bool [N]: whether a passage is there with the same id, and whether with the same text as well.
-        """
+        """Return two arrays, bool [N]: whether the set has a passage's id, and whether it has id and text."""
         if not len(self._keys_N):
             return np.zeros(len(keys_N), bool), np.zeros(len(keys_N), bool)
         least_N = _bytes_of(keys_N).copy()
         least_N[:, _ID_BYTES:] = 0
         least_keys_N = least_N.reshape(-1).view(KEY)
-        # In order, for searches near each other are served by the processor's cache.
+        # Sorted queries hit the processor's cache.
         order = np.argsort(least_keys_N)
-        places_N = np.empty(len(keys_N), np.int64)
-        places_N[order] = np.searchsorted(self._keys_N, least_keys_N[order])
-        found_N = self._keys_N[np.minimum(places_N, len(self._keys_N) - 1)]
-        has_id_N = (_bytes_of(found_N)[:, :_ID_BYTES] == least_N[:, :_ID_BYTES]).all(1)
-        return has_id_N, has_id_N & (found_N == keys_N)
+        positions_N = np.empty(len(keys_N), np.int64)
+        positions_N[order] = np.searchsorted(self._keys_N, least_keys_N[order])
+        nearest_N = self._keys_N[np.minimum(positions_N, len(self._keys_N) - 1)]
+        has_id_N = (_bytes_of(nearest_N)[:, :_ID_BYTES] == least_N[:, :_ID_BYTES]).all(1)
+        return has_id_N, has_id_N & (nearest_N == keys_N)
 
     def has_ids(self, ids: Sequence[str]) -> np.ndarray:
-        """Return bool [N]: whether a passage is there with the id, whatever its text."""
+        """Return bool [N]: whether the set has a passage with the id, with any text."""
         return self.compare(keys_of(ids, [b""] * len(ids)))[0]
 
 
 def repeated_ids(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Find keys whose id came before.
+    """Find repeated ids.
 
-    Args:
-        keys: arrays of keys, as if they were one.
-
-    Returns:
-        Positions of such keys, int64 ascending, and for each the position of the first key with its id.
+    Returns two int64 arrays of positions in the concatenated keys: of each repeated key, ascending, and of the first
+    key with its id.
     """
     ids_N = np.concatenate([np.zeros(0, f"S{_ID_BYTES}"), *map(_ids, keys)])
     order = np.argsort(ids_N, kind="stable")
@@ -116,20 +109,20 @@ def _ids(keys_N: np.ndarray) -> np.ndarray:
 
 @dataclass
 class PassageSelection:
-    """Decides on each passage of a collection: it is encoded if any of the indexes lacks it."""
+    """Selects the passages of a collection that at least one index lacks."""
 
     job: EncodeJob
     present: Sequence[KeySet]
-    """What each index holds."""
+    """The keys of each index."""
     already_there: int = 0
     skipped: int = 0
     replaced: int = 0
     conflicts: int = 0
     keys: list[np.ndarray] = field(default_factory=list)
-    """Those of all passages, kept for a job that syncs."""
+    """Keys of all passages, if the job syncs."""
 
     def __call__(self, keys_N: np.ndarray) -> np.ndarray:
-        """Return bool [N]: which passages to encode; and count them all."""
+        """Return bool [N], which passages to encode, and update the counts."""
         changed_N, same_IN = self._compare(keys_N)
         missing_N: np.ndarray = np.logical_not(same_IN.all(0))
         self.already_there += int((~missing_N).sum())
@@ -146,34 +139,34 @@ class PassageSelection:
         return missing_N
 
     def _compare(self, keys_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return bool [N], whether any index holds the passage with another text, and [I, N], with the same text."""
+        """Return whether any index has the passage with another text, bool [N], and each with the same, [I, N]."""
         compared = (held.compare(keys_N) for held in self.present)
         has_id_IN, same_IN = (np.array(each) for each in zip(*compared, strict=True))
         changed_N: np.ndarray = np.asarray((has_id_IN & ~same_IN).any(0))
         return changed_N, same_IN
 
     def gone(self, rows: Iterable[pa.RecordBatch], collection: str) -> list[str]:
-        """Return the ids that an index holds of a collection and that were not asked about.
+        """Return the ids of a collection that the index has and the collection no longer contains.
 
         `rows` are the index's, with `id` and `collection`.
         """
-        asked = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
-        held = (
+        current = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
+        indexed = (
             batch.filter(pc.equal(batch.column("collection"), collection)).column("id").to_pylist() for batch in rows
         )
         return [
             passage_id
-            for ids in held
-            for passage_id, is_there in zip(ids, asked.has_ids(ids).tolist(), strict=True)
+            for ids in indexed
+            for passage_id, is_there in zip(ids, current.has_ids(ids).tolist(), strict=True)
             if not is_there
         ]
 
     def count_held(self, ids: Sequence[str]) -> int:
-        """Return how many of some passages any index held, with whatever text."""
+        """Return the number of these ids that any index has."""
         return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
 
     def refuse_conflicts(self, chosen: Iterator[Passage]) -> None:
-        """Raise `ValueError` if passages have changed and the job does not allow it; `chosen` are those to encode."""
+        """Raise `ValueError` if passages to encode have changed and the job does not allow that."""
         if self.conflicts == 0:
             return
         changed = (
@@ -184,6 +177,6 @@ class PassageSelection:
         ids = list(islice(changed, _CONFLICTS_NAMED))
         names = ", ".join(f"'{i}'" for i in ids) + (", …" if self.conflicts > _CONFLICTS_NAMED else "")
         raise ValueError(
-            f"{self.conflicts} passages are in {self.job.index} with another text or other metadata ({names}): say "
+            f"{self.conflicts} passages are in {self.job.index} with another text or other metadata ({names}): use "
             "--on-existing replace to replace such passages, or --on-existing skip to leave them as they are"
         )

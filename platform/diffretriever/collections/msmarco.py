@@ -1,4 +1,4 @@
-"""MS MARCO's passages as they are distributed: one folder with the files of Microsoft and TREC, under their own names.
+"""Opens MS MARCO passages as distributed: one folder with Microsoft's and TREC's files under their original names.
 
 `collection.tsv`; `queries.train.tsv` and `qrels.train.tsv`, `queries.dev.small.tsv` and `qrels.dev.small.tsv`; TREC's
 `msmarco-test2019-queries.tsv` and `2019qrels-pass.txt`, and those of 2020. Each may be `.gz`. Further queries and
@@ -16,10 +16,10 @@ from diffretriever.schemas.places import StorePath
 
 CORPUS = "collection.tsv"
 ARCHIVES = ("collection.tar.gz", "collectionandqueries.tar.gz")
-"""What Microsoft packs it in."""
+"""Microsoft's archives of the collection."""
 
 _WHOLE_DEV = "dev.full"
-"""What `queries.dev.tsv` is called beside `queries.dev.small.tsv`, which is everybody's dev set."""
+"""Name of the split of `queries.dev.tsv` if the folder has `queries.dev.small.tsv`, the usual dev set."""
 
 _PUBLISHED = {
     "train": ("queries.train.tsv", "qrels.train.tsv"),
@@ -27,14 +27,14 @@ _PUBLISHED = {
     "dl19": ("msmarco-test2019-queries.tsv", "2019qrels-pass.txt"),
     "dl20": ("msmarco-test2020-queries.tsv", "2020qrels-pass.txt"),
 }
-"""Split → queries and judgements, by the names that they are downloaded under."""
+"""Split → names of the downloaded queries and judgements."""
 
 
 def open_msmarco_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
-    """Open a folder; a split is where both its queries and its judgements are.
+    """Open a folder; its splits are those with both queries and judgements.
 
     Raises:
-        ValueError: There is no `collection.tsv`; the message says how to unpack an archive that is there.
+        ValueError: `collection.tsv` is missing; if an archive is there, the message shows how to unpack it.
     """
     corpus = find_file(folder, CORPUS, shown)
     if corpus is None:
@@ -48,7 +48,7 @@ def open_msmarco_folder(folder: Path | StorePath, name: str, shown: str) -> File
         if queries is not None and qrels is not None:
             splits.setdefault(split, Split(queries, qrels))
             continue
-        absent = [file for file, found in zip(names, (queries, qrels), strict=True) if found is None]
+        absent = [file for file, path in zip(names, (queries, qrels), strict=True) if path is None]
         lacking.setdefault(split, f"{shown} lacks {' and '.join(absent)} (or .gz)")
     return FileCollection(name, corpus, splits, lacking)
 

@@ -1,8 +1,7 @@
-"""Files of bad records, a JSON line {collection, source, file, line, reason, raw} each; no other file is overwritten.
+"""Quarantine files: one JSON line {collection, source, file, line, reason, raw} per bad record.
 
-`source` is where the collection lies. Jobs over several collections may share a file: a new scan of a collection
-replaces what the file holds of it, and nothing else. On an object store, where files cannot be added to, the file is a
-folder with one object for each collection.
+`source` is the collection's path or URI. Several collections can share a file: a new scan replaces the lines of its own
+collection only. On an object store, which cannot append, the file is a folder with one object per collection.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _UNFIT_FOR_NAME = re.compile("[^A-Za-z0-9._-]")
 
 
 def own_file(quarantine: Path | StorePath, collection: Collection) -> Path | StorePath:
-    """Return the file for the bad records of a collection: `quarantine` itself, or an object in that folder."""
+    """Return the quarantine file of a collection: `quarantine`, or an object in it on an object store."""
     if isinstance(quarantine, Path):
         return quarantine
     digest = hashlib.blake2b(collection.place().encode(), digest_size=4).hexdigest()
@@ -35,10 +34,10 @@ def own_file(quarantine: Path | StorePath, collection: Collection) -> Path | Sto
 
 
 def refuse_other_files(quarantine: Path | StorePath, inputs: Iterable[Path | StorePath] = ()) -> None:
-    """Check that bad records can be put in a file without the loss of anything else.
+    """Check that writing the quarantine file overwrites no other data.
 
     Raises:
-        ValueError: it is one of `inputs`, by whatever name or link, or it is there and holds anything but bad records.
+        ValueError: the file is one of `inputs` (links are followed), or contains anything but bad records.
     """
     if not exists(quarantine):
         return
@@ -46,13 +45,13 @@ def refuse_other_files(quarantine: Path | StorePath, inputs: Iterable[Path | Sto
         if _same(quarantine, path):
             raise ValueError(f"quarantine file {quarantine} is an input, {path}: name another file")
     if not is_file(quarantine):
-        raise ValueError(f"quarantine file {quarantine} is there and is no file: name another")
+        raise ValueError(f"quarantine path {quarantine} is not a file: name another")
     with open_input(quarantine) as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip() and _fields_of(line) is None:
                 raise ValueError(
-                    f"quarantine file {quarantine} is there and holds something else than bad records, see line "
-                    f"{number}: name another file, or move that one away"
+                    f"quarantine file {quarantine} contains other data than bad records, see line {number}: "
+                    "name another file, or move that one away"
                 )
 
 
@@ -66,40 +65,37 @@ def _same(one: Path | StorePath, other: Path | StorePath) -> bool:
 def quarantined(
     path: Path | StorePath, collection: Collection, *, keep_own: bool = False
 ) -> Iterator[Callable[[BadRecord], object]]:
-    """Yield a function that takes the bad records of a collection. They are in the file once the block succeeds.
+    """Yield a function that quarantines bad records; the file is written when the block succeeds.
 
-    They replace those of an earlier scan of the same collection, unless `keep_own`. Lines of other collections stay,
-    also those that another job adds at the same time.
-
-    Raises:
-        ValueError: as `refuse_other_files` says.
+    The records replace those of earlier scans of the collection, unless `keep_own`. Lines of other collections stay,
+    even if another job writes them at the same time. Raises as `refuse_other_files`.
     """
     refuse_other_files(path, collection.inputs())
-    # Behind a link, the file that it names is to be replaced, and every name must lead to the same lock.
+    # Follow links: the linked file is replaced, and all names share one lock.
     folder = None
     if isinstance(path, Path):
         path = path.resolve()
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
     key = {"collection": collection.name, "source": collection.place()}
-    with tempfile.TemporaryFile(dir=folder) as found:
-        yield lambda bad: found.write(quarantine_line(bad, **key))
-        found.seek(0)
-        # The lock's file stays: a new one would be another lock. An object is of one job at a time.
-        alone = nullcontext() if isinstance(path, StorePath) else locked(path.with_name(f".{path.name}.lock"))
-        with alone, whole_file(path) as sink:
+    with tempfile.TemporaryFile(dir=folder) as records:
+        yield lambda bad: records.write(quarantine_line(bad, **key))
+        records.seek(0)
+        # The lock file stays: a new file would be another lock. Only one job writes an object.
+        lock = nullcontext() if isinstance(path, StorePath) else locked(path.with_name(f".{path.name}.lock"))
+        with lock, whole_file(path) as sink:
             sink.writelines(_lines_but(path, {} if keep_own else key))
-            shutil.copyfileobj(found, sink)
+            shutil.copyfileobj(records, sink)
 
 
 def quarantine_line(bad: BadRecord, **key: str) -> bytes:
-    """Return the line of a bad record, with the fields `key` before its own."""
+    """Return the JSON line of a bad record; the fields of `key` come first."""
     fields = {**key, "file": bad.file, "line": bad.line, "reason": bad.reason, "raw": bad.raw}
     return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
 
 
 def _lines_but(path: Path | StorePath, key: dict[str, str]) -> Iterator[bytes]:
-    """Yield the file's lines but those that have all fields of `key`; an empty key is that of no line."""
+    """Yield the file's lines except those that match `key`; an empty key matches no line."""
     if not is_file(path):
         return
     with open_input(path) as stream:
@@ -110,7 +106,6 @@ def _lines_but(path: Path | StorePath, key: dict[str, str]) -> Iterator[bytes]:
 
 
 def _fields_of(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a bad record; None if the line is anything else."""
     try:
         fields = json.loads(line)
     except ValueError:

@@ -1,9 +1,8 @@
-"""Runs: ranked passages of queries, and TREC files of them (`qid Q0 docid rank score tag`).
+"""TREC runs: ranked passages of queries, and their files (`qid Q0 docid rank score tag`).
 
-Files are written and read in bulk. A file with a line that is not plainly right is read once more, line by line, which
-either understands it after all or names the line and what is wrong with it.
+Files are read in bulk. If that fails, they are read line by line, to name the malformed line.
 
-Legend: F passages found for all queries together.
+Legend: F hits of all queries.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _CODED = pa.dictionary(pa.int32(), pa.string())
 _COLUMNS = {"query": _CODED, "Q0": _CODED, "passage": _CODED, "rank": _CODED, "score": pa.float64(), "tag": _CODED}
 _FIRST_BYTES = 4096
 _PLAIN_FROM, _PLAIN_TO = 1e-4, 1e9
-"""Numbers between these that are not whole are written by Arrow as Python writes them."""
+"""Range in which Arrow formats fractional numbers like Python."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,7 @@ class Run(Mapping[str, dict[str, float]]):
     """The ranked passages of some queries: query id → passage id → score, best first.
 
     Attributes:
-        query_ids: none twice.
+        query_ids: unique.
         hits: of these queries, best first.
     """
 
@@ -65,9 +64,9 @@ class Run(Mapping[str, dict[str, float]]):
 
     @classmethod
     def of_lists(cls, lists: Iterable[tuple[str, Sequence[Hit]]]) -> Self:
-        """Return the run of queries with passages that are ranked already, best first."""
-        kept = list(lists)
-        return cls([query_id for query_id, _ in kept], Hits.of(hits for _, hits in kept))
+        """Return the run of queries whose hits are ranked already, best first."""
+        pairs = list(lists)
+        return cls([query_id for query_id, _ in pairs], Hits.of(hits for _, hits in pairs))
 
     def __getitem__(self, query_id: str) -> dict[str, float]:
         return dict(self.hits[self._places[query_id]])
@@ -83,7 +82,7 @@ class Run(Mapping[str, dict[str, float]]):
         return Run(self.query_ids, self.hits.without(self.query_ids))
 
     def of_queries(self, query_ids: Sequence[str]) -> Run:
-        """Return the run of these queries, in this order; those that are not here have no passages."""
+        """Return the run of these queries, in this order; unknown queries have no passages."""
         places = np.array([self._places.get(query_id, -1) for query_id in query_ids], np.int64)
         return Run(query_ids, self.hits.of_queries(places))
 
@@ -98,8 +97,8 @@ def write_run(path: Path | StorePath, parts: Iterable[Run], tag: str) -> None:
     Scores are written without exponents and read back as the same float. The file appears when complete.
 
     Raises:
-        ValueError: An id or the tag cannot stand in a run, a score is not finite, hits are not ranked by score, or a
-            pair occurs twice.
+        ValueError: an id or the tag is not valid in a run, a score is not finite, hits are not ranked by score, or a
+            pair is repeated.
     """
     check_id(tag)
     written: set[str] = set()
@@ -116,10 +115,10 @@ def write_run(path: Path | StorePath, parts: Iterable[Run], tag: str) -> None:
 
 
 def read_run(path: Path | StorePath) -> Run:
-    """Read a run of six columns, plain or `.gz`. What ranks a passage is its score, not its rank.
+    """Read a run of six columns, plain or `.gz`. Passages are ranked by score; the rank column is ignored.
 
     Raises:
-        ValueError: A line is malformed, a score is not finite, or a query has a passage twice.
+        ValueError: a line is malformed, a score is not finite, or a pair is repeated.
     """
     file = TextFile.at(path)
     run = _read_in_bulk(file)
@@ -146,14 +145,12 @@ def _check_hits(run: Run) -> None:
 
 
 def _repeated(hits: Hits) -> tuple[int, int] | None:
-    """Return a query and the number of a passage that it has twice; None where there is no such pair."""
     pairs_F = np.sort(hits.queries() * len(hits.passages) + hits.numbers_F)
     wrong = np.flatnonzero(np.diff(pairs_F) == 0)
     return divmod(int(pairs_F[wrong[0]]), len(hits.passages)) if len(wrong) else None
 
 
 def _lines(run: Run, tag: str) -> Iterator[memoryview]:
-    """Yield the lines of a run, many at a time."""
     hits = run.hits
     heads = pa.array([f"{query_id} Q0 " for query_id in run.query_ids], _TEXT)
     longest = int(np.diff(hits.offsets).max(initial=0))
@@ -171,12 +168,11 @@ def _lines(run: Run, tag: str) -> Iterator[memoryview]:
             pa.scalar("", _TEXT),
         )
         _, ends, letters = lines.buffers()
-        # One behind the other, as they are to be in the file.
         yield memoryview(letters)[: np.frombuffer(ends, np.int64)[len(lines)]]
 
 
 def _decimals(scores_F: np.ndarray) -> pa.LargeStringArray:
-    """Return for each score the shortest decimal that reads back as the same float, without an exponent."""
+    """Return the shortest decimals without exponent that read back as the same floats."""
     texts = pa.array(scores_F).cast(_TEXT)
     sizes_F = np.abs(scores_F)
     other_F = (scores_F == np.rint(scores_F)) | (sizes_F < _PLAIN_FROM) | (sizes_F >= _PLAIN_TO)
@@ -186,7 +182,7 @@ def _decimals(scores_F: np.ndarray) -> pa.LargeStringArray:
 
 
 def _read_in_bulk(file: TextFile) -> Run | None:
-    """Return the run in a file whose columns are set apart by one space or tab each; None where not all is so."""
+    """Return the run of a file with single spaces or tabs between columns; None for any other file."""
     try:
         data = file.read().removeprefix(BOM).replace(b"\r\n", b"\n")
         # A carriage return alone ends a line here, and a column there.
@@ -204,7 +200,6 @@ def _read_in_bulk(file: TextFile) -> Run | None:
 
 
 def _parsed(data: bytes) -> dict[str, pa.Array]:
-    """Return the columns of a file's lines; raises `ArrowInvalid` or `RefusedError` where they are not as usual."""
     table = csv.read_csv(
         io.BytesIO(data),
         read_options=csv.ReadOptions(column_names=list(_COLUMNS)),
@@ -220,8 +215,8 @@ def _parsed(data: bytes) -> dict[str, pa.Array]:
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    found = column.unify_dictionaries().combine_chunks()
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    combined = column.unify_dictionaries().combine_chunks()
+    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _run_line(columns: list[str]) -> tuple[str, str, float]:

@@ -1,4 +1,4 @@
-"""Collections that lie in a table's file: CSV, JSON, Parquet or Arrow, a row a passage."""
+"""Collections in a CSV, JSON, Parquet or Arrow file, one passage per row."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from diffretriever.schemas.places import StorePath
 Row = Mapping[str, Any] | RefusedError
 
 _ROWS_AT_ONCE = 1024
-_FIX = "write the table anew, or give a .jsonl file of its rows"
+_FIX = "write the table again, or give a .jsonl file of its rows"
 
 
 @dataclass(frozen=True, slots=True)
 class TableCollection(Collection):
-    """The passages of one file."""
+    """The passages of one table file."""
 
     name: str
     file: TextFile
     fields: Mapping[str, str]
-    """`id`, `title` or `text` → what that field is called in the table."""
+    """`id`, `title` or `text` → name of the column."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream the rows in their order."""
+        """Stream the rows in file order."""
         with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
             yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
 
@@ -52,7 +52,7 @@ class TableCollection(Collection):
         return [self.file.path]
 
     def place(self) -> str:
-        """Return the file's URI, or its path, absolute and without links."""
+        """Return the file's URI, or its absolute path with links resolved."""
         if isinstance(self.file.path, StorePath):
             return str(self.file.path)
         return str(self.file.path.resolve())
@@ -64,22 +64,22 @@ def _csv(table: TableCollection, stream: BinaryIO) -> Iterator[Row]:
         rows = csv.DictReader(text, strict=True)
         try:
             for row in rows:
-                # More values than the first row has names, or fewer.
-                whole = None not in row and None not in row.values()
-                yield (_untyped(row) if whole else RefusedError("wrong column count: quote values with commas"))
+                # DictReader marks surplus and missing values with None.
+                is_complete = None not in row and None not in row.values()
+                yield (_untyped(row) if is_complete else RefusedError("wrong column count: quote values with commas"))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from error
+            raise ValueError(f"{table.file.shown}:{rows.line_num + 1}: not CSV in UTF-8: {error}") from error
 
 
 def _untyped(row: Mapping[str, str]) -> Row:
-    # A column without a name numbers the rows, as pandas writes it.
+    # pandas writes row numbers as a column without a name.
     return {name: Untyped(value) for name, value in row.items() if name}
 
 
 def _json(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
     rows = json.loads(stream.read())
     if not isinstance(rows, list):
-        raise ValueError("it holds no list of documents")
+        raise ValueError("it is not a list of documents")
     yield from rows
 
 
@@ -101,11 +101,11 @@ def _arrow(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
 
 
 READERS = {".csv": _csv, ".json": _json, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
-"""End of a file's name → what reads it; `.arrow` and `.feather` are Arrow's file format."""
+"""Suffix → reader; `.arrow` and `.feather` are Arrow's file format."""
 
 
 def is_table(name: str) -> bool:
-    """Return whether a file of this name is a table's."""
+    """Return whether a file name has the suffix of a table."""
     return _end_of(name) in READERS
 
 

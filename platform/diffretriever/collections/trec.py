@@ -1,4 +1,4 @@
-"""TREC files of relevance judgements (`qid 0 docid relevance`), and what they share with those of runs."""
+"""TREC qrels files (`qid 0 docid relevance`), and the line parsing that they share with runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 def read_qrels(source: Path | StorePath | TextFile) -> Qrels:
-    """Read judgements of three columns (BEIR: query, passage, relevance) or TREC's four, header or not.
+    """Read qrels in BEIR's three columns (query, passage, relevance) or TREC's four; a header is optional.
 
     Raises:
-        ValueError: A line is malformed or judges a pair twice; the message names file and line.
+        ValueError: a line is malformed or repeats a pair.
     """
     file = source if isinstance(source, TextFile) else TextFile.at(source)
     lines = columns_of(file)
@@ -40,7 +40,7 @@ def read_qrels(source: Path | StorePath | TextFile) -> Qrels:
 
 
 def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
-    """Write judgements in TREC's four columns. The file appears when complete."""
+    """Write qrels in TREC's four columns. The file appears when complete."""
     with whole_file(path) as stream:
         for query_id, judged in qrels.items():
             check_id(query_id)
@@ -50,7 +50,7 @@ def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
 
 
 def columns_of(file: TextFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the columns of each line; raises `ValueError` naming a line that cannot be read."""
+    """Yield the number and columns of each line; raise `ValueError` for a line that is not valid text."""
     for line in Lines(file):
         try:
             yield line.number, decode(line).split()
@@ -61,7 +61,7 @@ def columns_of(file: TextFile) -> Iterator[tuple[int, list[str]]]:
 def values_of(
     file: TextFile, lines: Iterable[tuple[int, list[str]]], parse: Callable[[list[str]], tuple[str, str, T]]
 ) -> dict[str, dict[str, T]]:
-    """Return query id → passage id → value of parsed lines; raises `ValueError` naming a bad line or a second one."""
+    """Return query id → passage id → value; raise `ValueError` for a malformed or repeated line."""
     values: dict[str, dict[str, T]] = {}
     for number, columns in lines:
         try:

@@ -19,7 +19,7 @@ def open_searcher(index: str, options: SearchOptions | None = None, version: int
     """Open the index at a path or URI with the query encoder that its manifest describes.
 
     Raises:
-        ValueError: no index there, or the backbone found is not the one that made it; the message names what differs.
+        ValueError: there is no index, or its manifest does not match the backbone.
     """
     from diffretriever.index.table import PassageIndex
 
@@ -27,7 +27,7 @@ def open_searcher(index: str, options: SearchOptions | None = None, version: int
 
 
 def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Searcher:
-    """Return the searcher of an open index; `encoder` is its own, if loaded already. Raises as `open_searcher`."""
+    """Return the searcher of an open index; pass its encoder if it is already loaded. Raises as `open_searcher`."""
     from diffretriever.search.searcher import Searcher
 
     is_bm25 = not is_neural(index.manifest.retriever)
@@ -35,16 +35,13 @@ def searcher_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | 
 
 
 def encoder_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> Encoder:
-    """Load the encoder of an index of a neural retriever, or check a loaded one; raises as `open_searcher`.
-
-    `options` name its weights, if they have moved, and its device.
-    """
+    """Load the encoder of a neural index, or check that a loaded one matches. Raises as `open_searcher`."""
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import check_same, manifest_of
     from diffretriever.presets import with_places
 
     retriever = index.manifest.retriever
     assert is_neural(retriever), "others have no encoder"
-    found = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
-    check_same(index.manifest, manifest_of(found), index.uri)
-    return found
+    loaded = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
+    check_same(index.manifest, manifest_of(loaded), index.uri)
+    return loaded

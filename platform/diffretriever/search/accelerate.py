@@ -1,8 +1,7 @@
-"""The files beside an index that make its search fast: which are missing, making those, removing old ones.
+"""Builds, repairs and removes the derived files that make search fast.
 
-Each fragment can have 8-bit codes of its vectors (`codes`), or what a codec has in place of them (`packed`), and an
-inverted index of its impacts (`postings`); a candidate index is calibrated over the codes. The version as a whole has
-BM25 of its texts. Run again, the job makes what has become missing or is damaged.
+Each fragment can have 8-bit codes (`codes`) or, in a compressed index, quantised vectors (`packed`), and an inverted
+index of its impacts (`postings`). The index version has one BM25 index. The candidate index is calibrated on the codes.
 """
 
 from __future__ import annotations
@@ -39,76 +38,75 @@ from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
 FILE_KINDS: Mapping[Kind, FileKind[Any]] = {"codes": CODES, "packed": PACKED, "postings": POSTINGS}
-"""The files of each."""
 
 _MOST_TEXTS = 2_000_000
-"""Whose words are counted unasked: of short passages, that takes some 1 kB of memory each."""
+"""Largest index whose BM25 statistics are built automatically: about 1 kB of memory per short passage."""
 _SAMPLED_QUERIES = 200
 _ABANDONED_SECONDS = 24 * 3600
-"""A folder half-made for longer than this belongs to no running job."""
+"""Age from which an unfinished folder counts as left by a killed job."""
 
 
 class Missing(NamedTuple):
-    """A fragment that lacks files."""
+    """A fragment with missing derived files."""
 
     fragment: int
-    """Lance's number of it."""
+    """Lance's fragment id."""
     kinds: tuple[Kind, ...]
     passages: int
     beside: Beside = "vectors"
-    """What its codes are to hold."""
+    """What its codes store."""
 
 
 Make: TypeAlias = Callable[[PassageIndex, Sequence[Missing]], None]
-"""Makes what is missing; returns when all of it is there."""
+"""Builds the missing files; returns when all are written."""
 
 
 class Kept(Model):
-    """The files of one kind beside an index."""
+    """The derived files of one kind."""
 
     made: int
-    """Fragments that got theirs just now."""
+    """Fragments whose files this job built."""
     bytes: int
-    """Size of all of them."""
+    """Total size of the files of all fragments."""
 
 
 class Accelerated(Model):
-    """What an accelerate job did."""
+    """The result of an accelerate job."""
 
     files: dict[Kind, Kept]
-    """Of each kind that the index can have."""
+    """Files of each kind that the index can have."""
     candidates: CandidateSettings | None
-    """The candidate index, if one was asked for."""
+    """The candidate index, if the job calibrated one."""
     only_streams: bool
-    """Whether there are codes of means alone, and no candidate index that proposes passages by them."""
+    """Whether the codes store means only and there is no candidate index to use them."""
 
 
 def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
-    """Make files of one fragment after the other. Killed, it leaves whole files only, and goes on when run again."""
-    total = sum(each.passages for each in missing)
-    for each in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda each: each.passages):
-        fragment = index.dataset.get_fragment(each.fragment)
-        if "codes" in each.kinds:
-            build_fragment_codes(index, fragment, each.beside)
-        if "packed" in each.kinds:
+    """Build the missing files, fragment by fragment. A killed run leaves only complete files; the next one resumes."""
+    total = sum(entry.passages for entry in missing)
+    for entry in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda entry: entry.passages):
+        fragment = index.dataset.get_fragment(entry.fragment)
+        if "codes" in entry.kinds:
+            build_fragment_codes(index, fragment, entry.beside)
+        if "packed" in entry.kinds:
             build_fragment_packed(index, fragment)
-        if "postings" in each.kinds:
+        if "postings" in entry.kinds:
             build_fragment_postings(index, fragment)
 
 
 def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | None = None) -> list[Missing]:
-    """Make the files that an index version lacks, and remove those of deleted fragments; return the missing ones.
+    """Build missing derived files, remove those of deleted fragments, and return the entries that were missing.
 
-    BM25 of the texts is stored too, unless there are too many texts to count their words unasked. If it is killed, run
-    it again. `beside` is what codes are to store; None: as the present ones, or else the vectors too.
+    BM25 statistics are stored too, up to 2 million passages. `beside` selects what codes store. None keeps the index's
+    setting; the default of a new index is `vectors`.
 
     Raises:
-        ValueError: a passage's vectors or impacts are not sound; the message names it.
+        ValueError: a passage has invalid vectors or impacts.
     """
     missing = missing_files(index)
     if missing:
-        wanted = beside or _beside_now(index)
-        make(index, [each._replace(beside=wanted) for each in missing])
+        contents = beside or _beside_now(index)
+        make(index, [entry._replace(beside=contents) for entry in missing])
     remove_old(index)
     if len(index) <= _MOST_TEXTS:
         keep_bm25(index)
@@ -116,14 +114,13 @@ def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | No
 
 
 def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
-    """Make missing codes and postings, drop those of fragments that are gone, calibrate a candidate index if asked to.
+    """Build missing codes and postings, rebuild damaged ones, and calibrate a candidate index if the job requests it.
 
-    One that was calibrated before is completed. Files that are there are read and compared with their checksums, and
-    damaged ones made anew.
+    Existing files are verified by checksum. An existing candidate index is extended to new fragments.
 
     Raises:
-        ValueError: no index there, one without vectors and sparse scores, or a compressed or an empty one for which
-            candidates are asked.
+        ValueError: there is no index, it has neither vectors nor impacts, `beside` is set and it has no codes, or
+            candidates are requested for an empty or compressed index.
     """
     index = PassageIndex.open(job.index)
     _refuse(index, job)
@@ -139,7 +136,7 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
         complete_candidates(index)
     files = {
         kind: Kept(
-            made=sum(kind in each.kinds for each in missing),
+            made=sum(kind in entry.kinds for entry in missing),
             bytes=sum(size or 0 for size in sizes_of(index, kind)),
         )
         for kind in kinds_of(index)
@@ -168,7 +165,7 @@ def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
 
 
 def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
-    """Choose how many candidates reach the recall; all passages where the exact scan is no slower."""
+    """Choose the number of candidates that reaches the recall; all passages where the exact scan is as fast."""
     from diffretriever.search import encoder_of
 
     CandidateIndex.build(index, open_segments(index)[0])
@@ -200,16 +197,14 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
 
 
 def _beside_now(index: PassageIndex) -> Beside:
-    """Return the contents of the codes of all versions: means alone where some fragment has these."""
     names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
     codes = [DerivedFolder(index.uri, f"{CODES.name}/{name}") for name in names]
     headers = for_all(index.uri, codes, DerivedFolder.header)
-    there = {FragmentCodes.beside(header) for header in headers if header is not None}
-    return "means" if "means" in there else "vectors"
+    contents = {FragmentCodes.beside(header) for header in headers if header is not None}
+    return "means" if "means" in contents else "vectors"
 
 
 def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
-    """Remove the codes that hold more than they are to, or less."""
     folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
     for folder, header in zip(folders, for_all(index.uri, folders, DerivedFolder.header), strict=True):
         if header is not None and FragmentCodes.beside(header) != beside:
@@ -217,10 +212,10 @@ def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
 
 
 def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
-    """Return what the fragments of an index version are to have."""
+    """Return the kinds of derived files that an index can have."""
     kinds: list[Kind] = []
     if index.manifest.hidden_size is not None:
-        # Codes have the decoded vectors beside them, which would undo the compression.
+        # Codes store the decoded vectors too, which would undo the compression.
         kinds.append("packed" if index.manifest.decodes else "codes")
     if may_have_postings(index):
         kinds.append("postings")
@@ -228,37 +223,36 @@ def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
 
 
 def missing_files(index: PassageIndex) -> list[Missing]:
-    """Return the fragments that lack some, in table order."""
+    """Return the fragments with missing files, in table order."""
     without = {kind: {f.fragment_id for f in lacking(index, FILE_KINDS[kind])} for kind in kinds_of(index)}
     return [
-        Missing(fragment.fragment_id, own, fragment.count_rows())
+        Missing(fragment.fragment_id, kinds, fragment.count_rows())
         for fragment in index.fragments()
-        if (own := tuple(kind for kind, numbers in without.items() if fragment.fragment_id in numbers))
+        if (kinds := tuple(kind for kind, numbers in without.items() if fragment.fragment_id in numbers))
     ]
 
 
 def sizes_of(index: PassageIndex, kind: Kind) -> list[int | None]:
-    """Return the bytes of each fragment's files of a kind, in table order; None for one that has none."""
+    """Return the bytes of each fragment's files, in table order; None for a fragment without files."""
     folders = [FILE_KINDS[kind].folder_of(index, fragment) for fragment in index.fragments()]
     return for_all(index.uri, folders, DerivedFolder.size)
 
 
 def remove_old(index: PassageIndex) -> None:
-    """Remove the files that no kept version of the table uses, and what killed jobs left half-made."""
-    now = _in_use([index])
-    found = [(kind, name) for kind in FILE_KINDS for name in folders_in(index.uri, kind) if name not in now[kind]]
-    if not found:
-        # Opening every version would be for nothing.
+    """Remove files that no version of the table uses, and unfinished files of killed jobs."""
+    current = _in_use([index])
+    unused = [(kind, name) for kind in FILE_KINDS for name in folders_in(index.uri, kind) if name not in current[kind]]
+    if not unused:
+        # Saves opening every version.
         return
     used = _in_use(index.versions())
-    for kind, name in found:
+    for kind, name in unused:
         folder = DerivedFolder(index.uri, f"{kind}/{name}")
         if _is_abandoned(folder) if name.startswith(".") else name not in used[kind]:
             folder.remove()
 
 
 def _in_use(versions: Iterable[PassageIndex]) -> dict[Kind, set[str]]:
-    """Return the names of the folders that some versions are searched by."""
     names: dict[Kind, set[str]] = {kind: set() for kind in FILE_KINDS}
     for version in versions:
         keys = {fragment_key(fragment) for fragment in version.fragments()}
@@ -268,5 +262,5 @@ def _in_use(versions: Iterable[PassageIndex]) -> dict[Kind, set[str]]:
 
 
 def _is_abandoned(temporary: DerivedFolder) -> bool:
-    # A running job's unfinished files look the same. On an object store there are none.
+    # A running job's unfinished files look the same. Object stores never have unfinished files.
     return temporary.is_local and time.time() - temporary.path.stat().st_mtime > _ABANDONED_SECONDS

@@ -1,8 +1,7 @@
-"""The part of a batch search that one task does, and what of its rankings goes into a run.
+"""Batch search of one index part, and the merge of several parts' hits.
 
-A task searches a part of an index for queries that are encoded already; its hits travel as Arrow tables, with ids in
-the place of numbers, which mean something in that part alone. What is kept of several parts, merged, is what a search
-of the whole keeps: scores do not depend on the part that a passage is in, and ties go by id.
+A task searches one part for encoded queries and returns its hits as Arrow tables with passage ids. Merged parts equal a
+search of the whole index, because scores do not depend on the part and ties are ranked by id.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from diffretriever.vectors.hits import Hits, Passages
 from diffretriever.vectors.representations import Representations
 
 SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", pa.float64())])
-"""One row a hit: the number of the query, the passage, its score; by query, best first."""
+"""One row per hit: query number, passage id and score; sorted by query, best first."""
 
 
 def search_lists(
     part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield each list that the job's modes need of encoded queries, with each query's best passages of the part."""
+    """Yield the result list of each scorer of encoded queries that the job's modes need."""
     if job.filter is not None:
         part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
@@ -41,37 +40,37 @@ def search_lists(
 
 
 def list_depth(job: BatchSearchJob) -> int:
-    """Return how many passages of each list are kept for a query."""
+    """Return the depth of the job's result lists."""
     return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.drops_self))
 
 
 def searched_depth(k: int, *, exclude_self: bool) -> int:
-    """Return how many passages to search for: one more than asked where a query's own document may have to go."""
+    """Return the search depth: `k`, plus one if the query's own document may be removed."""
     return k + exclude_self
 
 
 def kept_hits(query_ids: Sequence[str], hits: Hits, k: int, *, exclude_self: bool) -> Hits:
-    """Return each query's best `k` hits; with `exclude_self`, without its own document (same id)."""
+    """Return each query's best `k` hits; `exclude_self` removes the document with the query's id."""
     return (hits.without(query_ids) if exclude_self else hits).first(k)
 
 
 def to_table(hits: Hits, *, with_rows: bool = False) -> pa.Table:
-    """Return the hits of queries 0, 1, … as a table of `SCHEMA`, if asked for with `row`: `Hits.rows`, int64."""
+    """Return hits as a table of `SCHEMA`; `with_rows` adds the int64 column `row` (`Hits.rows`)."""
     columns = [pa.array(hits.queries(), pa.int32()), hits.ids(), pa.array(hits.scores_F)]
     table = pa.Table.from_arrays(columns, schema=SCHEMA)
     return table.append_column("row", pa.array(hits.rows())) if with_rows else table
 
 
 def to_hits(tables: Mapping[ListName, pa.Table], n_queries: int) -> dict[ListName, Hits]:
-    """Return what `to_table` was given for each list; passages have the same numbers in all of them."""
-    together = pa.concat_tables(tables.values())
-    passages, numbers = Passages.numbered(together.column("id"))
-    if "row" in together.column_names:
+    """Convert tables of `to_table` back to hits that share passage numbers."""
+    combined = pa.concat_tables(tables.values())
+    passages, numbers = Passages.numbered(combined.column("id"))
+    if "row" in combined.column_names:
         rows_P = np.empty(len(passages), np.int64)
-        rows_P[numbers] = together.column("row").to_numpy()
+        rows_P[numbers] = combined.column("row").to_numpy()
         passages = Passages(passages.ids, rows_P)
     queries = np.arange(n_queries + 1)
-    own = np.split(numbers, np.cumsum([len(table) for table in tables.values()])[:-1])
+    numbers_of_lists = np.split(numbers, np.cumsum([len(table) for table in tables.values()])[:-1])
     return {
         name: Hits(
             passages,
@@ -79,16 +78,16 @@ def to_hits(tables: Mapping[ListName, pa.Table], n_queries: int) -> dict[ListNam
             numbers_F,
             table.column("score").to_numpy(),
         )
-        for (name, table), numbers_F in zip(tables.items(), own, strict=True)
+        for (name, table), numbers_F in zip(tables.items(), numbers_of_lists, strict=True)
     }
 
 
 def merge(tables: Sequence[pa.Table], k: int) -> pa.Table:
-    """Return each query's k best hits of all tables; no passage may be in two."""
-    together = pa.concat_tables(tables)
-    _, numbers = Passages.numbered(together.column("id"))
-    query = together.column("query").to_numpy()
-    order = np.lexsort((numbers, -together.column("score").to_numpy(), query))
+    """Return each query's k best hits of all tables; each passage may occur in one table only."""
+    combined = pa.concat_tables(tables)
+    _, numbers = Passages.numbered(combined.column("id"))
+    query = combined.column("query").to_numpy()
+    order = np.lexsort((numbers, -combined.column("score").to_numpy(), query))
     query = query[order]
     ranks = np.arange(len(query)) - np.searchsorted(query, query)
-    return together.take(pa.array(order[ranks < k])).combine_chunks()
+    return combined.take(pa.array(order[ranks < k])).combine_chunks()

@@ -1,7 +1,6 @@
 """BM25 over the texts of an index: Lucene's formula, English possessives, stop words and Porter stemming.
 
-The weight of a term in a passage does not depend on the query, so that BM25 is a sparse dot product: the weights are
-stored and searched as the impacts of a learned model are.
+Term weights do not depend on the query, so that BM25 is a sparse dot product, stored and searched like impacts.
 
 Legend: Q queries, T terms of all queries, I terms of a block of passages, V vocabulary, D passages.
 """
@@ -52,17 +51,17 @@ _FOLDER = "bm25"
 _VOCABULARY = "vocabulary.json"
 _TEXTS_AT_ONCE = 1024
 _SEGMENT_BLOCKS = 4
-"""Blocks of a segment. A segment stores one number for each of its terms and blocks, and most words are rare."""
+"""Posting blocks per segment. A segment stores one number per term and block, and most terms are rare."""
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 
 
 @dataclass(frozen=True)
 class Bm25Weights:
-    """The weights of all terms in all passages.
+    """BM25 weights of all terms in all passages.
 
     Attributes:
-        terms: number of each term.
-        segments: passages in the order of the table.
+        terms: term → term number.
+        segments: postings, passages in table order.
     """
 
     terms: dict[str, int]
@@ -70,14 +69,14 @@ class Bm25Weights:
 
     @classmethod
     def of_texts(cls, index: PassageIndex) -> Bm25Weights:
-        """Count the words of all texts: 8 bytes for each term of a passage, while it counts."""
+        """Compute the weights from all texts; needs 8 bytes of memory per distinct term of each passage."""
         retriever = index.manifest.retriever
         config = retriever if isinstance(retriever, Bm25Retriever) else Bm25Retriever()
         tokenizer, blocks, lengths = _tokenizer(), [], [np.empty(0, np.int64)]
         tokenized = _tokenized(tokenizer, _texts(index, config))
         while batches := list(islice(tokenized, BLOCK_ROWS // _TEXTS_AT_ONCE)):
             terms_I = np.concatenate([terms for terms, _ in batches])
-            lengths.append(np.concatenate([own for _, own in batches]))
+            lengths.append(np.concatenate([counts for _, counts in batches]))
             # With offsets of 32 bits, SciPy keeps the terms in 32 bits.
             offsets, vocab_size = offsets_of(lengths[-1]).astype(np.int32), len(tokenizer.stem_to_sid)
             shape = len(lengths[-1]), vocab_size
@@ -112,9 +111,9 @@ class Bm25Weights:
 
 
 class Bm25Search:
-    """BM25 of the texts of an index version, whatever retriever made it.
+    """BM25 search of an index version, with any retriever.
 
-    Every passage is scored; one that shares no term with the query is not retrieved.
+    Passages that share no term with the query are not retrieved.
     """
 
     def __init__(self, index: PassageIndex) -> None:
@@ -127,10 +126,10 @@ class Bm25Search:
         self._numbers = np.split(index.order.by_row, ends)[:-1]
 
     def admitting(self, part: IndexPart) -> Bm25Search:
-        """Return the search of a part's passages alone, with the scores that they have among all."""
+        """Return the search of a part's passages, scored with the statistics of the whole index."""
         admitted_P = np.zeros(len(self._passages), bool)
         admitted_P[part.order.by_row] = True
-        numbers = [np.where(admitted_P[own], own, np.int32(NO_NUMBER)) for own in self._numbers]
+        numbers = [np.where(admitted_P[rows], rows, np.int32(NO_NUMBER)) for rows in self._numbers]
         search_of_part = copy(self)
         vars(search_of_part).update(_numbers=numbers)
         return search_of_part
@@ -141,17 +140,17 @@ class Bm25Search:
         terms = [[numbers[word] for word in words if word in numbers] for words in analyse(queries)]
         ids_T = np.array(list(chain.from_iterable(terms)), np.int64)
         weighted = ids_T, np.ones(len(ids_T), np.float32), np.cumsum([0, *map(len, terms)])
-        found = search(self._weights.segments, self._numbers, weighted, k)
+        hits = search(self._weights.segments, self._numbers, weighted, k)
         return Hits(
             self._passages,
-            np.cumsum([0, *[len(each.numbers) for each in found]], dtype=np.int64),
-            np.concatenate([np.empty(0, np.int32), *[each.numbers for each in found]]),
-            np.concatenate([np.empty(0), *[each.scores for each in found]]),
+            np.cumsum([0, *[len(query.numbers) for query in hits]], dtype=np.int64),
+            np.concatenate([np.empty(0, np.int32), *[query.numbers for query in hits]]),
+            np.concatenate([np.empty(0), *[query.scores for query in hits]]),
         )
 
 
 def keep_bm25(index: PassageIndex) -> None:
-    """Build the BM25 index of a version and store it, unless it is there."""
+    """Build and store the BM25 index of a version, unless it is stored already."""
     if bm25_folder(index).size() is None:
         _built(index)
 
@@ -160,36 +159,35 @@ def open_bm25(index: PassageIndex) -> Bm25Weights | None:
     """Open the stored BM25 index of a version; None if there is none.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: its files are damaged.
     """
-    held = bm25_folder(index).open()
-    if held is None:
+    stored = bm25_folder(index).open()
+    if stored is None:
         return None
     try:
-        weights = Bm25Weights.open(held.folder)
+        weights = Bm25Weights.open(stored.folder)
     except (OSError, ValueError) as error:
-        raise DamagedError(f"{held.folder} cannot be read ({error})") from error
+        raise DamagedError(f"{stored.folder} cannot be read ({error})") from error
     if sum(segment.passages for segment in weights.segments) != len(index):
-        raise DamagedError(f"{held.folder} does not fit the index's passages")
-    held.keep_for(weights)
+        raise DamagedError(f"{stored.folder} does not fit the index's passages")
+    stored.keep_for(weights)
     return weights
 
 
 def bm25_folder(index: PassageIndex) -> DerivedFolder:
-    """Return the BM25 index of a version, stored or not."""
+    """Return the folder of a version's BM25 index; it may not exist."""
     return DerivedFolder(index.uri, f"{_FOLDER}/version-{index.version}")
 
 
 def analyse(texts: Sequence[str]) -> list[list[str]]:
-    """Return the terms of each text as Lucene's EnglishAnalyzer makes them, except for its rarer word boundaries."""
+    """Return the terms of each text like Lucene's EnglishAnalyzer, except for its rarer word boundaries."""
     tokenizer = _tokenizer()
-    found = list(tokenizer.streaming_tokenize(map(_plain, texts), update_vocab=True, allow_empty=False))
+    tokenized = list(tokenizer.streaming_tokenize(map(_plain, texts), update_vocab=True, allow_empty=False))
     terms = list(tokenizer.stem_to_sid)
-    return [[terms[number] for number in each] for each in found]
+    return [[terms[number] for number in numbers] for numbers in tokenized]
 
 
 def _opened(index: PassageIndex) -> Bm25Weights | None:
-    """Open the stored BM25 index; None if there is none, if it does not fit into the cache, or if it is damaged."""
     try:
         return open_bm25(index)
     except OSError as error:
@@ -203,7 +201,6 @@ def _opened(index: PassageIndex) -> Bm25Weights | None:
 
 
 def _built(index: PassageIndex) -> Bm25Weights:
-    """Build the BM25 index and store it, if the folder can be written."""
     weights = Bm25Weights.of_texts(index)
     try:
         with bm25_folder(index).build() as folder:
@@ -224,7 +221,6 @@ def _built(index: PassageIndex) -> Bm25Weights:
 def _segments(
     blocks: Sequence[scipy.sparse.csr_array], lengths_D: np.ndarray, vocab_size: int, config: Bm25Retriever
 ) -> list[PostingsSegment]:
-    """Weigh the counts of terms in blocks of passages."""
     counts = [np.bincount(block.indices, minlength=vocab_size) for block in blocks]
     passages = len(lengths_D)
     counts_V = sum(counts, np.zeros(vocab_size, np.int64))
@@ -269,7 +265,6 @@ def _texts(index: PassageIndex, config: Bm25Retriever) -> Iterator[str]:
 
 
 def _tokenizer() -> bm25s.tokenization.Tokenizer:
-    """Return a tokenizer that numbers terms in the order in which it meets them."""
     import bm25s
 
     return bm25s.tokenization.Tokenizer(splitter=r"\w+", stopwords=LUCENE_STOP_WORDS, stemmer=Stemmer.Stemmer("porter"))

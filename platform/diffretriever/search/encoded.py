@@ -1,4 +1,4 @@
-"""The interface of searches that take encoded queries: ranked passages with exact scores out."""
+"""Interface of dense and sparse search: encoded queries in, ranked passages with exact scores out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class EncodedSearch(ABC):
     """
 
     way: ClassVar[Way]
-    """The name of the search method in the description of a server."""
+    """Name of the search method in a server's description."""
     n_candidates: int | None = None
-    """Passages that a candidate index proposes for each query, at least k; None: all passages are scored."""
+    """Passages that a candidate index retrieves per query, at least k; None: all passages are scored."""
 
     @abstractmethod
     def search(self, queries: Representations, k: int) -> Hits:
@@ -31,5 +31,5 @@ class EncodedSearch(ABC):
         """
 
     def among(self, n_candidates: int) -> Self:
-        """Return this search with at most so many candidates; itself if it has no more, or scores all passages."""
+        """Return this search limited to `n_candidates` candidates per query; itself if that changes nothing."""
         return self

@@ -1,4 +1,4 @@
-"""What a passage's scores are made of: slots that met, and words that query and passage share.
+"""Explains a passage's scores by matched slots and common terms.
 
 Legend: K query slots, P passage slots, H hidden size, T terms in common.
 """
@@ -18,15 +18,15 @@ from diffretriever.vectors.representations import Representations
 NameWord: TypeAlias = Callable[[int], str]
 """A vocabulary entry's text."""
 ReadVectors: TypeAlias = Callable[[np.ndarray], list[Reading]]
-"""The words of the whole vocabulary that vectors [M, H] predict, such as `Encoder.read`."""
+"""Returns the predicted tokens of vectors [M, H], such as `Encoder.read`."""
 Parts: TypeAlias = tuple[list[str], list[str]]
-"""The parts of a query's and of a passage's text that their slots pool from; none where slots pool from whole texts."""
+"""Parts of the query and the passage that slots pool from; empty if slots pool from the whole text."""
 
 _NO_TOKEN = -1
 
 
 def slot_words(text: Representations, name: NameWord) -> list[list[Word]]:
-    """Return the word that each slot of one text predicts most strongly, with its impact in the text."""
+    """Return the top predicted token of each slot of one text, with its impact in the text."""
     weights = dict(zip(text.impact_ids.tolist(), text.impact_weights.tolist(), strict=True))
     return [
         [] if token == _NO_TOKEN else [Word(word=name(token), weight=weights.get(token))]
@@ -35,9 +35,9 @@ def slot_words(text: Representations, name: NameWord) -> list[list[Word]]:
 
 
 def terms(text: Representations, name: NameWord) -> list[Word]:
-    """Return the sparse side of one text, heaviest first."""
+    """Return the terms of one text's sparse vector by descending weight."""
     order = np.argsort(-text.impact_weights, kind="stable")
-    return [Word(word=name(int(text.impact_ids[place])), weight=float(text.impact_weights[place])) for place in order]
+    return [Word(word=name(int(text.impact_ids[term])), weight=float(text.impact_weights[term])) for term in order]
 
 
 def parts_of_each(
@@ -47,17 +47,19 @@ def parts_of_each(
     query_text: str,
     passage_texts: Iterable[Mapping[str, Any]],
 ) -> list[Parts]:
-    """Return for each passage which parts of the texts its slots and the query's slots pool from.
+    """Return, for each passage, the parts of query and passage that slots pool from.
 
-    `passage_texts` are the `title` and `text` of each passage.
+    `passage_texts` has the `title` and `text` of each passage.
     """
-    asked, encoded_slots = preparer.parts(query_text, "query", len(query.vectors_MH)), preparer.default_slots("passage")
-    each: list[Parts] = []
+    query_parts = preparer.parts(query_text, "query", len(query.vectors_MH))
+    encoded_slots = preparer.default_slots("passage")
+    parts: list[Parts] = []
     for passage, slots in zip(passage_texts, np.diff(passages.offsets).tolist(), strict=True):
         joined = join_title(passage["title"], passage["text"], preparer.text)
-        # The slots that pruning left are unknown.
-        each.append((asked, preparer.parts(joined, "passage", slots) if slots == encoded_slots else []))
-    return each
+        # The index does not store which slots pruning kept.
+        passage_parts = preparer.parts(joined, "passage", slots) if slots == encoded_slots else []
+        parts.append((query_parts, passage_parts))
+    return parts
 
 
 def explain_each(
@@ -67,13 +69,13 @@ def explain_each(
     read: ReadVectors | None = None,
     parts: Sequence[Parts] | None = None,
 ) -> list[Explanation]:
-    """Take the scores of passages for one query apart (paper Eqs. 2 and 3).
+    """Explain passages' scores for one query (paper Eqs. 2 and 3).
 
-    Products are in double precision, so that their mean is the dense score up to the rounding of fp32. `name` returns
-    the text of a vocabulary entry. `read` returns the words that vectors predict, in one call for all.
+    Products are float64, so that their mean is the dense score up to fp32 rounding. `read` is called once, with the
+    vectors of the query and of all passages.
     """
     readings = [] if read is None else read(np.concatenate([query.vectors_MH, passages.vectors_MH]))
-    asked, held = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]
+    query_readings, passage_readings = readings[: len(query.vectors_MH)], readings[len(query.vectors_MH) :]
     query_words = slot_words(query, name)
     explanations = []
     for number, (start, end) in enumerate(pairwise(passages.offsets.tolist())):
@@ -85,8 +87,8 @@ def explain_each(
                 slots=_matches(query, passage, query_words, passage_words),
                 passage_slots=passage_words,
                 terms=_common_terms(query, passage, name),
-                query_readings=asked,
-                passage_readings=held[start:end],
+                query_readings=query_readings,
+                passage_readings=passage_readings[start:end],
                 query_parts=query_parts,
                 passage_parts=passage_parts,
             )

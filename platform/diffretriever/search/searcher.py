@@ -1,4 +1,4 @@
-"""The search of an index by texts: dense MaxSim, sparse impacts, BM25, and sums of them (paper Eqs. 2-4)."""
+"""Search of an index by dense MaxSim, sparse impacts, BM25 and their fusion (paper Eqs. 2-4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from diffretriever.vectors.fusion import depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
 
 FILTERS_KEPT = 8
-"""Filters whose searches stay open beside that of all passages: about 20 bytes a passage each."""
+"""Number of filters whose searches stay open, at about 20 bytes per passage each."""
 
 
 class Searcher:
@@ -34,7 +34,7 @@ class Searcher:
     """
 
     def __init__(self, index: PassageIndex, options: SearchOptions, encoder: Encoder | None = None) -> None:
-        """Open the index; `encoder` is the one that encoded it, None for an index of the bm25 method."""
+        """Open the index with its encoder; None for a BM25 index."""
         self.index = index
         self.encoder = encoder
         self._options = options
@@ -45,22 +45,22 @@ class Searcher:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The scores of the retriever, and the one that it is ranked by."""
+        """The retriever's scoring modes, including its default."""
         return self.index.manifest.retriever.reported_modes
 
     @property
     def default_mode(self) -> Mode:
-        """The score to rank by where you name none."""
+        """The scoring mode that ranks if you select none."""
         return self.index.manifest.retriever.ranked_by
 
     @property
     def preparer(self) -> Preparer | None:
-        """The preparer of the encoder; None for an index of the bm25 method."""
+        """The encoder's preparer; None for a BM25 index."""
         return None if self.encoder is None else self.encoder.preparer
 
     @cached_property
     def bm25(self) -> Bm25Search:
-        """BM25 of the index's texts; opened or built when you first need it."""
+        """BM25 search of the index's texts, opened or built on first use."""
         return Bm25Search(self.index)
 
     def search(
@@ -77,46 +77,46 @@ class Searcher:
         Args:
             queries: texts.
             k: passages kept per query.
-            modes: scores to rank by; None is those of the index's retriever.
-            budgets: K_q of each query; None is the retriever's own.
-            filter: condition that passages must meet, such as `year >= 2020 AND lang = 'en'`; see
-                `diffretriever.index.filters`. Dense, sparse and BM25 scores stay; sums are of the lists that are left.
+            modes: scores to rank by. Default: the retriever's.
+            budgets: K_q of each query. Default: the retriever's.
+            filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`; see `diffretriever.index.filters`.
+                Dense, sparse and BM25 scores do not change; fusion uses the filtered result lists.
 
         Raises:
-            ValueError: a mode the index does not offer, budgets for a retriever without slots, a text in place of a
-                list of them, a query that is not valid Unicode, or a filter that cannot be understood.
+            ValueError: the index does not offer a mode, the retriever has no slots for `budgets`, `queries` is a single
+                text, a query is not valid Unicode, or the filter is invalid.
         """
         self._check_budget(has_budget=budgets is not None)
         _check_texts(queries)
-        wanted = tuple(modes) if modes is not None else self.modes
-        check_modes(wanted, self.index.manifest.retriever.offered_modes, "this index")
+        requested = tuple(modes) if modes is not None else self.modes
+        check_modes(requested, self.index.manifest.retriever.offered_modes, "this index")
         condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
         if self.encoder is None:
-            return dict.fromkeys(wanted, self._bm25(condition).search(queries, k))
-        names, depth, lists = lists_for(wanted), depth_for(wanted, k), dict[ListName, Hits]()
+            return dict.fromkeys(requested, self._bm25(condition).search(queries, k))
+        names, depth, lists = lists_for(requested), depth_for(requested, k), dict[ListName, Hits]()
         if names != ("bm25",):
             encoded = self.encoder.encode_queries(queries, budgets)
-            found = self._whole if condition is None else self._encoded_of(condition)
-            assert found is not None, "there is an encoder"
+            searches = self._whole if condition is None else self._encoded_of(condition)
+            assert searches is not None, "there is an encoder"
             if "dense" in names:
-                lists["dense"] = found.dense.search(encoded, depth)
+                lists["dense"] = searches.dense.search(encoded, depth)
             if "sparse" in names:
-                lists["sparse"] = found.sparse.search(encoded, depth)
+                lists["sparse"] = searches.sparse.search(encoded, depth)
         if "bm25" in names:
             lists["bm25"] = self._bm25(condition).search(queries, depth)
-        return {mode: ranked(mode, lists, k) for mode in wanted}
+        return {mode: ranked(mode, lists, k) for mode in requested}
 
     def explain(self, query: str, rows: np.ndarray, *, budget: int | None = None, words: int = 0) -> list[Explanation]:
-        """Take the scores of passages for a query apart: slots that matched, terms in common (paper Eqs. 2 and 3).
+        """Explain passages' scores for a query by matched slots and common terms (paper Eqs. 2 and 3).
 
         Args:
             query: a text.
             rows: int64, rows of the passages in the index.
-            budget: K_q; None is the retriever's own.
-            words: number of words of the whole vocabulary for each slot, if the retriever's vectors are readable.
+            budget: K_q. Default: the retriever's.
+            words: vocabulary tokens to show per slot, if the retriever's vectors are readable.
 
         Raises:
-            ValueError: the retriever encodes nothing, a budget for a retriever without slots, or negative words.
+            ValueError: the retriever has no encoder or, for `budget`, no slots; or `words` is negative.
         """
         self._check_budget(has_budget=budget is not None)
         if words < 0:
@@ -148,7 +148,7 @@ class Searcher:
 
 
 class _Encoded:
-    """The searches of an index, or of the passages that a filter admits, that take encoded queries."""
+    """Dense and sparse search of an index, or of its filtered passages."""
 
     def __init__(self, index: PassageIndex, options: SearchOptions, encoder: Encoder) -> None:
         self.dense = open_dense(index, options, encoder.facts.device)
@@ -156,7 +156,7 @@ class _Encoded:
 
 
 def check_modes(wanted: Sequence[Mode], offered: Sequence[Mode], index: str) -> None:
-    """Raise `ValueError` for the first mode that an index does not offer; `index` is its name in the message."""
+    """Raise `ValueError` for the first mode that an index does not offer; the message calls it `index`."""
     for mode in wanted:
         if unweighted(mode) not in offered:
             raise ValueError(f"{index} has no {mode} scores.{suggest(mode, offered)}")

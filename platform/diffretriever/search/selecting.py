@@ -1,4 +1,4 @@
-"""Each query's K_q, chosen before it is encoded, by a selector of `budgets.selectors`."""
+"""Chooses K_q of each query before it is encoded, with a selector of `budgets.selectors`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _BATCH_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A query's K_q, and the features that it was chosen by."""
+    """K_q of a query and the features that decided it."""
 
     budget: int
     features: dict[str, float]
 
 
 class BudgetChooser:
-    """A selector with what it looks at: the words of an index's passages, and the tokenizer of its encoder.
+    """Applies a selector to query texts, with an index's document frequencies and its encoder's tokenizer.
 
     Attributes:
-        selector: that chooses.
-        own_budget: the retriever's own K_q.
+        selector: the selector.
+        own_budget: the retriever's K_q.
     """
 
     def __init__(self, source: str, index: PassageIndex, preparer: Preparer | None) -> None:
-        """`source` names the selector as `open_selector` takes it; `preparer` is that of the index's encoder.
+        """Open the selector `source` (see `open_selector`) for an index and its encoder's `preparer`.
 
-        A selector that looks at how rare words are has the words of all passages counted now, in one pass.
+        If a feature needs document frequencies, they are counted in one pass over all passages.
 
         Raises:
-            ValueError: a retriever without slots, no such selector, or one that was fitted for another encoder or looks
-                at what is not known before a query is encoded.
+            ValueError: the retriever has no slots, the selector is unknown or was fitted for another encoder, or it
+                uses features of encoded queries.
         """
         manifest = index.manifest
         if preparer is None or not has_slots(manifest.retriever):
@@ -49,14 +49,14 @@ class BudgetChooser:
         features = [FEATURES[name] for name in self.selector.features]
         if any(feature.needs_slots for feature in features):
             raise ValueError(
-                f"{source} looks at what only a pass of the encoder says of a query, among {self.selector.features}: "
+                f"{source} uses features that are known only after encoding, among {self.selector.features}: "
                 "fit a selector on features of the text"
             )
         needs_frequencies = any(feature.needs_frequencies for feature in features)
         self._frequencies = document_frequencies(index) if needs_frequencies else None
 
     def choose(self, texts: Sequence[str]) -> list[Choice]:
-        """Return the K_q of each query and why."""
+        """Return the K_q of each query, with the features that decided it."""
         choices = []
         for text, row in zip(texts, self._preparer.query_tokens(texts), strict=True):
             query = QueryText(text, row, self._frequencies)
@@ -66,7 +66,7 @@ class BudgetChooser:
 
 
 def document_frequencies(index: PassageIndex) -> DocumentFrequencies:
-    """Count the words of all passages, in one pass over their titles and texts."""
+    """Count document frequencies in one pass over all titles and texts."""
     return count_documents(
         f"{title} {text}"
         for batch in index.batches(["title", "text"], _BATCH_ROWS)

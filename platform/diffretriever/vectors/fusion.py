@@ -1,4 +1,4 @@
-"""The scores that an index is ranked by: the lists each takes, and how several are fused (Eq. 4 of arXiv 2605.07210).
+"""Score fusion: the result lists that a scoring mode needs, and their sum (Eq. 4 of arXiv 2605.07210).
 
 Legend: Q queries, F passages found for all queries together, C those of one query in one list, U those in any list.
 """
@@ -16,35 +16,35 @@ from diffretriever.schemas.mode import EncodedList, ListName, Mode, lists_of, we
 from diffretriever.vectors.hits import Hits, TopK
 
 FUSION_DEPTH = 1000
-"""Passages of each list that take part in a fused score."""
+"""Passages of each result list that are fused."""
 
 RANK_CONSTANT = 60
-"""What is added to ranks before their reciprocals are taken (Cormack et al. 2009)."""
+"""The constant k of reciprocal rank fusion (Cormack et al. 2009)."""
 
 _NARROWEST_SPREAD = 1e-9
-"""Lists whose scores differ by less count as one score (all 0); the authors' code has the same bound."""
+"""Smallest divisor of scores, as in the authors' code; equal scores become 0."""
 
 
 def lists_for(modes: Iterable[Mode]) -> tuple[ListName, ...]:
-    """Return the lists that ranking by these modes takes, none twice."""
+    """Return the result lists that these modes need, without duplicates."""
     return tuple(dict.fromkeys([name for mode in modes for name in lists_of(mode)]))
 
 
 def encoded_lists_for(modes: Iterable[Mode]) -> tuple[EncodedList, ...]:
-    """Return those of the lists that take encoded queries."""
+    """Return the result lists of these modes that need encoded queries."""
     return tuple([name for name in lists_for(modes) if name != "bm25"])
 
 
 def depth_for(modes: Iterable[Mode], k: int, depth: int = FUSION_DEPTH) -> int:
-    """Return how many passages of each list it takes to find the best `k` by every mode; sums take `depth` of each."""
+    """Return the depth of result lists for the best `k` passages in every mode; fusion needs at least `depth`."""
     return max([k, *[depth for mode in modes if len(lists_of(mode)) > 1]])
 
 
 class Summand(NamedTuple):
-    """A list in a sum."""
+    """A result list to be fused."""
 
     hits: Hits
-    """The passages that take part."""
+    """Its passages."""
     values_F: np.ndarray
     """float64, their weighted scores."""
     missing_Q: np.ndarray
@@ -52,14 +52,13 @@ class Summand(NamedTuple):
 
 
 def ranked(mode: Mode, lists: Mapping[ListName, Hits], k: int, depth: int = FUSION_DEPTH) -> Hits:
-    """Return each query's best `k` passages by one mode: of one list, or of the sum of several.
+    """Return each query's best `k` passages by one mode.
 
-    Without weights the sum is the equal one of min-max scores (Eq. 4). With weights it is the sum of dense scores as
-    they are, and of sparse and BM25 scores divided by the query's highest: these grow with the length of the query,
-    which must not decide how much they count beside a cosine. A passage that a list of `depth` passages lacks then has
-    its last score. A shorter list has all passages with a word of the query, and others have 0 there.
+    Without weights, fusion is min-max (Eq. 4). With weights, it is a sum of scores. Sparse and BM25 scores are first
+    divided by the query's highest, because they grow with the length of the query. A passage missing from a full list
+    of `depth` passages gets the list's last score. A shorter list is complete: a missing passage gets 0.
 
-    `lists` are at least those of `lists_for`, each of `depth_for` passages a query if there are so many.
+    `lists` contains the lists of `lists_for`, up to `depth_for` passages per query.
     """
     names, weights = lists_of(mode), weights_of(mode)
     if len(names) == 1:
@@ -88,25 +87,21 @@ def fused(
     weights: Sequence[float] | None = None,
     depth: int = FUSION_DEPTH,
 ) -> Hits:
-    """Rank each query's passages by the weighted sum of what they count in several lists; see `Fusion`.
+    """Fuse result lists and return up to `k` passages per query, score descending, then id ascending.
 
-    By default the hybrid of the paper (Eq. 4 of arXiv 2605.07210): each list is cut to its `depth` best and scaled to
-    0..1 by its own minimum and maximum. A passage that a list lacks counts 0 there, which is what the list's last
-    passage counts too; so does every passage of a list whose scores are all equal.
+    The default is the paper's hybrid (Eq. 4 of arXiv 2605.07210): the `depth` best passages of each list are scaled to
+    0..1. Missing passages count 0, and so do all passages of a list with equal scores.
 
     Args:
-        lists: at least one, of the same queries and passages, best first.
-        k: passages to return.
-        by: what a passage counts in a list, before weights.
-        weights: of the lists, at least 0 and not all 0, taken by their share of the sum; None: equal.
-        depth: passages of each list that take part.
-
-    Returns:
-        At most k passages a query, score descending, then id ascending. One that only lists of weight 0 have is among
-        them.
+        lists: at least one result list of the same queries and passages, best first.
+        k: passages per query.
+        by: fusion method; see `Fusion`.
+        weights: weight of each list, normalised to sum 1; at least 0 and not all 0. Default: equal. Passages found only
+            by lists of weight 0 are returned too.
+        depth: passages of each list to fuse.
 
     Raises:
-        ValueError: a score is NaN or infinite (reciprocal ranks do not look at scores), or k or depth is below 1.
+        ValueError: a score is NaN or infinite (except in reciprocal rank fusion), or k or depth is below 1.
     """
     first = lists[0]
     assert all(hits.passages is first.passages for hits in lists), "numbers mean the same in all lists"
@@ -122,17 +117,16 @@ def fused(
 
 
 def _best_sums(summands: Sequence[Summand], k: int) -> Hits:
-    """Return each query's `k` passages with the largest sums."""
     first = summands[0].hits
     best = TopK(len(first), k, first.passages)
     for query in range(len(first)):
-        own = [slice(*each.hits.offsets[query : query + 2]) for each in summands]
-        numbers = [each.hits.numbers_F[rows] for each, rows in zip(summands, own, strict=True)]
-        numbers_U, places = np.unique(np.concatenate(numbers), return_inverse=True)
+        slices = [slice(*summand.hits.offsets[query : query + 2]) for summand in summands]
+        numbers = [summand.hits.numbers_F[rows] for summand, rows in zip(summands, slices, strict=True)]
+        numbers_U, positions = np.unique(np.concatenate(numbers), return_inverse=True)
         parts, start = [], 0
-        for each, rows, numbers_C in zip(summands, own, numbers, strict=True):
-            values_U = np.full(len(numbers_U), each.missing_Q[query])
-            values_U[places[start : start + len(numbers_C)]] = each.values_F[rows]
+        for summand, rows, numbers_C in zip(summands, slices, numbers, strict=True):
+            values_U = np.full(len(numbers_U), summand.missing_Q[query])
+            values_U[positions[start : start + len(numbers_C)]] = summand.values_F[rows]
             start += len(numbers_C)
             parts.append(values_U)
         best.add_for(query, reduce(np.add, parts), numbers_U)
@@ -140,7 +134,7 @@ def _best_sums(summands: Sequence[Summand], k: int) -> Hits:
 
 
 def _counted(hits: Hits, by: Fusion) -> np.ndarray:
-    """Return float64 [F]: each score as it counts in a sum; see `Fusion`."""
+    """Return float64 [F], the scores scaled for fusion."""
     if by == "reciprocal-rank":
         ranks_F = np.arange(1, len(hits.numbers_F) + 1) - np.repeat(hits.offsets[:-1], hits.counts_Q)
         return 1.0 / (RANK_CONSTANT + ranks_F)

@@ -1,4 +1,4 @@
-"""Ranked passages of queries, as arrays, and what ranks them: score descending, then passage id ascending.
+"""Ranked passages of queries as arrays, and their ranking: score descending, then passage id ascending.
 
 A passage is known by its number: the place of its id among all ids of an index version, in ascending order of code
 points. So equal scores are ranked by comparing numbers, and ids are looked up once, at the end.
@@ -24,7 +24,7 @@ Hit: TypeAlias = tuple[str, float]
 """A passage id and its score."""
 
 NO_NUMBER = -1
-"""In the place of a number, where there is no such passage."""
+"""Number of a passage that is not there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Passages:
 
     @classmethod
     def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
-        """Return the passages that these ids name, and the number of each id, int32 [N]; ids may repeat."""
+        """Return the passages of these ids, which may repeat, and the number of each id, int32 [N]."""
         coded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.unify_dictionaries().combine_chunks()
@@ -56,7 +56,7 @@ class Passages:
         return len(self.ids)
 
     def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the number of each id, int32 [N]; `NO_NUMBER` for one that is not here. No id may come twice."""
+        """Return the number of each id, int32 [N]; `NO_NUMBER` for unknown ids. Ids must be unique."""
         numbers_N = np.full(len(ids), NO_NUMBER, np.int32)
         # A table of the few that are asked for is sooner made than one of all passages.
         places_P = pc.index_in(self.ids, value_set=pa.array(ids, pa.large_string()))
@@ -83,7 +83,7 @@ class Hits(Sequence[list[Hit]]):
 
     @classmethod
     def of(cls, lists: Iterable[Sequence[Hit]]) -> Self:
-        """Return the hits in these lists, in the order that they have there."""
+        """Return the hits of these lists, in the same order."""
         kept = list(lists)
         ids = pa.array([passage for hits in kept for passage, _ in hits], pa.large_string())
         scores_F = np.array([score for hits in kept for _, score in hits], np.float64)
@@ -111,7 +111,7 @@ class Hits(Sequence[list[Hit]]):
     def __getitem__(self, place: slice) -> Hits: ...
 
     def __getitem__(self, place: int | slice) -> list[Hit] | Hits:
-        """Return one query's hits, or those of neighbouring queries."""
+        """Return the hits of one query, or of a slice of queries."""
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
             assert step == 1, "queries that are next to each other"
@@ -126,7 +126,7 @@ class Hits(Sequence[list[Hit]]):
         return (pairs[start:end] for start, end in pairwise(ends))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both, one of which may be a list of lists, have the same ids and scores for the queries."""
+        """Compare ids and scores with other hits, or with a list of lists."""
         if isinstance(other, list):
             return list(self) == other
         if not isinstance(other, Hits):
@@ -147,7 +147,7 @@ class Hits(Sequence[list[Hit]]):
         return self.passages.ids.take(pa.array(self.numbers_F))
 
     def names(self) -> list[str]:
-        """Return the id of every hit as Python has texts."""
+        """Return the id of every hit as a Python string."""
         if len(self.numbers_F) < len(self.passages):
             return list(self.ids().to_pylist())
         # Each made once, however often it was found.
@@ -171,14 +171,14 @@ class Hits(Sequence[list[Hit]]):
         return self._where(np.arange(len(self.numbers_F)) - np.repeat(self.offsets[:-1], self.counts_Q) < k)
 
     def without(self, ids: Sequence[str]) -> Hits:
-        """Return the hits without each query's passage of this id, Q of them; such a passage need not be there."""
+        """Return the hits without one passage id per query, if the query has it."""
         distinct = list(dict.fromkeys(ids))
         known = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
         own_Q = np.array([known[each] for each in ids], np.int32)
         return self._where(self.numbers_F != np.repeat(own_Q, self.counts_Q))
 
     def of_queries(self, places_Q: np.ndarray) -> Hits:
-        """Return the hits of the queries in these places (integers), in this order; none where a place is below 0."""
+        """Return the hits of the queries at these positions, in this order; no hits for negative positions."""
         # A query without hits, for those that are not here.
         rows_F, offsets = rows_of(
             np.append(self.offsets, self.offsets[-1]), np.where(places_Q < 0, len(self), places_Q)
@@ -255,7 +255,7 @@ class TopK:
         self._scores = [np.empty(0) for _ in range(n_queries)]
         self._numbers = [np.empty(0, np.int32) for _ in range(n_queries)]
         self.thresholds_Q = np.full(n_queries, -np.inf)
-        """float64 [Q], the score that a passage must reach to be kept now; -inf while there is room."""
+        """float64 [Q], the score that a passage must reach to enter the top k; -inf below k passages."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
         """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
@@ -273,7 +273,7 @@ class TopK:
             self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
 
     def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
-        """Take in passages of one query alone: floating [C] and their numbers, int32 [C]."""
+        """Add passages of one query: scores, floats [C], and their numbers, int32 [C]."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
         survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))

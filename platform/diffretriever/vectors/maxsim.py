@@ -29,17 +29,17 @@ Reduction: TypeAlias = Literal["mean", "sum-floored"]
 ScoreDtype: TypeAlias = Literal["float32", "bfloat16-legacy"]
 
 FP32_ROUNDING = 2e-5
-"""Most by which an fp32 product of two vectors differs from another order of summing, relative to their lengths."""
+"""Largest difference of an fp32 inner product between summation orders, relative to the vectors' lengths."""
 
 _BLOCK_CELLS = 1 << 26
-"""Similarities held at once: 256 MiB of fp32, whatever the number of queries."""
+"""Similarities in memory at once: 256 MiB of fp32 for any number of queries."""
 
 _INT8, _INT32 = 2**7 - 1, 2**31 - 1
 LIMB = 2 * _INT8
 """A 16-bit code of a query is `LIMB * high + low`, both of 8 bits: GPUs multiply these."""
 _INT16 = LIMB * _INT8 + _INT8 - 1
 PRODUCT_VECTORS = 8
-"""With more query vectors than this, one integer matrix product is faster than a pass of the kernel for each query."""
+"""Query vectors above which one integer matrix product is faster than one kernel pass per query."""
 _PRODUCT_ROWS = 8192
 """Vectors of passages in one integer matrix product."""
 
@@ -53,24 +53,19 @@ def maxsim(
     reduction: Reduction = "mean",
     score_dtype: ScoreDtype = "float32",
 ) -> torch.Tensor:
-    """Score every query against every passage: the 'maxsim' of Eq. 2 of the paper, arXiv 2605.07210.
+    """Return the MaxSim score of every query and passage (Eq. 2 of arXiv 2605.07210), fp32 [Q, P].
 
-    `mean` is the paper's: the mean over a query's vectors of the largest inner product with a vector of the
-    passage. A query without vectors scores 0 everywhere; a passage without vectors scores -inf, so that it is
-    never retrieved. Differentiable with respect to both sides.
+    A query without vectors scores 0, a passage without vectors -inf. Differentiable in both sides.
 
     Args:
-        query_vectors_MH: [M, H] of any floating dtype; query i owns rows offsets[i] to offsets[i + 1].
+        query_vectors_MH: [M, H], any floating dtype; query i has rows offsets[i] to offsets[i + 1].
         query_offsets: int64 [Q + 1], on the host.
-        passage_vectors_NH: [N, H] of any floating dtype, on the same device.
+        passage_vectors_NH: [N, H], any floating dtype, on the same device.
         passage_offsets: int64 [P + 1], on the host.
-        reduction: `sum-floored` is the authors' code: the sum over a query's vectors of that maximum, each
-            maximum at least 0.
-        score_dtype: `float32` casts both sides before the product. `bfloat16-legacy` multiplies and rounds in
-            bfloat16 as the authors' code does, so that many passages tie; only for comparisons with it.
-
-    Returns:
-        fp32 [Q, P], on that device.
+        reduction: `mean` is the paper's: the mean over query vectors of the largest inner product. `sum-floored` is the
+            authors' code: the sum of these maxima, each at least 0.
+        score_dtype: `float32` casts both sides before the product. `bfloat16-legacy` rounds like the authors' code,
+            which causes ties; only for comparisons with it.
 
     Raises:
         ValueError: the two sides have different hidden sizes.
@@ -149,16 +144,16 @@ class Vectors(NamedTuple):
 
 
 def longest(vectors_NH: np.ndarray) -> float:
-    """Return the length of the longest of float32 [N, H]; 0 where there is none."""
-    # Unlike `np.linalg.norm`, this makes no squares of its own: it is a tenth of a scan's time otherwise.
+    """Return the largest Euclidean norm of float32 [N, H]; 0 without vectors."""
+    # `np.linalg.norm` would copy the squares, which costs a tenth of a scan's time.
     return float(np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH).max(initial=0)))
 
 
 def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, best: TopK) -> list[np.ndarray]:
-    """Return, for each query, the passages of a batch that can be among its best, int64 [C] ascending.
+    """Return each query's top-k candidates in a batch by upper bound, int64 [C] ascending.
 
-    `scores_QP` are approximate mean MaxSim, -inf for a passage that is not to be found. `relative_error` is the largest
-    error of a score, relative to the query's longest vector. `best` is of the batches before.
+    `scores_QP` are approximate mean MaxSim; -inf excludes a passage. `relative_error` is the largest error of a score,
+    relative to the query's longest vector. `best` contains the previous batches.
     """
     return [
         can_be_best(scores_P, relative_error * longest(queries.of(query)), best.k, threshold)
@@ -169,10 +164,9 @@ def contenders(queries: Vectors, scores_QP: np.ndarray, relative_error: float, b
 def add_exact(
     queries: Vectors, passages: Vectors, numbers_P: np.ndarray, chosen: Sequence[np.ndarray], best: TopK
 ) -> None:
-    """Score each query's contenders exactly into `best`.
+    """Score each query's candidates exactly and add them to `best`.
 
-    `passages` are as they are stored: of others the last bits may differ. `numbers_P` (int32) are their numbers, and
-    `chosen` what `contenders` returns.
+    `passages` are the stored vectors, `numbers_P` (int32) their numbers, and `chosen` the result of `contenders`.
     """
     for query, chosen_C in enumerate(chosen):
         if len(chosen_C):
@@ -181,10 +175,10 @@ def add_exact(
 
 
 def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor: float = -np.inf) -> np.ndarray:
-    """Return which passages can be among the best k, int64 [C] ascending: those not surely below k others.
+    """Return the passages whose upper bound reaches the top-k threshold, int64 [C] ascending.
 
-    `scores_P` (floating) are approximate, -inf is never chosen; `slack_P` is the most by which one can be wrong. A
-    passage that cannot reach `floor` is out whatever the others have.
+    `scores_P` (floats) are approximate, with an error of at most `slack_P`; -inf excludes a passage. `floor` is the
+    minimum of the threshold.
     """
     upper_P = scores_P + slack_P
     threshold = floor
@@ -195,12 +189,12 @@ def can_be_best(scores_P: np.ndarray, slack_P: np.ndarray | float, k: int, floor
 
 
 class Shortlist(NamedTuple):
-    """Passages that can be among a query's best."""
+    """A query's top-k candidates by upper bound."""
 
     numbers_C: np.ndarray
     """int64 [C], ascending."""
     most_C: np.ndarray
-    """float [C], the most that each can score."""
+    """float [C], upper bounds of their scores."""
 
 
 def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
@@ -208,8 +202,8 @@ def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarr
 
     Args:
         query_MH: float32 [M, H], at least one vector.
-        vectors_NH: [N, H], float16 as they are stored, or float32: the same scores but for their last bits.
-        offsets: int64 [P + 1]; passage i owns rows offsets[i] to offsets[i + 1]; without any it scores -inf.
+        vectors_NH: [N, H], float16 as stored, or float32, which can change the last bits of scores.
+        offsets: int64 [P + 1]; passage i has rows offsets[i] to offsets[i + 1]; without rows it scores -inf.
         chosen_C: int64 [C].
     """
     scores_C = np.empty(len(chosen_C), np.float32)
@@ -220,7 +214,7 @@ def exact_scores(query_MH: np.ndarray, vectors_NH: np.ndarray, offsets: np.ndarr
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Vectors as 8-bit codes.
+    """Quantised vectors (8-bit codes).
 
     Attributes:
         codes_NH: int8 [N, H].
@@ -236,25 +230,25 @@ class Codes:
         return len(self.offsets) - 1
 
     def decoded(self, rows: np.ndarray) -> np.ndarray:
-        """Return float32: the vectors in rows (int64), as their codes have them."""
+        """Return the decoded vectors of rows (int64), float32."""
         vectors: np.ndarray = self.codes_NH[rows].astype(np.float32) * self.scales_N[rows][:, None]
         return vectors
 
 
 class CodedQueries:
-    """Queries made ready to be scored against codes."""
+    """Queries quantised for scoring against codes."""
 
     def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, bits: Literal[8, 16] = 16) -> None:
-        """Round float16 or float32 [M, H]; query i owns rows offsets[i] to offsets[i + 1], at least one.
+        """Quantise float16 or float32 [M, H]; query i has rows offsets[i] to offsets[i + 1], at least one.
 
-        Codes of 16 bits are for the kernels, and bounds are tighter; those of 8 bits are for matrix products.
+        16-bit codes are for the kernels and give tighter bounds; 8-bit codes are for matrix products.
         """
         self.vectors_MH = np.asarray(vectors_MH, np.float32)
         self.offsets = offsets
         self.bits = bits
         largest_M = np.abs(self.vectors_MH).max(axis=1, initial=0)
         norms_M = np.linalg.norm(self.vectors_MH, axis=1)
-        # No product with a row of codes may leave 32 bits, however the two lie to each other.
+        # Products with any row of codes must fit 32 bits.
         longest = _INT32 / (_INT8 * np.sqrt(self.vectors_MH.shape[1])) - np.sqrt(self.vectors_MH.shape[1])
         limit = _INT16 if bits == 16 else _INT8
         steps_M = np.minimum(limit / np.maximum(largest_M, 1e-30), longest / np.maximum(norms_M, 1e-30))
@@ -262,7 +256,7 @@ class CodedQueries:
         self.scales_M = (1 / steps_M).astype(np.float32)
         errors_M = np.linalg.norm(self.vectors_MH - self.codes_MH * self.scales_M[:, None], axis=1)
         counts_Q = np.diff(offsets)
-        # Means over a query's vectors: of their lengths, and of the most that rounding can change of a product.
+        # Means over a query's vectors: norms, and bounds of the rounding error of a product.
         self.norms_Q = np.add.reduceat(norms_M, offsets[:-1]) / counts_Q
         self.errors_Q = np.add.reduceat(errors_M, offsets[:-1]) / counts_Q + FP32_ROUNDING * self.norms_Q
 
@@ -289,13 +283,13 @@ class CodedQueries:
 
     def chosen_scores(self, query: int, passages: Codes, chosen_C: np.ndarray) -> np.ndarray:
         """Return float32 [C], as `scores`, of one query with the passages numbered `chosen_C` (int64)."""
-        own = slice(self.offsets[query], self.offsets[query + 1])
-        codes_MH, scales_M = self.codes_MH[own], self.scales_M[own]
+        rows = slice(self.offsets[query], self.offsets[query + 1])
+        codes_MH, scales_M = self.codes_MH[rows], self.scales_M[rows]
         begins_C, ends_C = passages.offsets[chosen_C], passages.offsets[chosen_C + 1]
         scores_C = np.empty(len(chosen_C), np.float32)
         scan_of(codes_MH.shape[1])(passages.codes_NH, passages.scales_N, begins_C, ends_C, codes_MH, scales_M, scores_C)
-        return scores_C / np.float32(own.stop - own.start)
+        return scores_C / np.float32(rows.stop - rows.start)
 
     def slack(self, query: int, errors_P: np.ndarray, norms_P: np.ndarray) -> np.ndarray:
-        """Return float [P]: the most by which a score of this query can differ from the fp32 score."""
+        """Return float [P]: bounds of the difference between this query's scores and the fp32 scores."""
         return self.norms_Q[query] * errors_P + self.errors_Q[query] * (norms_P + errors_P)

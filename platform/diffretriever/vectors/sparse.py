@@ -17,8 +17,8 @@ def impact_matrix(
     """Return the impacts of N texts as one float32 matrix [N, V].
 
     Args:
-        ids_T: integers [T], ascending and unique within a text; text i owns offsets[i] to offsets[i + 1].
-        weights_T: floating [T].
+        ids_T: integers [T], ascending and unique within a text; text i has offsets[i] to offsets[i + 1].
+        weights_T: floats [T].
         offsets: int64 [N + 1].
         vocab_size: V, above every id.
 
@@ -53,14 +53,10 @@ def sparse_scores(queries_QV: scipy.sparse.csr_array, passages_PV: scipy.sparse.
 
 
 def idf_roots(texts: Sequence[np.ndarray], vocab_size: int) -> np.ndarray:
-    """Return float32 [V]: for each id the square root of ln(1 + (N - n + ½) / (n + ½)), n of N texts holding it.
+    """Return float32 [V]: the square root of each id's BM25 idf, ln(1 + (N - n + ½) / (n + ½)).
 
-    With it on both sides a product of impacts is multiplied with the inverse document frequency as BM25 has it. All are
-    scaled so that its mean over the texts' ids is 1: scores stay as large as they are on average.
-
-    Args:
-        texts: of each text its ids, distinct.
-        vocab_size: V.
+    `texts` has the distinct ids of each of N texts, n of which contain the id. Multiplied into both sides, the roots
+    weight products of impacts by idf. They are scaled to a mean idf of 1 over the texts' ids.
     """
     counts_V = np.zeros(vocab_size)
     for ids in texts:
