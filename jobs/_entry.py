@@ -112,7 +112,7 @@ def _examples(main: Callable[[C], None]) -> list[str]:
 
 
 def _say(error: BaseException) -> int | None:
-    """Say on standard error what ended a job, and return its exit status; None for what was not foreseen."""
+    """Print the reason that ended a job to stderr and return its exit status; None for an unexpected error."""
     # Of a signal within a call of Ray's, another error is made.
     for each in causes(error):
         if isinstance(each, KeyboardInterrupt):
@@ -130,7 +130,7 @@ def _say(error: BaseException) -> int | None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Return what a mistake or a full disk is to a user; None for what was not foreseen."""
+    """Return the message of a user's mistake or of a full disk; None for an unexpected error."""
     if full := full_disk(error):
         return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
     if isinstance(error, ValueError):

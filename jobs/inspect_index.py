@@ -22,7 +22,7 @@ def main(config: InspectJob) -> None:
 
 
 def describe(report: IndexReport) -> str:
-    """Return the report as YAML: of the versions the newest, a line each, and of a check what is wrong."""
+    """Return the report as YAML: the newest versions, a line each, and the problems that a check found."""
     shown = report.model_dump(mode="json", exclude={"versions", "verification"})
     manifest = shown.pop("manifest")
     versions = report.versions[-_VERSIONS_SHOWN:]

@@ -1,4 +1,4 @@
-"""Work out what an index takes before it is made."""
+"""Estimate the cost of an index before you make it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(config: PlanJob) -> None:
-    """Count and measure what is asked for, and print the plan."""
+    """Compute and print the plan."""
     from diffretriever.studies.planning import make_plan, page
 
     counted = _count(config.collection) if config.collection is not None else None

@@ -99,7 +99,7 @@ def _said(own: list[Word], reading: Reading) -> str:
 
 
 def _excerpt(part: str) -> str:
-    """Return the beginning and the end of what a slot reads, on one line."""
+    """Return the first and last words that a slot pools from, on one line."""
     words = " ".join(part.split())
     return words if len(words) <= _EXCERPT else f"{words[: _EXCERPT // 2]} … {words[-_EXCERPT // 2 :]}"
 

@@ -24,7 +24,7 @@ def main(config: TrainJob) -> None:
 
 
 def describe(manifest: TrainingManifest, job: TrainJob) -> str:
-    """Return lines for a person: what was trained, and how to use it."""
+    """Return a summary of the training, with the command to use the result."""
     return (
         f"{job.output}/adapter: {manifest.trainable:,} parameters trained in {counted(manifest.step, 'steps')} on "
         f"{counted(manifest.examples, 'queries')}, recipe {job.recipe_title}\n"

@@ -10,7 +10,7 @@ from diffretriever.schemas.settings import ModelOptions, PresetListing
 
 
 class PlanJob(ModelOptions, PresetListing):
-    """Work out what an index takes before it is made: hours, bytes, memory and time of a search, cost of storage."""
+    """Estimate the cost of an index before you make it: hours, bytes, memory and time of a search, cost of storage."""
 
     passages: PositiveInt | None = None
     """How many passages; default: as many as --collection has."""
@@ -32,7 +32,7 @@ class PlanJob(ModelOptions, PresetListing):
     measure: bool = False
     """Load the encoder here and find the rate, vectors and impacts on 256 passages drawn from the collection."""
     bandwidth: PositiveFloat | None = None
-    """GB/s at which a search reads 8-bit codes; default: what the scan reaches on one core here, in a short probe."""
+    """GB/s at which a search reads 8-bit codes; default: measured on one core of this machine, in a short probe."""
     json_output: bool = False
     """Print JSON instead of text."""
 

@@ -56,7 +56,7 @@ class Oracle:
 
     @property
     def luck(self) -> np.ndarray | None:
-        """The control: what the oracle gains by luck, float64 [Q]."""
+        """The control: the oracle's gain by luck, float64 [Q]."""
         return None if self.carried_Q is None else self.best_Q - self.carried_Q
 
 

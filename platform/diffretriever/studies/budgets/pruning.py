@@ -1,4 +1,4 @@
-"""Fewer slots for passages that need fewer (the paper's future work): which vectors to drop, and what that costs.
+"""Fewer slots for passages that need fewer (the paper's future work): which vectors to drop, at which cost.
 
 Legend: K slots of a passage, N vectors of all passages, P passages, C chosen passages, M query vectors, Q queries,
 H hidden size.

@@ -72,7 +72,7 @@ class AdaptiveRow(Model):
     budgets: dict[int, float]
     """K_q → share of the queries for which it was chosen."""
     fixed: float
-    """Mean measure of the fixed budget that is best on what the selector was fitted on."""
+    """Mean measure of the best fixed budget on the selector's training queries."""
     fixed_budget: float
     """Mean K_q of that; folds may differ."""
     gain: float

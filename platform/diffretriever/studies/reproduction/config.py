@@ -51,9 +51,9 @@ class ReproduceJob(EncoderActors):
     latencies: Place | None = None
     """Latencies measured by `python -m benchmarks.latency`, for the figures on latency."""
     output: Place
-    """Folder or URI for indexes, evaluations and the report; the same command again goes on from what is there."""
+    """Folder or URI for indexes, evaluations and the report; the same command resumes."""
     dry_run: bool = False
-    """List every row with what it lacks, and stop: nothing is loaded and nothing is fetched."""
+    """List every row and its missing inputs, then stop: nothing is loaded and nothing is fetched."""
 
 
 class ProtocolRule(Model):

@@ -1,4 +1,4 @@
-"""Table 1: the prompts, printed from what the encoders use."""
+"""Table 1: the prompts, as the encoders print them."""
 
 from __future__ import annotations
 

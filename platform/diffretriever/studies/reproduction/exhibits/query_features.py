@@ -1,4 +1,4 @@
-"""Figure 7: the best number of query slots against what is known of a query, all collections pooled.
+"""Figure 7: the best number of query slots against features of the query, all collections pooled.
 
 Legend: N queries.
 """

@@ -132,7 +132,7 @@ class _Line:
 
     row: PublishedRow
     source: str
-    """`paper`, or ours with what it was run with."""
+    """`paper`, or our run with its settings."""
     measured: ReproducedRow | None
     """None in the paper's lines."""
     protocol: str | None = None
