@@ -70,9 +70,9 @@ def test_what_is_nearly_a_preset_is_suggested() -> None:
         dr.load_retriever("minilm")
 
 
-def test_a_demo_of_a_split_that_is_not_there_encodes_nothing(tmp_path: Path) -> None:
+def test_a_demo_without_qrels_encodes_nothing(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n')
-    ended = run_job("demo", "--collection", tmp_path, "--split", "tst", folder=tmp_path)
+    ended = run_job("demo", "--collection", tmp_path, folder=tmp_path)
     assert (ended.status, ended.stdout) == (1, "")
-    assert "has no split 'tst'" in ended.stderr
+    assert "has no split 'test'" in ended.stderr
     assert not (tmp_path / "demo").exists()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -142,7 +142,7 @@ def apply_adapter(
         ValueError: The adapter or a slot layer does not fit the backbone, or only changes the dropped head.
     """
     model = backbone.model
-    parts = match_modules(adapter, model, module_names(model, lambda name: backbone.checkpoint_name(name, checkpoint)))
+    parts = match_modules(adapter, model, module_names(backbone, checkpoint))
     on_head = parts.keys() & outside_of_layers(model)
     if head == "drop":
         parts = {name: part for name, part in parts.items() if name not in on_head}
@@ -176,16 +176,18 @@ def match_modules(adapter: AdapterFiles, model: Any, names: dict[str, str]) -> d
     return {name: _pair(adapter, halves, model.get_submodule(name)) for name, halves in keys.items()}
 
 
-def module_names(model: Any, checkpoint_name: Callable[[str], str]) -> dict[str, str]:
+def module_names(backbone: Backbone, checkpoint: Checkpoint) -> dict[str, str]:
     """Map the names that adapters may use for linear layers to the model's names.
 
     These are the model's, with or without the base model's prefix, and the checkpoint's.
     """
+    model = backbone.model
+    linear = [f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     names: dict[str, str] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            original = checkpoint_name(f"{name}.weight").removesuffix(".weight")
-            names |= {name: name, original: name, name.removeprefix(f"{model.base_model_prefix}."): name}
+    for weight, original in backbone.checkpoint_names(linear, checkpoint).items():
+        name = weight.removesuffix(".weight")
+        bare = name.removeprefix(f"{model.base_model_prefix}.")
+        names |= {name: name, original.removesuffix(".weight"): name, bare: name}
     return names
 
 

@@ -8,7 +8,7 @@ Legend: B batch, L padded length, P positions read in a row, H hidden size, V vo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -83,9 +83,9 @@ class Backbone(ABC):
         """Return the transformers config of a checkpoint whose fields have been checked."""
 
     @classmethod
-    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return the checkpoint's name of the model's tensor `name`."""
-        return name
+    def checkpoint_names(cls, names: Iterable[str], checkpoint: Checkpoint) -> dict[str, str]:
+        """Map names of the model's tensors to those of the checkpoint."""
+        return {name: name for name in names}
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the input of the output projection: by default, the hidden states."""

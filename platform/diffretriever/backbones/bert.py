@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -84,11 +85,13 @@ class BertBackbone(EncoderBackbone):
         return BertConfig(**pick(checkpoint.config, REQUIRED | DROPOUTS))
 
     @classmethod
-    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return the checkpoint's name, with or without `bert.`, and with old or new names of LayerNorm."""
+    def checkpoint_names(cls, names: Iterable[str], checkpoint: Checkpoint) -> dict[str, str]:
+        """Map names of tensors to those with or without `bert.`, and with old or new names of LayerNorm."""
+        mapped = super().checkpoint_names(names, checkpoint)
         if any(tensor.endswith("embeddings.LayerNorm.gamma") for tensor in checkpoint.shapes):
-            name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        return super().checkpoint_name(name, checkpoint)
+            for name, new in mapped.items():
+                mapped[name] = new.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta")
+        return mapped
 
     @property
     def final_norm(self) -> nn.Module:

@@ -5,6 +5,7 @@ Legend: B batch, P positions, H hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -40,13 +41,13 @@ class EncoderBackbone(Backbone):
         return cls.with_head if has_head else cls.without_head
 
     @classmethod
-    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return the checkpoint's name, with or without the prefix."""
-        if name.startswith(cls.head_prefixes):
-            return name
-        has_prefix = any(tensor.startswith(cls.prefix) for tensor in checkpoint.shapes)
-        bare = name.removeprefix(cls.prefix)
-        return f"{cls.prefix}{bare}" if has_prefix else bare
+    def checkpoint_names(cls, names: Iterable[str], checkpoint: Checkpoint) -> dict[str, str]:
+        """Map names of tensors to those with or without the prefix, as the checkpoint has them."""
+        prefix = cls.prefix if any(tensor.startswith(cls.prefix) for tensor in checkpoint.shapes) else ""
+        return {
+            name: name if name.startswith(cls.head_prefixes) else prefix + name.removeprefix(cls.prefix)
+            for name in names
+        }
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
         """Return the hidden states after the masked-language head's dense layer, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -111,8 +112,9 @@ class LladaBackbone(DecoderBackbone):
         )
 
     @classmethod
-    def checkpoint_name(cls, name: str, checkpoint: Checkpoint) -> str:
-        """Return LLaDA's name of a Llama tensor."""
+    def checkpoint_names(cls, names: Iterable[str], checkpoint: Checkpoint) -> dict[str, str]:
+        """Map Llama's names of tensors to LLaDA's."""
+        mapped = {name: name for name in names}
         for ours, theirs in RENAMED.items():
-            name = name.replace(ours, theirs)
-        return name
+            mapped = {name: new.replace(ours, theirs) for name, new in mapped.items()}
+        return mapped

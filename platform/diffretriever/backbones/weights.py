@@ -26,7 +26,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint, dtype: torch.dtyp
     with torch.device("meta"):
         skeleton = model_class(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    names = {name: family.checkpoint_name(name, checkpoint) for name in shapes}
+    names = family.checkpoint_names(shapes, checkpoint)
     tied = {names[name] for name in skeleton.all_tied_weights_keys}
     _check_tensors({names[name]: shape for name, shape in shapes.items()}, checkpoint, tied, family.ignored_tensors)
     # Silence transformers' own report of tensors; the check above is stricter.

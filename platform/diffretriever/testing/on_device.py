@@ -47,7 +47,8 @@ def random_backbone(family: str, size: Sizes, folder: Path, *, device: str, dtyp
 def write_checkpoint(backbone: Backbone, folder: Path) -> Path:
     """Write the weights of a `random_backbone` to its `folder` in the published format, and return the folder."""
     checkpoint = Checkpoint(folder, read_json(folder / "config.json"), (), {})
-    tensors = {backbone.checkpoint_name(name, checkpoint): t for name, t in backbone.model.state_dict().items()}
+    state = backbone.model.state_dict()
+    tensors = {theirs: state[ours] for ours, theirs in backbone.checkpoint_names(state, checkpoint).items()}
     size = sum(tensor.nbytes for tensor in tensors.values())
     on_cpu = ((name, tensor.cpu().contiguous()) for name, tensor in tensors.items())
     write_weights(folder, tensors, on_cpu, shards=-(-size // _SHARD_BYTES))

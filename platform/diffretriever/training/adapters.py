@@ -226,7 +226,7 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
         raise ValueError(f"{folder}: the adapter is not what it was when this training began: restore the old one")
     files = AdapterFiles.open(folder)
     checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
-    names = module_names(backbone.model, lambda name: backbone.checkpoint_name(name, checkpoint))
+    names = module_names(backbone, checkpoint)
     parts = match_modules(files, backbone.model, names)
     if place.adapter_head == "drop":
         on_head = outside_of_layers(backbone.model)
