@@ -95,7 +95,7 @@ def test_a_sync_deletes_nothing_of_another_place_with_the_same_name(job: Any, tm
     first = job.model_copy(update={"sync": True})
     second = job.model_copy(update={"sync": True, "collection": str(write_corpus(two, [line(99)]))})
     encode_collection(first)
-    with pytest.raises(ValueError, match=rf"passages of {one}/corpus.jsonl from .*, because {two}/corpus.jsonl .*rename"):
+    with pytest.raises(ValueError, match=rf"{one}/corpus.jsonl from .*, because {two}/corpus.jsonl .*rename"):
         encode_collection(second)
     assert encode_collection(second.model_copy(update={"sync": False})).rows == 15
     for each in (first, second):
