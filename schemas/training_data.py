@@ -118,8 +118,8 @@ class MineNegativesJob(IndexOptions, EncoderActors, BadInput):
     negatives: PositiveInt = 30
     """Maximum negatives per query, the best-ranked ones."""
     max_share: PositiveFloat | None = None
-    """Exclude passages that score above this share of the query's best positive, as probably relevant. A positive below
-    the depth counts as the lowest score. 0.95 did well in arXiv 2407.15831."""
+    """Exclude passages that score above this share of the query's best positive, as probably relevant, and all passages
+    if no positive is within the depth. 0.95 did well in arXiv 2407.15831."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:
