@@ -110,7 +110,7 @@ class CompareJob(Judgements, ModelOptions):
     def _has_runs_and_qrels(self) -> CompareJob:
         runs, indexes = {*named_runs(self.runs, "--runs")}, {*self.named_indexes}
         if not indexes and len(runs) < 2:
-            raise ValueError("a comparison needs two --runs or --indexes: use evaluate.py for a single run")
+            raise ValueError("a comparison needs two --runs, or --indexes: use evaluate.py for a single run")
         if len({*self.fusions}) < len(self.fusions):
             raise ValueError("--fusions has duplicates: give each fusion method once")
         taken = sorted(({f"fused by {by}" for by in self.fusions} | indexes) & runs)

@@ -87,7 +87,7 @@ def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
         compare_runs(job.model_copy(update={"qrels": tmp_path / "foreign.tsv"}), "c")
     assert not (tmp_path / "out").exists()
     for wrong, told in (
-        ({"runs": (first,)}, "give two --runs or more"),
+        ({"runs": (first,)}, "a comparison needs two --runs"),
         ({"collection": "c"}, "give --qrels FILE, or --collection"),
         ({"qrels": None}, "give --qrels FILE, or --collection"),
     ):
