@@ -1,4 +1,4 @@
-"""Evaluation: the jobs' configs, and what they leave on disk beside the runs."""
+"""Evaluation: configs of the jobs, and their reports."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusio
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-_OF_AN_INDEX = {"modes": "scores", "filter": "passages", "selector": "budgets"}
-"""Settings of an evaluation that only the search of an index has, and what they decide of its runs."""
+_INDEX_ONLY = ("modes", "filter", "selector")
+"""Settings of an evaluation that apply only to the search of an index."""
 
 
 class Judgements(SelfExclusion):
-    """The queries, and what is relevant to them."""
+    """The queries and qrels."""
 
     collection: str | None = None
-    """Collection whose queries and qrels are used; see encode_beir.py."""
+    """Collection with the queries and qrels; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
     qrels: Place | None = None
-    """Qrels file of --runs, TREC (4 columns) or BEIR (3 columns), in place of --collection."""
+    """Qrels file for --runs, in place of --collection: TREC (4 columns) or BEIR (3 columns)."""
     measures: tuple[str, ...] = ()
-    """Measures as ir_measures writes them; default: nDCG@10, MRR@10 and Recall@100, the last two with `rel=2` for MS
-    MARCO's TREC queries, whose passages TREC counts as relevant from grade 2 on."""
+    """Measures in ir_measures' notation. Default: nDCG@10, MRR@10 and Recall@100; on TREC's MS MARCO queries, the last
+    two count grades 2 and above as relevant (`rel=2`)."""
 
 
 class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudgetOptions):
-    """Search an index with a collection's queries, or take finished runs, and measure them against the qrels."""
+    """Search an index for a collection's queries, or read finished runs, and score the rankings with ir_measures."""
 
     index: IndexPlace = ""
     """Folder or object-store URI of the index to search."""
     runs: tuple[str, ...] = ()
-    """TREC runs to measure in place of searching an index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection
-    with --split. Two or more, of the same queries, are also fused."""
+    """TREC runs to measure in place of --index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection with --split.
+    Two or more runs of the same queries are also fused."""
     fusions: tuple[Fusion, ...] = ("min-max",)
-    """Ways to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
-    (scores as they are)."""
+    """Methods to fuse --runs: `min-max` (the paper's hybrid), `z-score`, `reciprocal-rank` (1 / (60 + rank)), `linear`
+    (unscaled scores)."""
     weights: tuple[NonNegativeFloat, ...] = ()
-    """Weights of --runs, in their order, such as .3,.7; default: equal."""
+    """Weights of --runs, in the same order, such as 0.3,0.7; default: equal."""
     tune_runs: tuple[str, ...] = ()
-    """In place of --weights: runs of other queries by the same retrievers, such as those of the training split, named
-    as --runs. The weights that are best there by the first of --measures are taken, in steps of .1."""
+    """Runs to tune the weights on, in place of --weights: the same retrievers and names as --runs, other queries, such
+    as the training split. The grid search maximises the first of --measures in steps of 0.1."""
     tune_qrels: Place | None = None
     """Qrels file of --tune-runs."""
     output: Place
@@ -63,10 +63,10 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudge
         if self.collection is None and (self.index or self.qrels is None):
             raise ValueError("--index needs --collection; --runs needs --qrels FILE, or --collection and --split")
         if self.index and (self.qrels or self.weights or self.tune_runs):
-            raise ValueError("--qrels, --weights and --tune-runs go with --runs")
-        for name, what in _OF_AN_INDEX.items():
+            raise ValueError("--qrels, --weights and --tune-runs need --runs, not --index")
+        for name in _INDEX_ONLY:
             if names and getattr(self, name) not in (None, ()):
-                raise ValueError(f"--{name} goes with --index: a finished run has its {what} behind it")
+                raise ValueError(f"--{name} needs --index, not --runs: finished runs cannot change")
         return self
 
     @model_validator(mode="after")
@@ -74,11 +74,11 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudge
         names, tuned = list(named_runs(self.runs, "--runs")), list(named_runs(self.tune_runs, "--tune-runs"))
         taken = sorted({*names} & {*get_args(Fusion)})
         if taken:
-            raise ValueError(f"--runs: a way to fuse is called {taken[0]}: give the run another name")
+            raise ValueError(f"--runs: {taken[0]} is the name of a fusion method: give the run another name")
         if not self.fusions or len({*self.fusions}) < len(self.fusions):
-            raise ValueError("--fusions: name at least one way to fuse, and none twice")
+            raise ValueError("--fusions is empty or has duplicates: give each fusion method once")
         if self.weights and (len(self.weights) != len(names) or not any(self.weights)):
-            raise ValueError(f"--weights: give one for each of the {len(names)} --runs, not all of them 0")
+            raise ValueError(f"--weights: give one for each of the {len(names)} --runs, at least one above 0")
         if bool(tuned) != (self.tune_qrels is not None) or (tuned and self.weights):
             raise ValueError("give --weights, or --tune-runs with --tune-qrels FILE")
         if tuned and sorted(tuned) != sorted(names):
@@ -88,57 +88,57 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudge
 
 Test: TypeAlias = Literal["t-test", "randomisation"]
 TESTS: dict[Test, str] = {"t-test": "t-test", "randomisation": "randomisation test"}
-"""A test of significance → what it is called in a sentence."""
+"""Significance test → its name in reports."""
 
 
 class CompareJob(Judgements, ModelOptions):
-    """Compare runs of the same queries: means, tests of significance, the queries on which they differ."""
+    """Compare runs of the same queries: means, significance tests, and the queries that differ most."""
 
     runs: tuple[str, ...] = ()
     """TREC runs, NAME=RUN.trec."""
     indexes: tuple[str, ...] = ()
-    """Indexes to search, NAME=INDEX, each by all scores that its retriever makes."""
+    """Indexes to search, NAME=INDEX, by all scores of their retrievers."""
     fusions: tuple[Fusion, ...] = ()
-    """Ways to fuse all --runs with equal weights, each a row more: `min-max` (the paper's hybrid), `z-score`,
-    `reciprocal-rank`, `linear`. For other weights, and for runs of what is fused, see evaluate.py."""
+    """Methods to fuse all --runs with equal weights, each a row of the table: `min-max` (the paper's hybrid),
+    `z-score`, `reciprocal-rank`, `linear`. Use evaluate.py for other weights, and to write the fused runs."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
     output: Place
-    """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the values of every query."""
+    """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the per-query values."""
 
     @model_validator(mode="after")
     def _has_runs_and_qrels(self) -> CompareJob:
         runs, indexes = {*named_runs(self.runs, "--runs")}, {*self.named_indexes}
         if not indexes and len(runs) < 2:
-            raise ValueError("give two --runs or more, or --indexes, to compare; evaluate.py measures one run")
+            raise ValueError("a comparison needs two --runs, or --indexes: use evaluate.py for a single run")
         if len({*self.fusions}) < len(self.fusions):
-            raise ValueError("--fusions: name none twice")
+            raise ValueError("--fusions has duplicates: give each fusion method once")
         taken = sorted(({f"fused by {by}" for by in self.fusions} | indexes) & runs)
         if taken:
-            raise ValueError(f"--runs: another row is called '{taken[0]}': give the run another name")
+            raise ValueError(f"--runs: the name '{taken[0]}' is taken by another row: give the run another name")
         if (self.collection is None) == (self.qrels is None):
             raise ValueError("give --qrels FILE, or --collection and --split")
         if indexes and self.collection is None:
-            raise ValueError("--indexes goes with --collection, whose queries are searched for")
+            raise ValueError("--indexes needs the queries of a collection: give --collection")
         return self
 
     @property
     def named_indexes(self) -> dict[str, Path | StorePath]:
-        """Name → place of the indexes."""
+        """Name → path or URI of the indexes."""
         return named_runs(self.indexes, "--indexes")
 
 
 class DemoJob(JobConfig):
-    """Encode the built-in collection with three retrievers, search its queries, compare them."""
+    """Encode the built-in collection with three retrievers, search for its queries and compare the rankings."""
 
     collection: str = "pydoc"
-    """Collection to use, with qrels of the split `test`."""
+    """Collection with qrels of the split `test`."""
     output: Place = Path("demo")
     """Folder for indexes and the report."""
 
 
 class Coverage(Model):
-    """How much of a collection an index contains."""
+    """Coverage of a collection by an index."""
 
     indexed: int
     """Passages of the collection in the index."""
@@ -147,33 +147,33 @@ class Coverage(Model):
 
 
 class EvaluationReport(Model):
-    """The file `metrics.json`: one retriever on one split, and all that is needed to do it again."""
+    """The file `metrics.json`: measures of one retriever on one split, and how to reproduce them."""
 
     measures: dict[str, dict[str, float]]
-    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, named as the user wrote it; of
-    counts, such as NumRet, the sum."""
+    """Mean over queries by mode (such as `hybrid` or `dense+bm25`) and measure, as you wrote it; the sum for counts
+    such as NumRet."""
     intervals: dict[str, dict[str, tuple[float, float]]]
-    """Bootstrap 95% interval of each of those means."""
+    """95 % bootstrap interval of each mean."""
     queries: int
-    """Queries of the qrels; every one counts, also those for which nothing was retrieved."""
+    """Queries of the qrels, including those without retrieved passages."""
     collection: str | None = None
     """Name of the collection; None for a finished run with a qrels file."""
     split: str | None = None
-    """Split of its qrels."""
+    """Split of the qrels."""
     retriever: str
-    """What retrieved, for people to read; `config` has it in full."""
+    """Title of the retriever; `config` has all its settings."""
     fingerprint: str | None = None
     """Fingerprint of the index; None for a finished run."""
     rows: int | None = None
     """Passages in the index; None for a finished run."""
     coverage: Coverage | None = None
-    """Of the collection by the index; None for a finished run."""
+    """Coverage of the collection by the index; None for a finished run."""
     selector: str | None = None
     """Name of the selector and the K_q that it chose; None if all queries have the same K_q."""
     weights: dict[Fusion, dict[str, float]] = Field(default_factory=dict)
-    """Weights of the runs in each fusion; their sum is 1."""
+    """Weights of the runs in each fusion; they sum to 1."""
     warnings: tuple[str, ...] = ()
-    """Why the measures may say less than they seem to."""
+    """Limitations of the measures, such as incomplete coverage."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
@@ -183,37 +183,37 @@ class EvaluationReport(Model):
 
 
 class Overlap(Model):
-    """What a run and qrels have in common."""
+    """Overlap of a run and qrels."""
 
     queries: int
-    """Queries of the qrels that the run has passages for."""
+    """Queries of the qrels with passages in the run."""
     judged: float
-    """Share of those queries' first ten passages that are judged, relevant or not."""
+    """Share of judged passages in these queries' top 10."""
     relevant: int
-    """Passages that are judged relevant for any query, and that the run finds for any."""
+    """Passages that are relevant to any query and retrieved for any query."""
 
 
 class ComparisonReport(Model):
     """The file `comparison.json`: several systems on the same queries."""
 
     title: str
-    """What was compared."""
+    """Title of the comparison."""
     measures: dict[str, dict[str, dict[str, float]]]
     """Mean over queries by system, mode and measure."""
     intervals: dict[str, dict[str, dict[str, tuple[float, float]]]]
-    """Bootstrap 95% interval of each of those means."""
+    """95 % bootstrap interval of each mean."""
     better_than: dict[str, dict[str, list[str]]]
-    """For each measure and system, with its mode where it has several, those that it is significantly better than."""
+    """Measure → system, with its mode if it has several → the systems that it is significantly better than."""
     test: Test
-    """The test of that."""
+    """Significance test."""
     queries: int
-    """Queries of the qrels, the same for every system."""
+    """Queries of the qrels, the same for all systems."""
     overlap: dict[str, Overlap] = Field(default_factory=dict)
-    """By run; empty where systems are no runs."""
+    """Overlap of each run with the qrels; empty for indexes."""
     coverage: dict[str, Coverage] = Field(default_factory=dict)
-    """Of the collection by each index."""
+    """Coverage of the collection by each index."""
     warnings: tuple[str, ...] = ()
-    """Why the measures may say less than they seem to."""
+    """Limitations of the measures, such as incomplete coverage."""
     created: str
     """ISO 8601 time, UTC."""
     command: str

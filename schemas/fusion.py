@@ -1,4 +1,4 @@
-"""Fusing finished runs: the ways to fuse, and runs with names."""
+"""Fusion methods, and named runs of flags."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Literal, TypeAlias
 from diffretriever.schemas.places import StorePath, as_place
 
 Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank", "linear"]
-"""What a passage counts in a list, before weights: its score less the query's lowest, by the range of the query's
-scores (Eq. 4 of arXiv 2605.07210); the same by their standard deviation; 1 / (60 + rank); its score less the query's
-lowest as it is, which is for lists whose scores are alike or whose weights make them so. One that a list lacks counts
-0, which is what the list's last passage counts by all but reciprocal ranks."""
+"""Fusion method: how a result list's scores become summands, before weights. All but `reciprocal-rank`, which is
+1 / (60 + rank), subtract the query's lowest score. `min-max` then divides by the range (Eq. 4 of arXiv 2605.07210),
+`z-score` by the standard deviation; `linear` does not, for lists with comparable scores or tuned weights. A passage
+that is not in a list adds 0."""
 
 
 def named_runs(given: Sequence[str], flag: str) -> dict[str, Path | StorePath]:
-    """Return name → place from texts such as `BM25=runs/bm25.trec`; a place alone is called by its file.
+    """Return name → path from values of a flag such as `BM25=runs/bm25.trec`; the default name is the file's stem.
 
     Raises:
-        ValueError: a name twice; the message names the flag.
+        ValueError: a value is invalid or a name is repeated; the message names the flag.
     """
-    places: dict[str, Path | StorePath] = {}
+    paths: dict[str, Path | StorePath] = {}
     for text in given:
         name, equals, path = text.partition("=")
-        place = as_place(path if equals else text)
-        name = name.strip() if equals else PurePosixPath(str(place)).stem
+        location = as_place(path if equals else text)
+        name = name.strip() if equals else PurePosixPath(str(location)).stem
         if not (name and text.removesuffix("=") == text):
-            raise ValueError(f"{flag} '{text}': write NAME=PLACE, for example BM25=runs/bm25.trec")
-        if name in places:
-            raise ValueError(f"{flag}: two are called {name}: give each a name of its own")
-        places[name] = place
-    return places
+            raise ValueError(f"{flag} '{text}': write NAME=PATH, for example BM25=runs/bm25.trec")
+        if name in paths:
+            raise ValueError(f"{flag}: the name {name} is repeated: give each its own name")
+        paths[name] = location
+    return paths

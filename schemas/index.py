@@ -1,6 +1,6 @@
-"""What an index says of itself, and the Arrow schema of its table.
+"""The manifest of an index, and the Arrow schema of its table.
 
-The manifest lives in the table's own schema metadata, so that it cannot differ from the table.
+The table's schema metadata store the manifest, so that both change together.
 """
 
 from __future__ import annotations
@@ -22,59 +22,59 @@ MANIFEST_FORMAT = 1
 
 
 class IndexManifest(Model):
-    """Which retriever made the table, fixed when the index is created, and how its vectors are stored."""
+    """The retriever of an index and the storage of its vectors, fixed when the index is created."""
 
     format: int = MANIFEST_FORMAT
     """Version of the table layout."""
     retriever: RetrieverConfig
-    """The resolved config, `auto` values replaced by what was used."""
+    """The retriever's config, with resolved `auto` values."""
     weights: str | None = None
     """Digest of the backbone's weights; None for BM25."""
     tokenizer: str | None = None
-    """Digest of the backbone's tokenizer; None where the weights' digest covers it, and for BM25."""
+    """Digest of the backbone's tokenizer; None for BM25 and if the weights' digest covers it."""
     libraries: dict[str, str] = Field(default_factory=dict)
-    """Versions of the libraries that tokenised and encoded. No part of the fingerprint."""
+    """Versions of the libraries that tokenised and encoded. Not in the fingerprint."""
     hidden_size: int | None = None
     """H, the dimension of the stored vectors; None for BM25."""
     vocab_size: int | None = None
-    """Size of the vocabulary that impacts point into."""
+    """Size of the vocabulary of the impacts."""
     created: str
     """ISO 8601 time, UTC."""
     codec: StoredCodec | None = None
-    """What wrote the column `codes`; None where there is none. No part of the fingerprint."""
+    """Codec of the column `codes`; None for an index without it. Not in the fingerprint."""
     metadata: Columns = Field(default_factory=dict)
-    """Columns of further fields of passages. No part of the fingerprint."""
+    """Metadata columns. Not in the fingerprint."""
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns of a passage's own fields and of its metadata, as `text_table` makes them."""
+        """Columns of a passage's text fields and metadata, as in `text_table`."""
         return [*TEXT_SCHEMA.names, *self.metadata]
 
     @property
     def decodes(self) -> bool:
-        """Whether the stored vectors are codes only, to be decoded."""
+        """Whether the table stores only quantised vectors."""
         return self.codec is not None
 
     def stored_columns(self, wanted: Sequence[str]) -> list[str]:
-        """Return the table's columns that `wanted` are made of: `codes` in place of `reps` where those are decoded."""
+        """Return the stored columns of `wanted`: `codes` replaces `reps` in an index with a codec."""
         if not self.decodes:
             return list(wanted)
         return list(dict.fromkeys("codes" if name == "reps" else name for name in wanted))
 
     @property
     def title(self) -> str:
-        """A name for people: the retriever's, and the codec where vectors are decoded."""
+        """Readable name: the retriever's title, and the codec if there is one."""
         stored = f", {self.codec.name}" if self.codec is not None and self.decodes else ""
         return f"{self.retriever.title}{stored}"
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change whenever a vector could: config, weights, tokenizer, layout; no names or places."""
+        """16 hex digits of config, weights, tokenizer and layout, which determine the vectors; excludes paths."""
         text = json.dumps(self._identity(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: IndexManifest) -> list[str]:
-        """Name the fields in which two retrievers differ, as `field: this != other`; empty when they agree."""
+        """Return the differing fields of two retrievers as `field: this != other`."""
         return differing_fields(self._identity(), other._identity())
 
     def _identity(self) -> dict[str, Any]:
@@ -83,27 +83,27 @@ class IndexManifest(Model):
 
 
 class CollectionPlaces(Model):
-    """The places that the collections of an index came from: `collections.json` in its folder."""
+    """The file `collections.json` of an index: the sources of its collections."""
 
     places: dict[str, tuple[str, ...]]
-    """Name of a collection → paths or URIs of all places from where passages were encoded under it."""
+    """Name of a collection → paths or URIs of its sources."""
 
 
 class IndexContents(Model):
-    """What is in an index now, counted from the table itself."""
+    """Counts of an index, read from its table."""
 
     rows: int
-    """Passages."""
+    """Number of passages."""
     collections: dict[str, int]
-    """Passages by the collection they came from."""
+    """Passages by collection."""
     version: int
-    """The table version these counts are of."""
+    """Version of the index."""
     fragments: int
-    """Groups of data files that the table consists of; compaction joins them."""
+    """Fragments of the table (groups of data files); compaction joins them."""
     deleted_rows: int
-    """Rows marked as deleted that compaction will drop."""
+    """Rows marked as deleted; compaction removes them."""
     bytes: int
-    """Size of the data files of this version."""
+    """Size of this version's data files."""
 
 
 TEXT_SCHEMA = pa.schema(
@@ -115,7 +115,7 @@ TEXT_SCHEMA = pa.schema(
         pa.field("digest", pa.binary(16), nullable=False),
     ]
 )
-"""A passage's own fields. `digest` is BLAKE2b-128 of title, text and metadata: equal ones mean an unchanged passage."""
+"""Text fields of a passage. `digest` is BLAKE2b-128 of title, text and metadata, and shows changed passages."""
 
 
 _ARROW_TYPES: Mapping[ColumnType, pa.DataType] = {
@@ -129,12 +129,12 @@ _ARROW_TYPES: Mapping[ColumnType, pa.DataType] = {
 
 
 def metadata_fields(columns: Columns) -> list[pa.Field]:
-    """Columns of further fields, null where a passage has none."""
+    """Return the metadata columns, which are nullable."""
     return [pa.field(name, _ARROW_TYPES[kind]) for name, kind in columns.items()]
 
 
 def representation_fields(hidden_size: int) -> list[pa.Field]:
-    """Columns that an encoder adds: ragged unit vectors (fp16), slot words, impacts sorted by token id."""
+    """Return the encoder's columns: ragged unit vectors (fp16), predicted tokens of slots, impacts by token id."""
     vector = pa.list_(pa.field("item", pa.float16(), nullable=False), hidden_size)
     return [
         pa.field("reps", pa.list_(pa.field("item", vector, nullable=False)), nullable=False),
@@ -146,19 +146,19 @@ def representation_fields(hidden_size: int) -> list[pa.Field]:
 
 
 def codes_field(width: int) -> pa.Field:
-    """Column of codes: a row of `width` bytes for each vector of the passage."""
+    """Return the column of quantised vectors, `width` bytes per vector."""
     row = pa.list_(pa.field("item", pa.uint8(), nullable=False), width)
     return pa.field("codes", pa.list_(pa.field("item", row, nullable=False)), nullable=False)
 
 
 ROW_CHECKSUM = "row_checksum"
-"""Column with a checksum of what a row stores, made when it is written."""
+"""Column with a checksum of the row, computed when it is written."""
 
 
 def passage_schema(hidden_size: int | None, codec: StoredCodec | None = None) -> pa.Schema:
-    """Schema of an index's table; `hidden_size` None is a table without representations (BM25).
+    """Return the schema of an index's table; `hidden_size` is None for BM25, which has no representations.
 
-    With a codec the column `codes` comes last, in place of `reps`.
+    With a codec, the last column is `codes`, in place of `reps`.
     """
     if hidden_size is None:
         return TEXT_SCHEMA

@@ -1,4 +1,4 @@
-"""Inspecting and maintaining an index: the jobs' configs, and what is found out about an index."""
+"""Configs of the jobs that inspect and maintain an index, and their reports."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from diffretriever.schemas.settings import JobConfig
 
 
 class InspectJob(JobConfig):
-    """Say what is in an index: its retriever, passages by collection, versions, size; check it if asked."""
+    """Show an index's retriever, passages by collection, versions and size, and check it on request."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     verify: bool = False
-    """Read all of it and check ids, digests, vectors, impacts, codes and counts; exit status 1 if anything is wrong."""
+    """Read the whole index and check ids, digests, vectors, impacts, codes and counts; exit status 1 on problems."""
     json_output: bool = False
     """Print JSON instead of text."""
 
 
 class MaintainJob(JobConfig):
-    """Delete passages from an index, go back to an earlier version, or compact it."""
+    """Delete passages from an index, restore an earlier version, or compact it."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     delete: tuple[str, ...] = ()
     """Ids of passages to delete; repeat the flag or separate by commas."""
     compact: bool = False
-    """Join small fragments, drop deleted rows, forget old versions."""
+    """Join small fragments, remove deleted rows and delete old versions."""
     keep_versions: PositiveFloat | None = None
-    """Days after which --compact forgets a version; default: an hour."""
+    """Age in days from which --compact deletes a version; default: an hour."""
     restore: PositiveInt | None = None
-    """Version to go back to, of those that inspect_index.py lists; what came after it stays a version until it is
-    forgotten."""
+    """Version to restore (inspect_index.py lists them). Later versions remain until --compact deletes them."""
 
 
 Change: TypeAlias = Literal[
@@ -47,77 +46,77 @@ Change: TypeAlias = Literal[
 
 
 class VersionChange(Model):
-    """One version of the table that is kept, and what made it."""
+    """An available version of the index, and the change that made it."""
 
     version: int
     time: datetime
-    """When it was committed, UTC."""
+    """Time of the commit, UTC."""
     rows: int
-    """Passages in it."""
+    """Number of passages."""
     fragments: int
     change: Change
-    """`replaced`: new rows and the removal of those they replace, in one step. `compressed`: the same passages with
-    codes. `other`: Lance's own bookkeeping, such as the reservation of fragment numbers before a compaction."""
+    """`replaced`: new rows replaced old ones in one step. `compressed`: vectors were quantised. `other`: internal
+    changes of Lance, such as reserved fragment numbers before a compaction."""
     added: int
-    """Passages that it brought."""
+    """Passages added."""
     removed: int | None
-    """Passages that it took away; None where that takes the version before, which is forgotten."""
+    """Passages removed; None if the previous version has been deleted."""
 
 
 class FilesContents(Model):
-    """Files that searches use in place of the table: 8-bit codes, a codec's codes, or postings."""
+    """Derived files that searches read in place of the table: 8-bit codes, quantised vectors or postings."""
 
     fragments: int
-    """Fragments of this version that have these files."""
+    """Fragments with these files."""
     missing_fragments: int
-    """Fragments that have none, which searches read whole from the table."""
+    """Fragments without these files; searches read them from the table."""
     missing_rows: int
-    """Passages in those."""
+    """Passages of the fragments without these files."""
     bytes: int
-    """Size of the files of this version's fragments."""
+    """Size of this version's files."""
 
 
 class Problem(Model):
-    """One kind of thing that is wrong."""
+    """A kind of problem found by `--verify`."""
 
     kind: str
     total: int
-    """How often it occurs."""
+    """Number of occurrences."""
     first: list[str]
-    """Where it occurs first: ids of passages, or files and what is wrong with each; ten at most."""
+    """Up to ten occurrences: ids of passages, or files with their problem."""
 
 
 class Verification(Model):
-    """The outcome of checking an index version: every passage, and derived files by their checksums."""
+    """The outcome of `--verify`, which checks all passages, and derived files by their checksums."""
 
     rows: int
-    """Passages that were read."""
+    """Passages checked."""
     vectors: int
-    """Their vectors."""
+    """Vectors checked."""
     without_checksums: int = 0
-    """Files of deleted rows that have no checksum, such as one of a job that was killed."""
+    """Files of deleted rows without a checksum, such as those of a killed job."""
     problems: list[Problem]
-    """Empty where all is well."""
+    """Problems found; empty for a valid index."""
 
 
 class IndexReport(Model):
-    """What `inspect_index.py` says of an index."""
+    """The report of `inspect_index.py`."""
 
     index: str
-    """Where it is."""
+    """Path or URI of the index."""
     fingerprint: str
-    """Of the retriever that made it."""
+    """Fingerprint of the retriever."""
     contents: IndexContents
     columns: dict[str, int]
-    """Bytes of each column in the data files of this version."""
+    """Bytes of each column in this version's data files."""
     codes: FilesContents | None
-    """None for an index without vectors, which cannot have any."""
+    """Files of 8-bit codes or quantised vectors; None for an index without vectors."""
     postings: FilesContents | None
-    """None for an index without sparse scores, which cannot have any."""
+    """Files of postings; None for an index without sparse scores."""
     candidates: CandidateSettings | None
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]
-    """Those that are kept, oldest first; compaction forgets old ones."""
+    """Available versions, oldest first; compaction deletes old ones."""
     verification: Verification | None
-    """If it was asked for."""
+    """Result of `--verify`; None without the flag."""
     manifest: IndexManifest

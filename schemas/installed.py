@@ -1,6 +1,6 @@
-"""Retrievers in packages of somebody's own, found by entry points of what is installed here, never by a path.
+"""Retrievers of other installed packages, found by entry points, never by a path.
 
-A package offers one in its pyproject.toml, and a config names it as `method: PACKAGE:NAME`:
+A package declares one in its pyproject.toml, and a config selects it by `method: PACKAGE:NAME`:
 
     [project.entry-points."diffretriever.encoders"]
     NAME = "module:EncoderClass"
@@ -16,14 +16,14 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 GROUP = "diffretriever.encoders"
-"""The group of the entry points: name → the class of an encoder."""
+"""Entry-point group: name → class of an encoder."""
 MISSING = "package_missing"
-"""Type of the error where the package is not installed."""
+"""Type of the error for a missing package or entry point."""
 _METHOD = re.compile(r"([A-Za-z0-9][\w.-]*):([A-Za-z0-9][\w.-]*)", re.ASCII)
 
 
 def names_installed(method: Any) -> bool:
-    """Return whether this is PACKAGE:NAME."""
+    """Return whether a method has the form PACKAGE:NAME."""
     return isinstance(method, str) and _METHOD.fullmatch(method) is not None
 
 
@@ -34,13 +34,11 @@ def package_of(method: str) -> str:
 
 @cache
 def installed_encoder(method: str) -> type[Any]:
-    """Return the encoder that PACKAGE:NAME names; its package, which somebody has installed, is imported.
-
-    What is not installed is never imported, whatever an index says.
+    """Import and return the encoder class of PACKAGE:NAME. Only installed packages are imported.
 
     Raises:
-        PydanticCustomError: the package is not installed, or has no such entry point; a `ValueError` too.
-        ValueError: it cannot be imported, or is no encoder with a `config_class` of this method.
+        PydanticCustomError: a `ValueError`; the package is not installed or has no such entry point.
+        ValueError: the class cannot be imported or has no `config_class` for this method.
     """
     package, _, name = method.partition(":")
     try:
@@ -48,22 +46,22 @@ def installed_encoder(method: str) -> type[Any]:
     except metadata.PackageNotFoundError:
         raise PydanticCustomError(
             MISSING,
-            "the retriever '{method}' is one of the package {package}, which is not installed here: install it, if "
-            "you know and trust it",
+            "the retriever '{method}' needs the package {package}, which is not installed here: install it, if you "
+            "trust it",
             {"method": method, "package": package},
         ) from None
     if name not in offered.names:
         raise PydanticCustomError(
             MISSING,
-            "the package {package} has no entry point '{name}' in the group {group}: install a version that has",
+            "the package {package} has no entry point '{name}' in the group {group}: install a version with it",
             {"package": package, "name": name, "group": GROUP},
         )
     try:
-        found: type[Any] = offered[name].load()
+        encoder: type[Any] = offered[name].load()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the retriever '{method}' cannot be imported: {error}") from error
-    config = getattr(found, "config_class", None)
+    config = getattr(encoder, "config_class", None)
     fields = getattr(config, "model_fields", {})
     if "method" not in fields or fields["method"].default != method:
         raise ValueError(f"'{method}': {offered[name].value} needs a config_class with method: Literal['{method}']")
-    return found
+    return encoder

@@ -1,8 +1,4 @@
-"""Where an index, a file or a folder is: a path, or the URI of an object store.
-
-A `file:` URI is the path that it names, and a leading `~` is a home folder. Reading and writing at a place is
-`diffretriever.core.files`.
-"""
+"""Paths and object-store URIs of indexes, files and folders; `diffretriever.core.files` reads and writes them."""
 
 from __future__ import annotations
 
@@ -15,19 +11,17 @@ from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSc
 
 
 def plain_place(place: str) -> str:
-    """Return the path that a `file:` URI names, percent-encoded characters decoded; of other texts, expand `~`.
+    """Return the decoded path of a `file:` URI, or expand the `~` of any other text.
 
     Raises:
-        ValueError: the URI names another machine, no absolute path, or has a query or fragment.
+        ValueError: the URI has another host, a relative path, a query or a fragment.
     """
     if not place.lower().startswith("file:/"):
         # `Path` raises where there is no such user.
         return os.path.expanduser(place)  # noqa: PTH111
     parts = urlsplit(place)
     if parts.netloc.lower() not in {"", "localhost"}:
-        raise ValueError(
-            f"{place} names a file of the machine '{parts.netloc}': give a path of this one, as file:///folder"
-        )
+        raise ValueError(f"{place} is a file on the host '{parts.netloc}': give a local path, such as file:///folder")
     if "?" in place or "#" in place:
         raise ValueError(f"{place}: write ? as %3F and # as %23 in a file URI, or give the plain path")
     try:
@@ -35,24 +29,24 @@ def plain_place(place: str) -> str:
     except UnicodeDecodeError:
         raise ValueError(f"{place}: percent-encoded characters must be UTF-8: give the plain path") from None
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{place} names no absolute path: give one, as file:///folder")
+        raise ValueError(f"{place} has no absolute path: write file:///folder")
     return path
 
 
 class StorePath:
-    """The URI of a file or folder on an object store, put together as a `Path` is: `folder / "name"`."""
+    """The URI of a file or folder on an object store; joins like a `Path`: `folder / "name"`."""
 
     __slots__ = ("_uri",)
 
     def __init__(self, uri: str) -> None:
-        """Take a URI such as `s3://bucket/folder`; slashes at its end say nothing.
+        """Parse a URI such as `s3://bucket/folder`; trailing slashes are ignored.
 
         Raises:
-            ValueError: it names no bucket, or has a query or fragment.
+            ValueError: the URI has no bucket, or has a query or fragment.
         """
         scheme, _, rest = uri.partition("://")
         if not scheme or not rest.strip("/") or rest.startswith("/"):
-            raise ValueError(f"{uri} names no bucket: give a URI such as s3://bucket/folder, or a path")
+            raise ValueError(f"{uri} has no bucket: give a URI such as s3://bucket/folder, or a path")
         if "?" in rest or "#" in rest:
             raise ValueError(
                 f"{uri}: write ? as %3F and # as %23. Endpoint, region and credentials come from the environment "
@@ -62,26 +56,26 @@ class StorePath:
 
     @property
     def name(self) -> str:
-        """What follows the last slash; of a bucket itself, its name."""
+        """Last part of the URI, or the name of the bucket."""
         return self._uri.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The end of the name from its last dot on, such as `.gz`."""
+        """File extension, such as `.gz`."""
         return Path(self.name).suffix
 
     @property
     def parent(self) -> StorePath:
-        """The folder; a bucket is its own."""
-        above = self._uri.rpartition("/")[0]
-        return self if above.endswith("/") else StorePath(above)
+        """Parent folder; a bucket's parent is the bucket."""
+        parent = self._uri.rpartition("/")[0]
+        return self if parent.endswith("/") else StorePath(parent)
 
     def with_name(self, name: str) -> StorePath:
-        """Return the place beside this one that has another name."""
+        """Return the URI in the same folder with another name."""
         return self.parent / name
 
     def absolute(self) -> StorePath:
-        """Return this place: a URI depends on no current folder."""
+        """Return the URI itself, which is always absolute."""
         return self
 
     def __truediv__(self, below: str) -> StorePath:
@@ -104,10 +98,10 @@ class StorePath:
 
 
 def as_place(place: str | Path | StorePath) -> Path | StorePath:
-    """Return the path, `~` expanded, or the object-store URI that a text names; a path or URI is taken as well.
+    """Return a path, with `~` expanded, or an object-store URI.
 
     Raises:
-        ValueError: a `file:` URI that names no path of this machine, or an object-store URI without a bucket.
+        ValueError: a `file:` URI has no local path, or an object-store URI has no bucket.
     """
     if isinstance(place, StorePath):
         return place
@@ -130,4 +124,4 @@ Place: TypeAlias = Annotated[
     PlainSerializer(str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "path"}),
 ]
-"""Path or object-store URI of a file or folder. A setting of the type `Path` takes no URI; see `JobConfig`."""
+"""Path or object-store URI of a file or folder. Settings of type `Path` accept only paths."""

@@ -1,4 +1,4 @@
-"""The config of a reranker, the job that reranks a run, and its summary."""
+"""Configs of a reranker and of the rerank job, and the job's summary."""
 
 from __future__ import annotations
 
@@ -13,51 +13,50 @@ from diffretriever.schemas.settings import JobConfig
 
 
 class RerankerConfig(Model):
-    """Scores a passage by log p(query | passage) under a masked diffusion model.
+    """A reranker that scores a passage by log p(query | passage) under a masked diffusion model.
 
-    The model sees the passage and as many masks as the query has tokens, so it knows the query's length.
+    The model's input is the passage and one mask per query token, which reveals the query's length.
     """
 
     backbone: BackboneConfig
     read_offset: Literal[0, -1] = 0
-    """Position read for a token, relative to it. 0: LLaDA and masked language models. -1: Dream, which predicts a token
-    one position before it."""
+    """Position that predicts a token, relative to it. 0: LLaDA and masked language models. -1: Dream."""
     title_join: TitleJoin = "space"
-    """Separator of a passage's title and text; `none` leaves the title out."""
+    """Separator of a passage's title and text; `none` omits the title."""
     max_query_tokens: PositiveInt = 128
-    """Tokens of a query that are scored; the rest is left out."""
+    """Maximum tokens of a query to score; longer queries are cut."""
     max_passage_tokens: PositiveInt = 512
-    """Tokens of a passage that the model sees; fewer where prompt and query leave less room."""
+    """Maximum tokens of a passage; fewer if prompt and query would exceed the model's length."""
 
 
 class RerankJob(JobConfig):
-    """Put the best passages of each query of a TREC run into a reranker's order; resumable by the same command."""
+    """Rerank the top passages of each query of a TREC run; run the same command again to resume."""
 
     run: Place
-    """TREC run to rerank. Its scores rank it, ties by passage id ascending."""
+    """TREC run to rerank, ordered by score, ties by ascending passage id."""
     collection: str
-    """Collection that has the queries and the passages; see encode_beir.py."""
+    """Collection with the queries and passages; see encode_beir.py."""
     split: str = "test"
-    """Split of the collection that has the queries."""
+    """Split of the queries."""
     index: IndexPlace | None = None
-    """Folder or object-store URI of an index to take the passages' texts from, in place of the collection."""
+    """Folder or object-store URI of an index that provides the passages' texts, in place of the collection."""
     reranker: str
-    """Name of a preset, or a YAML file that describes a reranker."""
+    """Name of a preset, or path of a YAML file of a reranker."""
     backbone: str | None = None
-    """Folder, object-store URI or hub id to use in place of the reranker's own backbone."""
+    """Backbone that replaces the reranker's own: folder, object-store URI or hub id."""
     depth: PositiveInt = 100
-    """Passages of each query that are scored. Those below follow in their old order, with scores that count down from
-    the lowest of the scored ones."""
+    """Passages to score per query. The others follow in their previous order, with scores below the lowest reranked
+    one."""
     output: Place
-    """TREC run to write. OUTPUT.yaml beside it says how it was made; OUTPUT.partial holds finished queries until
-    all are."""
+    """TREC run to write. OUTPUT.yaml records the settings; OUTPUT.partial stores finished queries until the job is
+    done."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
 
     @model_validator(mode="after")
     def _output_is_another_file(self) -> RerankJob:
         if self.run.absolute() == self.output.absolute():
-            raise ValueError(f"--output {self.output} is the run itself: give another file")
+            raise ValueError(f"--output {self.output} would overwrite --run: give another file")
         return self
 
 
@@ -65,10 +64,10 @@ class RerankSummary(Model):
     """The outcome of one rerank job."""
 
     queries: int
-    """In the run."""
+    """Queries in the run."""
     resumed: int
-    """Of them, taken over from an earlier attempt."""
+    """Queries finished by an earlier, interrupted job."""
     passages: int
-    """Scored by this job."""
+    """Passages scored by this job."""
     seconds: float
-    """Spent on scoring them."""
+    """Duration of the scoring."""

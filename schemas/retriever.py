@@ -39,10 +39,9 @@ class BackboneConfig(Model):
     revision: str | None = None
     """Branch, tag or commit on the hub; None: the default branch."""
     dtype: Dtype = "auto"
-    """Precision of the weights; `auto`: bfloat16 on a GPU and on a CPU with instructions for it (x86 AVX-512 or AMX),
-    else float32. `float8`: the matrices of the layers, and what they are multiplied with, in 8 bits (e4m3), the rest in
-    bfloat16, for GPUs from compute capability 8.9 on (L40S, H100), where such products take half the time; on a CPU it
-    is slow, and there to measure what the rounding costs. Not for training."""
+    """Precision of the weights. `auto`: bfloat16 on a GPU, and on a CPU with bfloat16 instructions (x86 AVX-512 or
+    AMX), otherwise float32. `float8`: e4m3 weights and activations in the layers' products, bfloat16 elsewhere; halves
+    the products' time on GPUs of compute capability 8.9 and later (L40S, H100). Slow on CPUs; not for training."""
     attention: Literal["auto", "packed", "sdpa"] = "auto"
     """Attention kernel. `packed`: sequences concatenated without padding. `auto`: packed on a GPU in half precision, on
     a CPU in bfloat16, and with `adapter_on: slots`; otherwise SDPA."""
@@ -67,7 +66,7 @@ class PromptConfig(Model):
     """`paper`: one word for K=1, a few words for K>1. `three`: the original PromptReps phrasing.
     `bare`: no words at all, only the text and its slots."""
     colon: bool = False
-    """The authors' code writes a colon after `is`/`are` in the assistant's prefix; the paper prints none."""
+    """Write a colon after `is`/`are` in the assistant's prefix, as in the authors' code; the paper has none."""
 
 
 class TextConfig(Model):
@@ -86,20 +85,20 @@ CONTENT_WORDS: dict[str, dict[str, bool]] = {
     "pieces": {"subwords": True, "fold_space_variants": False},
     "folded": {"subwords": False, "fold_space_variants": True},
 }
-"""Named filters: whole words without fragments, as the paper says; every piece of a word, as the authors' code keeps
-them; whole words in both their forms, which is ours."""
+"""Named filters. `words`: whole words (paper). `pieces`: all subwords of a word (authors' code). `folded`: whole words
+with and without a leading space (this project)."""
 
 
 class ContentWordsConfig(Model):
-    """The content-word filter of the sparse representation (paper §3.3); a name of `CONTENT_WORDS` too.
+    """The content-word filter of sparse vectors (paper §3.3), also given by a name of `CONTENT_WORDS`.
 
-    Most words of a large vocabulary are one entry only with a leading space: `words` keeps some four in ten of them.
+    In large vocabularies, most words are a single token only with a leading space: `words` keeps about 40 %.
     """
 
     subwords: bool = False
-    """Keep every subword piece of a content word, as the authors' code does; the paper removes fragments."""
+    """Keep all subwords of a content word, as in the authors' code; the paper removes fragments."""
     fold_space_variants: bool = False
-    """Let a word's form with a leading space (` dog`) count for the word itself (`dog`), the larger weight winning."""
+    """Merge a word's token with a leading space (` dog`) into the plain one (`dog`); the larger weight counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,7 +106,7 @@ class ContentWordsConfig(Model):
         if not isinstance(values, str):
             return values
         if values not in CONTENT_WORDS:
-            raise ValueError(f"no filter '{values}'.{suggest(values, CONTENT_WORDS)}")
+            raise ValueError(f"unknown filter '{values}'.{suggest(values, CONTENT_WORDS)}")
         return CONTENT_WORDS[values]
 
 
@@ -134,19 +133,19 @@ class RetrieverBase(Model):
     """Base of retriever configs, with the capabilities of a method."""
 
     modes: ClassVar[tuple[Mode, ...]]
-    """The scores that it makes; the last one is the default where `default_mode` names none."""
+    """Scores of the method; the last one is the default if `default_mode` is unset."""
     has_weights: ClassVar[bool] = True
-    """A model reads the texts, and the config has a `backbone`. False: texts are stored as they are."""
+    """Whether a model encodes texts, which needs a `backbone`. False: only texts are stored."""
     has_slots: ClassVar[bool] = False
-    """Texts are read at mask slots, and the config has a `budget`, their numbers."""
+    """Whether vectors come from mask slots, whose numbers are the `budget`."""
     has_query_budget: ClassVar[bool] = False
-    """The number of a query's vectors can be chosen for each query."""
+    """Whether each query can have its own number of vectors."""
     is_readable: ClassVar[bool] = False
-    """Its vectors are directions of a backbone's final states, which the output head reads as words."""
+    """Whether the output head can predict tokens from the vectors, which are normalised final states."""
     is_trainable: ClassVar[bool] = False
-    """Its backbone is one of ours: it can be fine-tuned, and a training can learn from it."""
+    """Whether the retriever can be fine-tuned, or be the teacher of a training."""
     extra_package: ClassVar[str | None] = None
-    """Python package that runs it, where the plain installation does not bring that."""
+    """Python package that the method needs in addition to the plain installation."""
 
     default_mode: Mode | None = None
     """Default scoring mode, such as dense+0.3bm25; None: the last of the retriever's own scores."""
@@ -161,7 +160,7 @@ class RetrieverBase(Model):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields that stored vectors depend on, as JSON values; the digest of the weights completes them."""
+        """Return the fields that stored vectors depend on, as JSON values, without the digest of the weights."""
         values = self.model_dump(mode="json", exclude={*ASKED_BY})
         if self.has_weights:
             values["backbone"] = {
@@ -171,36 +170,36 @@ class RetrieverBase(Model):
 
     @property
     def title(self) -> str:
-        """A name for people: the method, the model and what else matters most."""
+        """Readable name: the method, the model and the main settings."""
         backbone: BackboneConfig = getattr(self, "backbone", BackboneConfig(source=""))
         parts = [getattr(self, "method", ""), backbone.source, *(["+", backbone.adapter] if backbone.adapter else [])]
         return " ".join(filter(None, parts))
 
     def max_vectors(self, side: Side) -> int:
-        """Return the most vectors that a text has; 0 where there are none."""
+        """Return the maximum number of vectors per text; 0 for a method without vectors."""
         return 1
 
     def passes(self, tokens: float) -> float:
-        """Return the work of encoding a text of so many tokens, prompt included, in passes of the model over it."""
+        """Return the cost of encoding a text of `tokens` tokens, including the prompt, in forward passes."""
         return 1.0
 
     def on(self, collection: str) -> Self:
-        """Return the retriever for the collection of this name: itself, where it is the same for all collections."""
+        """Return the retriever with the settings for a collection, given by name."""
         return self
 
     @property
     def ranked_by(self) -> Mode:
-        """The default mode."""
+        """Default scoring mode."""
         return self.default_mode or self.modes[-1]
 
     @property
     def reported_modes(self) -> tuple[Mode, ...]:
-        """The scores that runs are made of where nobody says otherwise: its own, and the default mode."""
+        """Default scoring modes of runs: the retriever's scores and its default mode."""
         return tuple(dict.fromkeys((*self.modes, self.ranked_by)))
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
-        """All that its indexes can be ranked by, without weights: its scores, BM25 of the texts, and their sums."""
+        """Scoring modes of its indexes, without weights: its scores, BM25, and their sums."""
         return modes_of({"bm25", *[name for mode in self.modes for name in lists_of(mode)]})
 
     @property
@@ -210,12 +209,12 @@ class RetrieverBase(Model):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether a text has a vector for each token, up to `max_vectors`, which most texts are too short for."""
+        """Whether a text has one vector per token, up to `max_vectors`."""
         return False
 
     @property
     def runs_its_code(self) -> bool:
-        """Whether Python code of the model's repository runs, which consent is needed for."""
+        """Whether encoding runs Python code of the model's repository, which needs permission."""
         return bool(getattr(self, "remote_code", False))
 
 
@@ -232,62 +231,62 @@ class PromptedRetriever(RetrieverBase):
     text: TextConfig = TextConfig()
     content_words: ContentWordsConfig = ContentWordsConfig()
     sparse_topk: PositiveInt | None = None
-    """Maximum number of impacts per text; the authors keep 128 or 256."""
+    """Maximum impacts per text; the authors keep 128 or 256."""
     sparse_rounding: Literal["none", "trunc100", "round100"] = "none"
-    """The authors' code multiplies impacts by 100 and truncates or rounds; the paper stores them as they are."""
+    """Rounding of impacts. The authors' code multiplies them by 100 and truncates or rounds; the paper does not."""
 
 
 class MaskedRetriever(PromptedRetriever):
-    """DiffRetriever: K mask slots after a retrieval prompt, read in one bidirectional pass (paper §3.2)."""
+    """DiffRetriever: K mask slots after a retrieval prompt, encoded in one bidirectional pass (paper §3.2)."""
 
     has_slots = True
 
     method: Literal["masked"] = "masked"
     budget: Budget = Budget(1, 1)
     read_offset: Literal[0, -1] = 0
-    """Position read for a slot, relative to it. 0: the paper. -1: Dream's own decoding."""
+    """Position of a slot's state, relative to the slot. 0: the paper. -1: Dream's decoding."""
     default_selector: str = "rule"
-    """What chooses K_q where a query's budget is `adaptive`: `rule`, the paper's, by the query's length, or `fixed:4`,
-    where none was measured to be better."""
+    """Selector of K_q for queries with the budget `adaptive`. `rule`: by query length (paper). `fixed:4`: always 4, for
+    retrievers on which no selector measured better."""
     readout: Readout = "states"
-    """A slot's vector, before it gets length 1. `states`: the slot's state h, as in the paper. `pooling`: the mean of
-    the states of all tokens that are not slots, and R p, where p is the mean of the states of the slot's own part of
-    the text, the i-th of as many equal parts as the text has slots, weighted by softmax(h A x) for each state x. A
-    training learns R and A, from the identity on. Without an adapter p is a part's plain mean, and R is left out."""
+    """Slot vector before normalisation. `states`: the slot's state h, as in the paper. `pooling`: the mean state of all
+    other tokens plus R p. For slot i of K, p is the mean state of the i-th of K equal parts of the text, weighted by
+    softmax(h A x) over its states x. Training learns R and A, starting from the identity. Without an adapter, p is the
+    plain mean of the part, without R."""
     adapter_on: Literal["all", "slots"] = "all"
-    """Which tokens the adapter changes. `slots`: these alone, so that the text's states are the backbone's own, and
-    their mean is what mean pooling gives without the adapter; for nested slots. It is not merged then."""
+    """Tokens that the adapter affects. `slots`: only slots, so that the text's states, and their mean, are those of the
+    backbone without the adapter. Needs `nested_slots`; such an adapter is not merged."""
     tail_length: Literal[0, 1, 3] = 3
-    """Tokens after the slots: 3 is closing quote, turn end, end of sequence (paper Eq. 1); 1 is the last alone."""
+    """Tokens after the slots. 3: closing quote, turn end, end of sequence (paper Eq. 1). 1: end of sequence."""
     slot_positions: Literal["natural", "spread"] = "natural"
-    """`spread` places slots at far position ids, apart from each other: for absolute-position encoders
-    that were never trained to fill slots."""
+    """Position ids of slots. `spread`: far apart, for encoders with absolute positions that were not trained to fill
+    slots."""
     nested_slots: bool = False
-    """Slot i sees the text and the slots up to itself, and nothing else sees slots: the first k vectors of a text are
-    those of budget k, so that one encoding serves all smaller budgets; with `readout: pooling` vectors depend on k, and
-    one pass serves them all the same. For backbones trained so."""
+    """Let slot i attend to the text and to slots 1 to i, and no other token to slots. The first k vectors of a text are
+    then those of budget k, so one encoding serves all smaller budgets. With `readout: pooling`, vectors depend on k,
+    but one pass still computes all. For backbones trained with this mask."""
     steps: PositiveInt = 1
-    """S, forward passes: with more than one, each pass fills the slots of lowest entropy (paper App. A). An
-    adapter is for the passes that it was trained with."""
+    """Forward passes, S. With S > 1, each pass fills the slots of lowest entropy (paper App. A). Use an adapter with
+    the S of its training."""
     schedule: Literal["time-grid", "even"] = "time-grid"
-    """How many slots a pass fills. `time-grid`: Dream's times from 1 to 0.001; `even`: K/S (paper App. A.1)."""
+    """Number of slots filled per pass. `time-grid`: Dream's times from 1 to 0.001. `even`: K/S (paper App. A.1)."""
     stop_truncation: Literal["none", "special"] = "none"
-    """Leave out slots from the first one on that predicts a stop token, unless it is the first slot. `special`: the
-    tokenizer's special tokens, as in the authors' zero-shot code."""
+    """Drop all slots from the first that predicts a stop token, except slot 1. `special`: the tokenizer's special
+    tokens, as in the authors' zero-shot code."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.readout != "states" and self.steps > 1:
             raise ValueError(
-                f"readout: {self.readout} reads the text's states, which differ from pass to pass: set steps to 1"
+                f"readout: {self.readout} pools from the text's states, which differ between passes: set steps to 1"
             )
         if self.adapter_on == "slots" and not self.nested_slots:
-            raise ValueError("adapter_on: slots is for nested slots, which no token of the text sees: set nested_slots")
+            raise ValueError("adapter_on: slots needs slots that the text does not attend to: set nested_slots")
         if not self.nested_slots:
             return self
         if self.steps > 1:
             raise ValueError(
-                "nested_slots: with more than one pass slots see what others were filled with: set steps to 1"
+                "nested_slots: with more than one pass, slots attend to tokens filled into others: set steps to 1"
             )
         if self.prompt.variant == "paper":
             raise ValueError(
@@ -312,17 +311,17 @@ class MaskedRetriever(PromptedRetriever):
 
 
 class GeneratedRetriever(PromptedRetriever):
-    """PromptReps: the state that predicts the next token, one for each token decoded greedily (paper §3.2, end)."""
+    """PromptReps: the state that predicts the next token, for each greedily decoded token (paper §3.2, end)."""
 
     method: Literal["generated"] = "generated"
     max_tokens: PositiveInt = 1
-    """N, the cap on vectors of a text. 1 is the single representation; the paper has 20 zero-shot, 4 fine-tuned."""
+    """Maximum vectors per text, N. 1: a single vector. The paper uses 20 zero-shot and 4 fine-tuned."""
     stop: Literal["quote", "cap-then-cut", "cap"] = "quote"
-    """`quote`: a text stops at the closing quote (paper). `cap-then-cut`: all N are decoded, then cut at the first
-    token that is special or the bare quote (the authors' zero-shot code). `cap`: always N (their fine-tuned code)."""
+    """End of decoding. `quote`: at the closing quote (paper). `cap-then-cut`: after N tokens, then cut at the first
+    special token or bare quote (authors' zero-shot code). `cap`: always N tokens (authors' fine-tuned code)."""
 
     def passes(self, tokens: float) -> float:
-        """Return one pass over the text, and a token more of it for each that is decoded."""
+        """Return one pass over the text plus one token's share of it per further decoded token."""
         return 1 + (self.max_tokens - 1) / tokens
 
     def max_vectors(self, side: Side) -> int:
@@ -331,7 +330,7 @@ class GeneratedRetriever(PromptedRetriever):
 
 
 class PrefixedRetriever(RetrieverBase):
-    """What the retrievers share that read a text as the tokenizer writes it, after a prefix, and have dense scores."""
+    """Base of dense retrievers that encode a prefix and the text, without a prompt."""
 
     modes = ("dense",)
     is_readable = True
@@ -339,42 +338,41 @@ class PrefixedRetriever(RetrieverBase):
 
     backbone: BackboneConfig
     query_prefix: str = ""
-    """Written before every query, inside the limit."""
+    """Text before each query; it counts towards the limit."""
     passage_prefix: str = ""
     append_eos: bool = False
-    """End every text with the backbone's end-of-sequence token, inside the limit."""
+    """Append the backbone's end-of-sequence token to each text; it counts towards the limit."""
     text: TextConfig = TextConfig()
 
 
 class PooledRetriever(PrefixedRetriever):
-    """One vector a text: the mean of its final hidden states (DiffEmbed, all-MiniLM) or the last of them (RepLLaMA)."""
+    """One vector per text: the mean final hidden state (DiffEmbed, all-MiniLM) or the last one (RepLLaMA)."""
 
     method: Literal["pooled"] = "pooled"
     pooling: Literal["mean", "last"] = "mean"
 
 
 class TokensRetriever(PrefixedRetriever):
-    """Late interaction: a vector for each token, special tokens included; what slots are to be compared with."""
+    """Late interaction: one vector per token, including special tokens; a baseline for slots."""
 
     method: Literal["tokens"] = "tokens"
     clusters: PositiveInt | None = None
-    """Passages are stored as at most so many vectors: their tokens' are clustered by Ward's method. Queries, and all
-    texts in training, keep a vector for each token. Where two merges are nearly as good, rounding decides: in half
-    precision a passage may have other clusters in another batch."""
+    """Maximum vectors stored per passage: its token vectors are clustered by Ward's method. Queries, and all texts in
+    training, keep one vector per token. In half precision, rounding can change clusters between batches."""
     mean_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share s of the text's mean in each vector, s mean + (1 - s) own, all three of length 1: the whole text is then
-    scored along with the best of its tokens. The mean is the vector of a `pooled` retriever."""
+    """Share s of the text's mean vector in each token's vector, s mean + (1 - s) token, each normalised. Scores then
+    include the whole text. The mean is the vector of a `pooled` retriever."""
     text: TextConfig = TextConfig(length_semantics="total")
 
     @model_validator(mode="after")
     def _limits_count_vectors(self) -> Self:
         if self.text.length_semantics != "total":
-            raise ValueError("every token has a vector, special ones too: set text.length_semantics to total")
+            raise ValueError("limits must count special tokens too: set text.length_semantics to total")
         return self
 
     @property
     def title(self) -> str:
-        """Method, or `clustered` and the most vectors of a passage; backbone, adapter and the mean's share."""
+        """Method, or `clustered` with the maximum vectors per passage; backbone, adapter and the mean's share."""
         name = super().title
         named = name if self.clusters is None else name.replace(self.method, f"clustered-{self.clusters}", 1)
         return f"{named} mean {self.mean_share:g}" if self.mean_share else named
@@ -385,52 +383,52 @@ class TokensRetriever(PrefixedRetriever):
         return True
 
     def max_vectors(self, side: Side) -> int:
-        """Return the limit of the text's tokens, or of clusters."""
+        """Return the maximum tokens of a text, or its maximum clusters if lower."""
         if side == "query":
             return self.text.max_query_tokens
         return min(self.text.max_passage_tokens, self.clusters or self.text.max_passage_tokens)
 
 
 class LibraryRetriever(RetrieverBase):
-    """A published embedding model, run as its card says by sentence-transformers (the extra `models`)."""
+    """A published embedding model, run by sentence-transformers (the extra `models`)."""
 
     modes = ("dense",)
     extra_package = "sentence_transformers"
 
     method: Literal["library"] = "library"
     backbone: BackboneConfig
-    """The model's folder, object-store URI or hub id. `adapter` is refused: merge it into the weights first."""
+    """The model's folder, object-store URI or hub id. An `adapter` is rejected: merge it into the weights first."""
     vectors: Literal["single", "token"] = "single"
-    """One vector a text, or one a token scored by MaxSim (ColBERT and its kin)."""
+    """`single`: one vector per text. `token`: one per token, scored by MaxSim (ColBERT and similar models)."""
     query_prompt: str | None = None
-    """Written before every query, inside the limit. None: the prompt in the model's own files, if there is one."""
+    """Text before each query; it counts towards the limit. None: the prompt in the model's files, if any."""
     passage_prompt: str | None = None
     pool_prompt: bool = True
-    """False: the prompt's tokens do not count in the pooling. True: as the model's files say, which is mostly yes."""
+    """Whether pooling includes the prompt's tokens. True: as in the model's files, which mostly include them."""
     append_eos: bool = False
-    """End every text with the end-of-sequence token, inside the limit, where the tokenizer does not do so itself."""
+    """Append the end-of-sequence token to each text, if the tokenizer does not; it counts towards the limit."""
     pooling: Literal["auto", "mean", "cls", "last"] = "auto"
-    """For models without a `modules.json`; `auto` there is the library's choice: `last` for causal decoders,
-    else `mean`. With a `modules.json` only `auto` is allowed: pooling is what that says."""
+    """Pooling of a model without `modules.json`. `auto`: the library's choice, `last` for causal decoders and otherwise
+    `mean`. A model with `modules.json` sets its pooling there and allows only `auto`."""
     bidirectional: bool = False
-    """Run a decoder without its causal mask and by transformers' own class. For models whose repository has code that
-    does no more than that: the code is then not needed, and never run."""
+    """Run a decoder by transformers' class without the causal mask. For models whose remote code only removes the mask:
+    the code is then never run."""
     similarity: Literal["cosine", "dot", "auto"] = "cosine"
-    """`dot` stores vectors as they are, for models trained without normalisation. `auto`: as the model's files say; an
-    index says which of the two it was."""
+    """Similarity of vectors. `dot`: vectors are stored without normalisation, for models trained so. `auto`: as in the
+    model's files; an index stores the resolved value."""
     remote_code: bool = False
-    """The model needs the Python code that its repository brings. Off: such models are refused. On, the code runs only
-    in commands that name the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE: a config is no consent."""
+    """Whether the model needs Python code from its repository. Otherwise such models are rejected. The code runs only
+    if you permit the model by `--trust-code` or DIFFRETRIEVER_TRUST_CODE; a config cannot."""
     text: TextConfig = TextConfig()
-    """Its limits apply besides the model's own."""
+    """Join and limits of texts; the model's own limits apply too."""
     query_length: PositiveInt | None = None
-    """Of models with a vector for each token: queries are cut to so many tokens, whatever the model's files say, and
-    filled up to them by models that do so."""
+    """Tokens of a query, in place of the model's own setting; for `vectors: token`. Longer queries are cut, and models
+    with query expansion pad shorter ones."""
     prompt_form: str | None = None
-    """Prompt of a collection with an instruction of its own, which stands in the place of `{instruction}`."""
+    """Template of prompts with an instruction of `on_collections`, which replaces `{instruction}`."""
     on_collections: dict[str, OnCollection] = Field(default_factory=dict)
-    """Collection, by its name in lower case → what is otherwise there. A job that names a collection takes it into the
-    retriever, and an index has only what it was made with."""
+    """Lower-case name of a collection → settings that differ for it. Jobs apply them to the retriever, and an index
+    stores only the result."""
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
@@ -440,21 +438,21 @@ class LibraryRetriever(RetrieverBase):
             if wrong:
                 raise ValueError(f"vectors: token has one unit vector a token: leave {' and '.join(wrong)} out")
         if self.bidirectional and self.remote_code:
-            raise ValueError("bidirectional runs transformers' own class: leave remote_code out, or bidirectional")
+            raise ValueError("bidirectional runs transformers' own class: leave out remote_code or bidirectional")
         if self.query_length is not None and self.vectors != "token":
-            raise ValueError("query_length goes with vectors: token: set text.max_query_tokens")
+            raise ValueError("query_length needs vectors: token: otherwise set text.max_query_tokens")
         form = self.prompt_form
         if form is not None and _INSTRUCTION not in form:
-            raise ValueError(f"prompt_form: there is no {_INSTRUCTION} in it for an instruction to stand in")
+            raise ValueError(f"prompt_form: {_INSTRUCTION} is missing: add it where the instruction goes")
         for name, own in self.on_collections.items():
             if name != name.lower():
                 raise ValueError(f"on_collections: write '{name}' in lower case")
             if form is None and (own.query_instruction, own.passage_instruction) != (None, None):
-                raise ValueError(f"on_collections: {name} has an instruction, which needs a prompt_form to stand in")
+                raise ValueError(f"on_collections: {name} has an instruction: set prompt_form")
         return self
 
     def on(self, collection: str) -> Self:
-        """Return the retriever for the collection of this name, without what it is on others."""
+        """Return the retriever with the settings for a collection, without those for others."""
         own = self.on_collections.get(collection.lower(), OnCollection())
         limits = own.model_dump(include={"max_query_tokens", "max_passage_tokens"}, exclude_none=True)
         changes: dict[str, Any] = {"text": self.text.model_copy(update=limits)}
@@ -473,28 +471,27 @@ class LibraryRetriever(RetrieverBase):
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether this is ColBERT or its kin."""
+        """Whether a text has one vector per token, as in ColBERT."""
         return self.vectors == "token"
 
     def max_vectors(self, side: Side) -> int:
-        """Return 1, or the limit of the text's tokens."""
+        """Return 1, or the maximum tokens of a text for `vectors: token`."""
         if self.vectors == "single":
             return 1
         return self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
 
 
 class InstalledRetriever(RetrieverBase):
-    """The base of configs in packages of somebody's own: `method` is a literal PACKAGE:NAME; see `schemas.installed`.
+    """Base of configs in other packages; their `method` is a literal PACKAGE:NAME, see `schemas.installed`.
 
-    Its other fields are the settings that vectors depend on: they are part of an index's fingerprint, as is the digest
-    of weights that the encoder gives.
+    The fingerprint of an index covers all fields and the encoder's digest of its weights.
     """
 
     modes = ("dense",)
 
     method: str
     backbone: BackboneConfig = BackboneConfig(source="")
-    """Where the weights are; an empty `source` where the package brings all that it needs."""
+    """Location of the weights; an empty `source` if the package contains them."""
     text: TextConfig = TextConfig()
 
 
@@ -511,7 +508,7 @@ class Bm25Retriever(RetrieverBase):
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:
-        """Its own scores by either name: they are those of the texts."""
+        """BM25 scores, under the names `sparse` and `bm25`."""
         return (*self.modes, "bm25")
 
     @property
@@ -525,41 +522,40 @@ class Bm25Retriever(RetrieverBase):
 
 
 BackboneRetriever: TypeAlias = MaskedRetriever | GeneratedRetriever | PooledRetriever | TokensRetriever
-"""Those that are trainable."""
+"""Trainable retrievers."""
 TRAINABLE_METHODS: tuple[str, ...] = tuple(
     config.model_fields["method"].default for config in get_args(BackboneRetriever)
 )
-"""Their methods, by name."""
+"""Methods of the trainable retrievers."""
 NeuralRetriever: TypeAlias = BackboneRetriever | LibraryRetriever | InstalledRetriever
-"""Those that have weights."""
-_Own: TypeAlias = Annotated[BackboneRetriever | LibraryRetriever | Bm25Retriever, Field(discriminator="method")]
+"""Retrievers with weights."""
+_BuiltIn: TypeAlias = Annotated[BackboneRetriever | LibraryRetriever | Bm25Retriever, Field(discriminator="method")]
 
 
-def _by_method(values: Any, ours: ValidatorFunctionWrapHandler) -> Any:
-    """Return the config: of our own methods, or of one that an installed package has."""
+def _by_method(values: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
     method = values.get("method") if isinstance(values, dict) else None
     if names_installed(method):
         return installed_encoder(method).config_class.model_validate(values)
-    return values if isinstance(values, RetrieverBase) else ours(values)
+    return values if isinstance(values, RetrieverBase) else built_in(values)
 
 
 if TYPE_CHECKING:
     RetrieverConfig: TypeAlias = NeuralRetriever | Bm25Retriever
 else:
-    RetrieverConfig = Annotated[SerializeAsAny[_Own], WrapValidator(_by_method)]
+    RetrieverConfig = Annotated[SerializeAsAny[_BuiltIn], WrapValidator(_by_method)]
 RETRIEVER_ADAPTER: TypeAdapter[RetrieverConfig] = TypeAdapter(RetrieverConfig)
 
 
 def is_neural(config: RetrieverConfig) -> TypeIs[NeuralRetriever]:
-    """Return whether it has weights; for a type checker, whether it has a `backbone`."""
+    """Return whether the retriever has weights, and so a `backbone`."""
     return config.has_weights
 
 
 def is_trainable(config: RetrieverConfig) -> TypeIs[BackboneRetriever]:
-    """Return whether it can be fine-tuned."""
+    """Return whether the retriever can be fine-tuned."""
     return config.is_trainable
 
 
 def has_slots(config: RetrieverConfig) -> TypeIs[MaskedRetriever]:
-    """Return whether its texts are read at mask slots; for a type checker, whether it has a `budget`."""
+    """Return whether the retriever has mask slots, and so a `budget`."""
     return config.has_slots

@@ -1,4 +1,4 @@
-"""What chooses K_q: the artefact of a fitted selector and the job that fits one."""
+"""Fitted selectors of K_q: their file, and the job that fits them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class FittedFeature(Model):
-    """One feature of a linear model, clipped to what was seen in training and then standardised."""
+    """A feature of a linear model, clipped to its range in training and standardised."""
 
     name: str
-    """As in `budgets/features.py`."""
+    """Name in `budgets/features.py`."""
     low: float
     """Smallest value in training."""
     high: float
@@ -30,56 +30,57 @@ class FittedFeature(Model):
 
 
 class LearnedSelectorArtefact(Model):
-    """A fitted selector as a JSON file: a linear prediction of each budget's gain, and where it comes from."""
+    """The JSON file of a fitted selector, a linear model of each budget's gain."""
 
     format: Literal[1] = 1
-    """Version of this file's layout."""
+    """Version of the file format."""
     kind: Literal["learned"] = "learned"
     fingerprint: str
-    """Of the encoder, as queries depend on it: it must be the one that will encode."""
+    """Fingerprint of the query encoder; the selector works only with this encoder."""
     retriever: str
-    """What retrieved, for people to read."""
+    """Title of the retriever."""
     collections: tuple[str, ...]
-    """As collection/split: what it was fitted on."""
+    """Training data, as collection/split."""
     mode: SweepMode
-    """Score whose measure was predicted."""
+    """Scoring mode of the predicted measure."""
     measure: str
-    """As ir_measures writes it."""
+    """Predicted measure, in ir_measures' notation."""
     passage_budget: PositiveInt
-    """K_p of the passages that were searched."""
+    """K_p of the searched passages."""
     queries: PositiveInt
-    """How many it was fitted on."""
+    """Number of training queries."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
     """The command line."""
     cost: NonNegative
-    """λ: what a query slot must gain, in units of the measure."""
+    """Minimum gain per query slot, λ, in units of the measure."""
     penalty: NonNegative | None
-    """Ridge penalty per query; None where no signal was found, and all coefficients are 0."""
+    """Ridge penalty per query; None if no feature predicts the gain, so that all coefficients are 0."""
     budgets: tuple[PositiveInt, ...]
-    """The K_q it chooses from, ascending."""
+    """Values of K_q to choose from, ascending."""
     features: tuple[FittedFeature, ...]
-    """What it looks at."""
+    """Features of the query."""
     intercepts: tuple[float, ...]
     """Predicted value of each budget for an average query, in units of the measure."""
     coefficients: tuple[tuple[float, ...], ...]
-    """For each budget, what a standard deviation of each feature adds."""
+    """Change of each budget's value per standard deviation of each feature."""
 
 
 class FitSelectorJob(JobConfig):
-    """Fit a selector of K_q on budget sweeps, and say by cross-validation what it gains and saves."""
+    """Fit a selector of K_q on budget sweeps, and cross-validate its gain and the slots that it saves."""
 
     sweeps: Annotated[tuple[Place, ...], Field(min_length=1)]
-    """Split folders of sweeps, such as sweeps/scifact/train, all of one retriever; the selector is fitted on all their
-    queries together."""
+    """Split folders of sweeps of one retriever, such as sweeps/scifact/train. The selector is fitted on all their
+    queries."""
     mode: SweepMode = "hybrid"
-    """Score to choose for."""
+    """Scoring mode to optimise."""
     measure: str = "nDCG@10"
     """Measure to predict."""
     features: Annotated[tuple[str, ...], Field(min_length=1)] = ("length", "entropy")
-    """What it looks at: length, entropy, content_words; mean_idf and max_idf where the sweeps still have an index."""
+    """Features of the query: length, entropy, content_words; also mean_idf and max_idf if the sweeps still have an
+    index."""
     cost: NonNegative = 0.0
-    """λ: what a query slot must gain, in units of the measure; 0 chooses for effectiveness alone."""
+    """Minimum gain per query slot, λ, in units of the measure. 0: optimise effectiveness alone."""
     output: Place
     """Folder for fitted_selector.json and the report."""

@@ -19,9 +19,9 @@ MOST_K, MOST_BUDGET = 100_000, 1000
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 10_000, 10_000_000
 MOST_FIELDS, MOST_NAME_CHARS, MAX_FILTER_CHARS = 1000, 4096, 4000
 READ_WORDS, MOST_READ_WORDS = 8, 50
-"""Words of a reading: the default and the most."""
+"""Predicted tokens per vector: the default and the maximum."""
 MOST_READ_PASSAGES = 20
-"""Passages of a request whose slots are read as words: each slot takes a product with the whole output head."""
+"""Maximum passages of a request with predicted tokens: each slot needs a product with the whole output head."""
 
 _Query: TypeAlias = Annotated[str, Field(max_length=MOST_QUERY_CHARS)]
 Texts: TypeAlias = Annotated[list[_Query], Field(max_length=MOST_QUERIES, fail_fast=True)] | _Query
@@ -48,7 +48,7 @@ class IndexState(Model):
     committed: str
     """ISO 8601 time, UTC, at which the version was committed."""
     checked_seconds_ago: float
-    """Seconds since the server last looked for a newer version."""
+    """Seconds since the server last checked for a newer version."""
 
 
 class Word(Model):
@@ -56,7 +56,7 @@ class Word(Model):
 
     word: str
     weight: float | None
-    """Its impact in the text, log(1 + logit); None if the sparse side does not keep it."""
+    """Its impact in the text, log(1 + logit); None if the sparse vector does not contain it."""
 
 
 class ReadWord(Model):
@@ -108,7 +108,7 @@ class Explanation(Model):
     passage_slots: list[list[Word]]
     """The words of every slot of the passage."""
     terms: list[TermMatch]
-    """Largest product first; empty without a sparse side."""
+    """Largest product first; empty without sparse scores."""
     query_readings: list[Reading] = Field(default_factory=list)
     """The words of the whole vocabulary that each query slot predicts; empty unless `words` is set."""
     passage_readings: list[Reading] = Field(default_factory=list)
@@ -206,7 +206,7 @@ class SearchTimings(Model):
 
 
 class Reduced(Model):
-    """Reductions of a response under load, within the bounds that the server's setting `load` states."""
+    """Reductions of a response under load, within the bounds of the server's setting `load`."""
 
     query_slots: int | None
     """Highest K_q of queries whose budget has the reason `load`; None: no query has."""
@@ -225,7 +225,7 @@ class SearchResponse(Model):
     missing_shards: tuple[int, ...] = ()
     """Numbers of the shards that did not answer, from 0. Always empty unless `shards_needed` allows it."""
     reduced: Reduced | None = None
-    """None: the response is not reduced, as always if the server states no bounds."""
+    """Reductions under load; None if there are none or the server's `load` is unset."""
 
 
 class EncodeRequest(Model):
@@ -252,7 +252,7 @@ class EncodedQuery(Model):
     budget: BudgetUsed
     slots: list[EncodedSlot]
     terms: list[Word]
-    """The sparse side, heaviest first."""
+    """The sparse vector, largest weight first."""
 
 
 class EncodeResponse(Model):

@@ -12,118 +12,120 @@ from diffretriever.schemas.serve import ServeLimits
 
 
 class LoadBudget(Model):
-    """The least that a request is given under load: from a third of `max_ongoing` on less, from two thirds on this."""
+    """Lower bounds under load. Reduction starts at a third of `max_ongoing` and reaches these at two thirds."""
 
     least_query_slots: PositiveInt | None = None
-    """Smallest K_q under load, unless the request gives a number. Default: K_q is never lowered."""
+    """Minimum K_q under load, for requests without a number. Default: K_q is not lowered."""
     least_candidates: PositiveInt | None = None
-    """Under load, fewest passages of each list of a sum (1000 without load) and of a candidate index, at least `k`.
-    Default: never lowered."""
+    """Minimum passages per result list of a sum (1000 without load) and per candidate search, at least `k`. Default:
+    not lowered."""
 
 
 class ReplicaConfig(Model):
-    """How many copies of a deployment run, and with what."""
+    """Number and resources of a deployment's replicas."""
 
     min_replicas: PositiveInt = 1
-    """Copies that always run."""
+    """Replicas that always run."""
     max_replicas: PositiveInt = 1
-    """More than `min_replicas`: Ray adds copies while queues are long."""
+    """Maximum replicas. If it is above `min_replicas`, Ray adds replicas while queues are long."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
-    """CPUs of the cluster that each copy takes."""
+    """CPUs that Ray reserves per replica."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs of each copy."""
+    """GPUs per replica."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.max_replicas < self.min_replicas:
-            raise ValueError(f"max_replicas {self.max_replicas} is below min_replicas {self.min_replicas}: raise it")
+            raise ValueError(
+                f"max_replicas {self.max_replicas} is below min_replicas {self.min_replicas}: raise max_replicas"
+            )
         return self
 
 
 class ServeConfig(Model):
-    """An application over one index. API keys come from the environment alone."""
+    """The search application of one index. API keys come only from the environment."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
     layout: Literal["together", "apart"] = "together"
-    """`together`: every replica encodes and searches by itself. `apart`: encoders and search shards are deployments of
-    their own, for models on GPUs and for indexes that do not fit one node."""
+    """Layout of the deployments. `together`: each replica encodes and searches. `apart`: encoders and search shards are
+    separate deployments, for models on GPUs and for indexes that do not fit on one node."""
     shards: PositiveInt = 1
-    """Deployments that share the index's fragments, if they are apart."""
+    """Shards that the index's fragments are divided into; needs `layout: apart`."""
     shards_needed: PositiveInt | None = None
-    """Shards that must answer a search. If fewer than all are enough, the response names those that are down or later
-    than `shard_timeout_s` in `missing_shards`. Default: all."""
+    """Minimum shards that must answer a search. The response lists the others, those that are down or exceed
+    `shard_timeout_s`, in `missing_shards`. Default: all."""
     shard_timeout_s: PositiveFloat | None = None
-    """Seconds that a shard has for a search. Default: those of the request."""
+    """Seconds per search of a shard; needs `shards_needed`. Default: the request's timeout."""
     ingress: ReplicaConfig = ReplicaConfig()
-    """Replicas that take requests; if together, the whole of the work."""
+    """Replicas that receive requests; with `layout: together` they also encode and search."""
     encoder: ReplicaConfig = ReplicaConfig()
-    """Replicas that encode, if they are apart."""
+    """Replicas that encode, with `layout: apart`."""
     shard: ReplicaConfig = ReplicaConfig()
-    """Replicas of each shard, if they are apart."""
+    """Replicas of each shard, with `layout: apart`."""
     backbone: str | None = None
-    """Where the index's backbone lies now, if it has moved; it must be the same weights."""
+    """New path or hub id of the index's backbone, if it has moved. The weights must be the same."""
     adapter: str | None = None
-    """Where its adapter lies now, if it has moved; it must be the same weights."""
+    """New path or hub id of the index's adapter, if it has moved. The weights must be the same."""
     trust_code: CommaSeparated = ()
-    """Models whose own Python code may run in the replicas, separated by commas, in addition to
+    """Models that may run their own Python code in the replicas, separated by commas, in addition to
     DIFFRETRIEVER_TRUST_CODE; see `--trust-code` of jobs/search.py."""
     device: str = "auto"
-    """Of encoders and dense searches: `cpu`, `cuda`; `auto`: the GPU in replicas with `gpus`, the CPU in others."""
+    """Device of encoding and dense search: `cpu`, `cuda`, or `auto`, the GPU in replicas with `gpus`."""
     threads: PositiveInt | None = None
-    """Threads of each replica's tensor work; default: as many as it has CPUs, at least 1."""
+    """CPU threads per replica; default: its number of CPUs, at least 1."""
     selector: str | None = None
     """Selector of K_q for `budget: adaptive`: `rule`, `fixed:4` or a file. Default: the retriever's."""
     limits: ServeLimits = ServeLimits()
     max_ongoing: PositiveInt = 64
-    """Requests that a replica processes at a time; more are rejected with status 503 and Retry-After."""
+    """Concurrent requests per replica; more are rejected with status 503 and Retry-After."""
     load: LoadBudget = LoadBudget()
     batch_tokens: PositiveInt | None = None
-    """Tokens, padding and slots included, that one batch of queries may have; default: what the device is good for."""
+    """Maximum tokens per batch of queries, including padding and slots; default: by device."""
     recorded: bool | None = None
-    """Capture the passes of few queries as CUDA graphs, which halves the time of a query of a 7B model; the first query
-    of a length takes longer. Default: on GPUs, if the encoder supports it."""
+    """Capture forward passes of small batches as CUDA graphs, which halves the query time of a 7B model. The first
+    query of a length takes longer. Default: on GPUs, if the encoder supports it."""
     refresh_s: PositiveFloat = 3.0
-    """Seconds between looks for a newer version of the index."""
+    """Seconds between checks for a newer version of the index."""
     open: bool = False
-    """Start without API keys: every client that reaches the port may search and change the index. Default of
+    """Start without API keys: all clients that reach the port may search and change the index. Default of
     `python -m serve` if `host` is 127.0.0.1, localhost or ::1."""
     hosts: CommaSeparated = ()
-    """Names of this server that a Host header may give, separated by commas, besides localhost and IP addresses; `*`:
-    any name. A server with API keys checks Host only if this is set."""
+    """Host names that requests may use, separated by commas, in addition to localhost and IP addresses; `*`: any name.
+    A server with API keys checks the Host header only if this is set."""
     cors_origins: tuple[str, ...] = ()
-    """Sites whose pages may ask from a browser, such as https://example.org; none by default."""
+    """Web origins that may call the server from a browser, such as https://example.org; default: none."""
     page: bool = True
     """Serve the search page at `/`."""
 
     @model_validator(mode="after")
     def _check_layout(self) -> Self:
         if self.layout == "together" and self.shards > 1:
-            raise ValueError("shards: several shards need layout: apart")
+            raise ValueError(f"shards: {self.shards} shards need separate deployments: set layout to apart")
         if (self.shards_needed or 1) > self.shards:
-            raise ValueError(f"shards_needed: there are {self.shards} shards")
+            raise ValueError(f"shards_needed is above the number of shards: give at most {self.shards}")
         if self.shard_timeout_s is not None and self.least_shards == self.shards:
-            raise ValueError("shard_timeout_s: say by shards_needed how many must answer")
+            raise ValueError(f"shard_timeout_s: all shards must answer: set shards_needed below {self.shards}")
         return self
 
     @property
     def least_shards(self) -> int:
-        """Shards that must answer a search."""
+        """Minimum shards that must answer a search."""
         return self.shards_needed or self.shards
 
     def device_of(self, replica: ReplicaConfig) -> str:
-        """Return the device of a deployment's replicas."""
+        """Return the device of a replica."""
         # Ray shows every GPU of a node to a replica without a GPU.
         return "cpu" if self.device == "auto" and not replica.gpus else self.device
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any]) -> Self:
-        """Build from arguments, in which a dot goes into a part: `limits.max_k=100`."""
+        """Build from arguments; a dot separates nested keys: `limits.max_k=100`."""
         values: dict[str, Any] = {}
         for key, value in arguments.items():
             *parts, last = key.split(".")
-            place = values
+            nested = values
             for part in parts:
-                place = place.setdefault(part, {})
-            place[last] = value
+                nested = nested.setdefault(part, {})
+            nested[last] = value
         return cls.model_validate(values)

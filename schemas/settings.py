@@ -35,7 +35,7 @@ _TRUST = (
     "folder that begins with `/`, `./`, `../` or `~`. Repeat the flag for several models. Only this flag and the "
     f"variable {TRUST_VARIABLE} give the permission; files, presets and indexes cannot."
 )
-_UNSAID: tuple[Any, ...] = (None, (), {}, "", False)
+_HIDDEN_DEFAULTS: tuple[Any, ...] = (None, (), {}, "", False)
 """Defaults that `--help` leaves out."""
 
 
@@ -51,11 +51,11 @@ class JobConfig(Model):
             examples: command lines that `--help` shows at its end.
         """
         try:
-            given, unknown = _parser(cls, examples).parse_known_args(arguments)
+            namespace, unknown = _parser(cls, examples).parse_known_args(arguments)
             if unknown:
                 flag = unknown[0].partition("=")[0]
                 _fail(f"unknown flag {flag}.{suggest(flag, [*map(_flag, cls.model_fields), '--config', '--help'])}")
-            flags = vars(given)
+            flags = vars(namespace)
             if trusted := flags.pop("trust_code", None):
                 os.environ[TRUST_VARIABLE] = ",".join([os.environ.get(TRUST_VARIABLE, ""), *trusted])
             values = read_settings(cls, flags.pop("config", None))
@@ -206,9 +206,9 @@ def _grouped(cls: type[JobConfig]) -> Iterator[tuple[str, dict[str, FieldInfo]]]
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     text = (field.description or "").replace("%", "%%")
     default = None if field.is_required() else field.get_default(call_default_factory=True)
-    if default not in _UNSAID:
-        said = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        text += f" (default: {said})"
+    if default not in _HIDDEN_DEFAULTS:
+        value = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default: {value})"
     if bool in (field.annotation, *get_args(field.annotation)):
         group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, help=text)
     else:

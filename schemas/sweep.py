@@ -1,4 +1,4 @@
-"""The budget sweep: the job's config, what it leaves on disk, and what it says at its end."""
+"""The budget sweep: config, output files and summary of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.settings import BadInput, EncoderActors, RetrieverOptions, SelfExclusion
 
 SweepMode: TypeAlias = Literal["dense", "sparse", "hybrid", "pooled-slots"]
-"""The scores of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
+"""Score of a retriever; `pooled-slots` is the dense score of averaged slots (paper §6.1)."""
 
 
 def _ascending(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -27,7 +27,7 @@ SlotCounts: TypeAlias = Annotated[tuple[PositiveInt, ...], Field(min_length=1), 
 PAPER_COUNTS = (1, 2, 4, 8, 16)
 
 RETRIEVER_FILE = "retriever.yaml"
-"""In a sweep's folder: what was swept, its precision filled in, as a file that `--retriever` takes."""
+"""Name of the file in a sweep's folder with the retriever, for `--retriever`; a precision of `auto` is resolved."""
 
 OUTCOMES_SCHEMA = pa.schema(
     [
@@ -39,7 +39,7 @@ OUTCOMES_SCHEMA = pa.schema(
         pa.field("value", pa.float64(), nullable=False),
     ]
 )
-"""`<split>/per_query.parquet`: every query with every mode, cell and measure, once."""
+"""Rows of `<split>/per_query.parquet`: one per query, mode, pair of budgets and measure."""
 
 QUERIES_SCHEMA = pa.schema(
     [
@@ -48,106 +48,106 @@ QUERIES_SCHEMA = pa.schema(
         pa.field("token_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
     ]
 )
-"""`<split>/queries.parquet`: the queries' ids, texts and the subwords of the texts, without special tokens."""
+"""Rows of `<split>/queries.parquet`: queries with their token ids, without special tokens."""
 
 
 class SweepJob(EncoderActors, SelfExclusion, RetrieverOptions, BadInput):
-    """Measure every pair of budgets (K_q, K_p) on a collection and choose the best; resumable by the same command.
+    """Evaluate all budgets (K_q, K_p) on a collection and choose the best; run the same command again to resume.
 
-    Passages are encoded once for each K_p, or once for all if slots are nested, queries once for each K_q; a pair more
-    costs one search (paper §3.5). The retriever's own budget is not used.
+    The job encodes passages once per K_p (once in total for nested slots) and queries once per K_q. Each pair then
+    costs one search (paper §3.5). The retriever's own budget is ignored.
     """
 
     collection: str
     """Collection to search; see encode_beir.py."""
     output: Place
-    """Folder of the sweep: indexes, runs, measures of every query, the selection."""
+    """Folder for indexes, runs, per-query measures and the selection."""
     splits: tuple[str, ...] = ()
-    """Splits whose queries are searched for; default: all that the collection has."""
+    """Splits with the queries; default: all splits of the collection."""
     max_queries: PositiveInt | None = None
-    """Queries of each split, drawn at random, always the same; default: all. MS MARCO's training split has 500,000."""
+    """Queries per split, a random sample with a fixed seed; default: all. MS MARCO's training split has 500,000."""
     query_budgets: SlotCounts = PAPER_COUNTS
-    """K_q to try."""
+    """Values of K_q to evaluate."""
     passage_budgets: SlotCounts = PAPER_COUNTS
-    """K_p to try, an index for each."""
+    """Values of K_p to evaluate; each has an index."""
     modes: tuple[SweepMode, ...] = ()
-    """Scores to rank by; default: all that the retriever offers. `pooled-slots`, averaged slots in place of MaxSim
-    (paper §6.1), is there for the asking."""
+    """Scoring modes; default: all of the retriever except `pooled-slots`, which averages slots in place of MaxSim
+    (paper §6.1)."""
     measures: tuple[str, ...] = Field(default=("nDCG@10", "MRR@10"), min_length=1)
-    """Measures as ir_measures writes them."""
+    """Measures, in ir_measures' notation."""
     top_k: PositiveInt = 100
-    """Passages kept per query. Fusion looks at the first 1,000 of each list all the same."""
+    """Passages kept per query. Fusion always uses the first 1,000 of each result list."""
     select_split: str | None = None
-    """Split to choose the budget on; default: `train` if that is swept, else nothing is chosen. The budget has the best
-    hybrid score (paper §3.5), or else the best by the last of the modes, in the collection's own measure (MRR@10 for MS
-    MARCO's train and dev queries, else nDCG@10) or else the first of the measures."""
+    """Split to choose the budget on; default: `train` if it is swept, otherwise no choice. The best budget maximises
+    hybrid (paper §3.5), otherwise the last of the modes. Its measure is MRR@10 on MS MARCO's train and dev queries,
+    otherwise nDCG@10, or the first of --measures if that is not measured."""
 
     @model_validator(mode="after")
     def _selection_is_swept(self) -> Self:
         if self.select_split is not None and self.splits and self.select_split not in self.splits:
             swept = ", ".join(self.splits)
-            raise ValueError(f"--select-split {self.select_split} is not swept: it must be one of {swept}")
+            raise ValueError(f"--select-split {self.select_split} is not swept: give one of {swept}")
         return self
 
 
 class SweepManifest(Model):
-    """The file `sweep.json`: which retriever was swept over which budgets, on what."""
+    """The file `sweep.json`: the retriever, budgets and collection of a sweep."""
 
     collection: str
     """Name of the collection."""
     retriever: str
-    """What retrieved, for people to read; its budget says nothing."""
+    """Title of the retriever; ignore the budget in it."""
     fingerprint: str
-    """Of the encoder as far as queries depend on it: the same for all cells, whatever their budgets."""
+    """Fingerprint of the encoder without its budget."""
     query_budgets: tuple[PositiveInt, ...]
-    """K_q, ascending."""
+    """Values of K_q, ascending."""
     passage_budgets: tuple[PositiveInt, ...]
-    """K_p, ascending."""
+    """Values of K_p, ascending."""
     modes: tuple[SweepMode, ...]
-    """Scores that were evaluated."""
+    """Evaluated scoring modes."""
     measures: tuple[str, ...]
-    """As ir_measures writes them."""
+    """Measures, in ir_measures' notation."""
     splits: tuple[str, ...]
-    """Splits that were searched; each has a folder beside this file."""
+    """Evaluated splits; each has a folder next to this file."""
     command: str
     """The command line."""
 
 
 class BudgetSelection(Model):
-    """The file `selection.json` of a sweep: the best budget on one split, and the grid that it is the best of."""
+    """The file `selection.json` of a sweep: the best budget on one split, and the means of all budgets."""
 
     format: Literal[1] = 1
-    """Version of the file's layout."""
+    """Version of the file format."""
     budget: Budget
-    """The argmax; of equal cells the one with fewer slots K_q + K_p, of those the one with fewer query slots."""
+    """The best budget; ties go to fewer slots K_q + K_p, then to fewer query slots."""
     mode: SweepMode
-    """Score that was ranked by."""
+    """Scoring mode."""
     measure: str
-    """As ir_measures writes it."""
+    """Measure, in ir_measures' notation."""
     split: str
-    """Split that it was chosen on."""
+    """Split of the choice."""
     value: float
     """Mean of the measure with this budget."""
     grid: dict[Budget, float]
-    """Mean of every budget that was tried."""
+    """Mean of the measure with each budget."""
     queries: int
     """Queries of the split."""
     collection: str
     """Name of the collection."""
     retriever: str
-    """What was swept, for people to read."""
+    """Title of the retriever."""
     backbone: str
-    """Its weights, as they were named; only a retriever of the same may use the selection."""
+    """Source of the backbone; only retrievers with the same source can use the selection."""
     adapter: str | None
-    """Its adapter, likewise."""
+    """Source of the adapter; only retrievers with the same source can use the selection."""
     fingerprint: str
-    """Of the encoder whatever its budget; see `encoder_fingerprint`."""
+    """Fingerprint of the encoder without its budget; see `encoder_fingerprint`."""
     command: str
     """The command line."""
 
 
 def encoder_fingerprint(manifest: IndexManifest) -> str:
-    """Return the fingerprint of an encoder whatever its budget: the same for all cells of a sweep."""
+    """Return the fingerprint of an encoder without its budget, the same for all budgets of a sweep."""
     retriever = manifest.retriever
     if has_slots(retriever):
         retriever = retriever.model_copy(update={"budget": Budget(1, 1)})
@@ -155,15 +155,15 @@ def encoder_fingerprint(manifest: IndexManifest) -> str:
 
 
 class SweepSummary(Model):
-    """The outcome of the searching half of a sweep."""
+    """The outcome of a sweep's searches."""
 
     passages: int
     """Passages in each index."""
     searched: int
-    """Cells (split, K_q, K_p) searched now."""
+    """Cells (split, K_q, K_p) searched by this job."""
     found: int
-    """Cells that an earlier attempt had left."""
+    """Cells searched by an earlier, interrupted job."""
     passes: int
-    """Passes over an index: one each, unless there are more queries than may share one."""
+    """Scans of an index; several per index if there are too many queries for one."""
     seconds: float
-    """Duration without Ray's start."""
+    """Duration, excluding the start of Ray."""

@@ -1,7 +1,4 @@
-"""How a retriever is fine-tuned: the recipe, the job, and the manifest of a trained adapter.
-
-The retriever (method, backbone, precision, slots, passes, prompt) is described by its `RetrieverConfig` alone.
-"""
+"""Fine-tuning: the recipe, the job, and the manifest of a trained adapter."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RetrieverOptions
 
 MANIFEST_FILE = "training.json"
-"""Name of the manifest beside an adapter."""
+"""Name of the manifest in an adapter's folder."""
 
 WARMUP = 0.06
-"""Share of the steps in which the learning rate rises (the paper's hyperparameter table)."""
+"""Share of the steps with a rising learning rate (the paper's hyperparameter table)."""
 LORA_RANK, LORA_ALPHA = 16, 64
-"""LoRA's r and the numerator of its scale alpha / r (the paper's hyperparameter table)."""
+"""LoRA's r and alpha; the scale is alpha / r (the paper's hyperparameter table)."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -49,41 +46,41 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
         "distillation_weight": 8.0,
     },
 }
-"""Values in which a named recipe differs from the defaults of `Recipe`, and its number of workers."""
+"""Name of a recipe → the values that differ from the defaults of `Recipe`, and its number of workers."""
 
 
 class RecipeOptions(Model):
-    """Values of a recipe that flags change. The defaults are the paper's (§4.1 and its hyperparameter table)."""
+    """Values of a recipe that have flags. The defaults are the paper's (§4.1 and its hyperparameter table)."""
 
     learning_rate: PositiveFloat = 1e-4
-    """Peak of AdamW's learning rate, after a linear warm-up; then it falls to zero along half a cosine."""
+    """Peak learning rate of AdamW, reached by linear warm-up and followed by cosine decay to zero."""
     max_steps: PositiveInt | None = None
-    """Optimiser steps. Default: one pass over the training set. Each pass has another order and other negatives."""
+    """Optimiser steps. Default: one epoch. Each epoch shuffles the examples and samples the negatives again."""
     seed: NonNegativeInt = 42
-    """Seed of the order, the sampling, LoRA's initial values and the dropout."""
+    """Seed of shuffling, sampling, LoRA's initial values and dropout."""
     batch_queries: PositiveInt = 128
-    """Queries of an optimiser step, over all workers; the paper has 8 on each of 4 GPUs, 4 times accumulated."""
+    """Queries per optimiser step, over all workers. Paper: 8 on each of 4 GPUs, accumulated 4 times."""
     queries_per_device: PositiveInt = 8
-    """Queries that a worker runs at a time, with their passages. The candidates of a query are the passages of these
-    queries on all workers (paper: 32 queries, 512 passages)."""
+    """Queries per worker and forward pass, with their passages. The passages of all workers are the candidates of
+    each query (paper: 32 queries, 512 passages)."""
     hard_negatives: NonNegativeInt = 15
-    """Negatives of each query, besides its one positive."""
+    """Negatives per query, in addition to one positive."""
     max_query_tokens: PositiveInt = 32
-    """Longest query in training, in subword tokens, in place of the retriever's own limit; counted as its
-    `text.length_semantics` says."""
+    """Maximum tokens of a query in training. Replaces the retriever's limit; `text.length_semantics` sets what it
+    counts."""
     max_passage_tokens: PositiveInt = 156
-    """Longest passage in training, in subword tokens."""
+    """Maximum tokens of a passage in training."""
     temperature: PositiveFloat = 0.01
-    """τ, which divides dense scores in the loss. Sparse scores have no temperature."""
+    """Temperature τ that divides dense scores in the loss. Sparse scores are not divided."""
     query_budgets: tuple[PositiveInt, ...] = ()
-    """Numbers of query slots, one of which is drawn for each step. Default: the retriever's own."""
+    """Numbers of query slots; each step draws one. Default: the retriever's budget."""
     passage_budgets: tuple[PositiveInt, ...] = ()
-    """Numbers of passage slots, drawn independently. Default: the retriever's own."""
+    """Numbers of passage slots, drawn independently of the query slots. Default: the retriever's budget."""
     gradient_checkpointing: bool = True
-    """Keep one state per layer and compute the rest again: a third more time, a fraction of the memory."""
+    """Store one state per layer and recompute the rest: a third more time, a fraction of the memory."""
     strategy: Literal["ddp", "deepspeed"] = "ddp"
-    """`ddp`: each worker has all gradients and the whole optimiser state of the adapter. `deepspeed`: ZeRO-2, which
-    shards them over the workers, for adapters of hundreds of millions of parameters. The gradients are the same."""
+    """Data parallelism. `ddp`: each worker stores all gradients and optimiser states. `deepspeed`: ZeRO-2 shards them
+    over the workers; use it above some 100 million trained parameters. The gradients are the same."""
 
     @model_validator(mode="after")
     def _whole_parts(self) -> Self:
@@ -93,11 +90,11 @@ class RecipeOptions(Model):
                 f"({self.queries_per_device})"
             )
         if self.hard_negatives == 0 and self.queries_per_device == 1:
-            raise ValueError("no query has a negative: raise hard_negatives or queries_per_device")
+            raise ValueError("queries have no negatives: raise hard_negatives or queries_per_device")
         return self
 
     def parts_per_worker(self, workers: int) -> int:
-        """Return the number of parts of `queries_per_device` queries that a worker accumulates in each step.
+        """Return the number of forward passes that a worker accumulates in each step.
 
         Raises:
             ValueError: The batch does not divide evenly.
@@ -112,53 +109,54 @@ class RecipeOptions(Model):
 
 
 class Recipe(RecipeOptions):
-    """How a retriever is trained. The fields below are fixed by a named recipe and have no flag."""
+    """All values of a training. A named recipe fixes the fields below, which have no flag."""
 
     lora_dropout: Share = 0.05
-    """Dropout before LoRA's A; the backbone's own dropout is off."""
+    """Dropout before LoRA's A; the backbone's dropout is off."""
     equal_passages: Literal["mask", "keep"] = "keep"
-    """Whether a candidate with the text of a passage that is known to answer the query is a negative. `keep`: it is, as
-    in the paper. `mask`: it is left out of the query's candidates."""
+    """Treatment of candidates with the same text as a positive of the query. `keep`: negatives, as in the paper.
+    `mask`: removed from the query's candidates."""
     slot_layers: NonNegativeInt = 0
-    """Slots that get a learned input vector, at least the largest budget. With them come a learned matrix before the
-    output head and idf weights of words, which multiply impacts. 0: none, as in the paper."""
+    """Slots with a learned input vector, at least the largest budget. Also adds a learned matrix before the output
+    head, and idf weights that multiply impacts. 0: none, as in the paper."""
     distillation_weight: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from late interaction over the states of the text's own tokens. It needs an adapter
-    of slots alone (`adapter_on: slots`), which leaves those states as they are. 0: none, as in the paper."""
+    """Weight of the KL divergence from late interaction over the text's token states, which needs
+    `adapter_on: slots`. 0: no distillation, as in the paper."""
 
 
 class TrainJob(RecipeOptions, RetrieverOptions):
-    """Fine-tune a retriever's backbone with LoRA on Ray Train; the same command again resumes."""
+    """Fine-tune a retriever's backbone with LoRA on Ray Train; run the same command again to resume."""
 
     recipe: RecipeName = "plain"
-    """Recipe that flags are changes of. `paper`: the paper's hyperparameter table, four workers and ZeRO-2 included.
-    `plain`: the same values with plain data parallelism on one worker. `minilm`: that of the embedded adapter."""
+    """Recipe that sets the defaults of the other flags. `paper`: the paper's hyperparameters, with four workers and
+    ZeRO-2. `plain`: the same with DDP on one worker. `minilm`: the recipe of the embedded adapter."""
     train: str
-    """Training set from prepare_training.py, a folder or object-store URI; or any --source of prepare_training.py, from
-    which a training set is made in the output folder."""
+    """Training set: folder or object-store URI from prepare_training.py, or any of its --source, which the job prepares
+    in the output folder."""
     retriever: str = "diffretriever-minilm-untrained"
-    """Name of a preset, or a YAML file that describes a trainable retriever."""
+    """Trainable retriever: name of a preset, or path of a YAML file."""
     output: Place
-    """Folder or object-store URI for the adapter, the checkpoints, TensorBoard's files and the trained retriever's YAML
-    file; a folder must be the same on all nodes that train."""
+    """Folder or object-store URI for the adapter, checkpoints, TensorBoard files and the trained retriever's YAML file.
+    All training nodes must share the folder."""
     adapter: str | None = None
-    """LoRA adapter to start from in place of the retriever's own: local folder or hub id. It does not change."""
+    """LoRA adapter to start from, which replaces the retriever's own: folder or hub id. Its files do not change."""
     budget: BudgetChoice | None = None
-    """Slots as q<K_q>p<K_p> in place of the retriever's own, or the selection.json of a budget sweep."""
+    """Number of slots, q<K_q>p<K_p>, such as q4p16, or the selection.json of a budget sweep. Default: the
+    retriever's."""
     workers: PositiveInt = 1
-    """Processes that train, each with its share of every batch."""
+    """Training processes, which share each batch."""
     cpus_per_worker: PositiveFloat = 1.0
-    """CPUs that Ray reserves for a worker; it computes on as many threads."""
+    """CPUs that Ray reserves per worker, also its number of threads."""
     gpus_per_worker: NonNegativeFloat | None = None
-    """GPUs of a worker; default: 1 where the cluster has any, else 0. With `autoscale`, required while no GPU is
-    alive."""
+    """GPUs per worker; default: 1 if the cluster has GPUs, otherwise 0. With `autoscale`, required until a GPU node is
+    up."""
     validation: str | None = None
-    """Collection to measure nDCG@10 on, before the first step and at each checkpoint, by the qrels of its split `dev`,
-    or of `test` if it has no `dev`. All of it is encoded each time."""
+    """Collection for nDCG@10 before the first step and at each checkpoint, on its split `dev`, otherwise `test`. Each
+    time, the job encodes the whole collection."""
     checkpoint_every: PositiveInt = 1000
-    """Steps between two checkpoints, the last three of which are kept."""
+    """Steps between checkpoints; the job keeps the last three."""
     autoscale: bool = False
-    """The cluster can add nodes: wait for them if the present ones have no room."""
+    """Wait until the cluster has added nodes, if the present ones are full."""
 
     @model_validator(mode="before")
     @classmethod
@@ -176,14 +174,14 @@ class TrainJob(RecipeOptions, RetrieverOptions):
 
     @property
     def hyperparameters(self) -> Recipe:
-        """All values of the recipe: those that flags change, and those that are fixed by its name."""
+        """All values of the recipe, with the flags applied."""
         fixed = Recipe.model_fields.keys() - RecipeOptions.model_fields.keys()
         values = {name: value for name, value in RECIPES[self.recipe].items() if name in fixed}
         return Recipe(**values, **{name: getattr(self, name) for name in RecipeOptions.model_fields})
 
     @property
     def recipe_title(self) -> str:
-        """The recipe's name and the values that differ from it."""
+        """Name of the recipe, and the values that differ from it."""
         named = TrainJob.model_validate({"recipe": self.recipe, "train": self.train, "output": self.output})
         names = (*RecipeOptions.model_fields, "workers")
         changed = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name) != getattr(named, name)]
@@ -191,49 +189,48 @@ class TrainJob(RecipeOptions, RetrieverOptions):
 
 
 class Start(Model):
-    """The adapter that a training went on from."""
+    """The adapter that a training started from."""
 
     adapter: str
-    """Where it was: local folder, hub id, or `minilm`."""
+    """Folder, hub id, or `minilm`."""
     revision: str | None
-    """Of a hub id."""
+    """Commit, if the adapter is from the hub."""
     digest: str
-    """SHA-256 of its tensors' files."""
+    """SHA-256 of its tensor files."""
 
 
 class TrainingManifest(Model):
-    """What an adapter was trained on, and how; `training.json` beside it."""
+    """The file `training.json` of an adapter: its retriever, recipe and training set."""
 
     retriever: RetrieverConfig
-    """The retriever that was trained, without its adapter, `auto` precision replaced by what was used."""
+    """The trained retriever without its adapter; a precision of `auto` is resolved."""
     weights: str
     """Digest of the backbone's weights."""
     start: Start | None = None
-    """The adapter that its values began with; None: a new one."""
+    """Adapter that the training started from; None for a new adapter."""
     recipe: Recipe
-    """How."""
     data: str
     """Digest of the training set."""
     examples: int
-    """Queries in it."""
+    """Queries in the training set."""
     workers: int
-    """Processes that trained, in the end."""
+    """Training processes of the last execution."""
     total_steps: int
     """Optimiser steps of the whole training."""
     step: int = 0
-    """Steps done."""
+    """Optimiser steps done."""
     trainable: int | None = None
-    """Parameters that are trained; None before there is an adapter."""
+    """Trained parameters; None before the first checkpoint."""
     adapter: str | None = None
-    """SHA-256 of `adapter_model.safetensors`; None before there is one."""
+    """SHA-256 of `adapter_model.safetensors`; None before the first checkpoint."""
     slots: str | None = None
-    """SHA-256 of `slots.safetensors`; None where the recipe has nothing in it."""
+    """SHA-256 of `slots.safetensors`; None if the recipe needs no such file."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of the libraries that computed it."""
+    """Versions of the libraries used."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The fields that tell one training from another, as JSON values: not its progress, nor paths of weights."""
+        """Fields that identify a training, as JSON values, without its progress and the paths of weights."""
         values = self.model_dump(mode="json", exclude={"step", "trainable", "adapter", "slots", "versions"})
         values["retriever"] = self.retriever.identity()
         values["start"] = None if self.start is None else self.start.digest

@@ -1,4 +1,4 @@
-"""Training data: the jobs that prepare it and mine negatives, the prepared form's manifest and its Arrow schemas."""
+"""Training data: the jobs that prepare it and mine negatives, and the manifests and Arrow schema of their files."""
 
 from __future__ import annotations
 
@@ -22,107 +22,104 @@ EXAMPLES_SCHEMA = pa.schema(
         pa.field("passages", pa.list_(pa.field("item", _PASSAGE, nullable=False)), nullable=False),
     ]
 )
-"""`examples.arrow`: a query with its passages, the positives first."""
+"""Rows of `examples.arrow`: a query with its passages, positives first."""
 
 
 class PrepareTrainingJob(BadInput):
-    """Turn training files into one training set, checked and without duplicates; appears whole or not at all."""
+    """Check, deduplicate and join training files into one training set, in one atomic step."""
 
     source: tuple[str, ...]
-    """Training data; repeat the flag to join several. A file .jsonl or .tsv, either may be .gz, or .parquet: records in
-    Tevatron's layout or of plain texts. A folder of such files whose names begin with the split. A collection as
-    encode_beir.py takes it, whose judgements of relevance 1 and more are the positives. Each of them may be the URI of
-    an object store."""
+    """Training data; repeat the flag to join several. Files: .jsonl, .tsv (optionally .gz) or .parquet with records in
+    Tevatron's layout or of plain texts. Folders: such files with names that begin with the split. Collections of
+    encode_beir.py: passages with grade 1 or more are positives. All can be on an object store."""
     split: str = "train"
     """Split of collections and of folders of files."""
     output: Place
     """Folder or object-store URI for the training set."""
     hold_out: tuple[str, ...] = ()
-    """Collection that the retriever is going to be measured on: no query or passage that is among its texts is trained
-    on; repeat the flag for several."""
+    """Evaluation collection. The training set excludes its queries and passages, compared by text. Repeat the flag for
+    several."""
 
 
 class TrainingCounts(Model):
-    """What became of the records of one source, or of all."""
+    """Counts of included and excluded records, of one source or of all."""
 
     examples: int = 0
-    """In the training set."""
+    """Examples in the training set."""
     positives: int = 0
-    """Of these examples."""
+    """Positives of these examples."""
     negatives: int = 0
-    """Of these examples."""
+    """Negatives of these examples."""
     bad_records: int = 0
-    """Set aside."""
+    """Invalid records, written to quarantine."""
     repeated_examples: int = 0
-    """Left out because an example before them is the same in everything."""
+    """Excluded examples that equal an earlier one."""
     repeated_passages: int = 0
-    """Left out because another passage of the same record has the same id or text."""
+    """Excluded passages with the id or text of another passage of the record."""
     held_out_examples: int = 0
-    """Left out because their query, or all of their positives, are texts of a held-out collection."""
+    """Excluded examples with the query, or all positives, in a held-out collection."""
     held_out_positives: int = 0
-    """Left out because they are texts of a held-out collection, those of left-out examples included."""
+    """Excluded positives with a text of a held-out collection, including those of excluded examples."""
     held_out_negatives: int = 0
-    """Likewise."""
+    """Excluded negatives with a text of a held-out collection, including those of excluded examples."""
 
     def __add__(self, other: TrainingCounts) -> TrainingCounts:
         return TrainingCounts(**{name: value + getattr(other, name) for name, value in self})
 
 
 class TrainingSource(Model):
-    """Where examples come from."""
+    """A source of training examples."""
 
     name: str
-    """As it was given."""
+    """Path, URI or name, as in `--source`."""
     state: str
-    """Changes when its files do."""
+    """Digest that changes with the source's files."""
     counts: TrainingCounts = TrainingCounts()
-    """What became of its records."""
 
 
 class TrainingSetManifest(Model):
-    """The file `manifest.json` of a training set, written last: without it there is no training set."""
+    """The file `manifest.json` of a training set, written last; a set without it is incomplete."""
 
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    """Of all examples in their order, 32 hex digits; the same for any blocks and number of workers. It names the folder
-    in the cache of a set on an object store."""
+    """Digest of all examples in order, 32 hex digits. It does not depend on parallelism, and names the cache folder of
+    a set on an object store."""
     counts: TrainingCounts
-    """Of all sources together."""
+    """Sum over all sources."""
     sources: tuple[TrainingSource, ...]
-    """In the order in which their examples follow each other."""
+    """Sources, in the order of their examples."""
     split: str
     """Split of the sources that have splits."""
     on_bad_input: Literal["error", "quarantine"]
-    """What was done with records that cannot be used."""
+    """Policy for invalid records."""
     hold_out: tuple[TrainingSource, ...]
-    """Collections whose texts were left out; they have no counts."""
+    """Held-out collections, without counts."""
     size: int
     """Bytes of `examples.arrow`."""
 
 
 class MineNegativesJob(IndexOptions, EncoderActors, BadInput):
-    """Search an index for passages that look relevant to training queries and are not; resumable by the same command.
+    """Mine hard negatives for training queries from an index; run the same command again to resume.
 
-    The result is a file in Tevatron's layout that prepare_training.py reads.
+    The result is a file in Tevatron's layout for prepare_training.py.
     """
 
     source: str
-    """Training source with queries and positives, as prepare_training.py takes it; its negatives are left out. Its
-    passages should be those of the index."""
+    """Training source with queries and positives, as in prepare_training.py; its negatives are ignored. Its passages
+    should be in the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
     output: Place
-    """File to write, .jsonl or .jsonl.gz. OUTPUT.json beside it is its manifest; OUTPUT.parts has finished parts until
-    all are done."""
+    """File to write, .jsonl or .jsonl.gz. OUTPUT.json is its manifest; OUTPUT.parts stores finished parts until the job
+    is done."""
     mode: Mode | None = None
-    """Score to rank by; default: hybrid if the index offers it, else the index's own score."""
+    """Scoring mode; default: hybrid if the index supports it, otherwise its own score."""
     depth: PositiveInt = 200
-    """Passages retrieved for each query."""
+    """Passages retrieved per query."""
     negatives: PositiveInt = 30
-    """Most passages kept for each query, the best-ranked ones."""
+    """Maximum negatives per query, the best-ranked ones."""
     max_share: PositiveFloat | None = None
-    """Leave out passages that score more than this share of the query's best positive, for they may be relevant too; a
-    positive that is not within the depth scores less than all that is. Published trials did well with 0.95
-    (arXiv 2407.15831)."""
+    """Exclude passages that score above this share of the query's best positive, as probably relevant, and all passages
+    if no positive is within the depth. 0.95 did well in arXiv 2407.15831."""
 
     @model_validator(mode="after")
     def _depth_is_enough(self) -> MineNegativesJob:
@@ -135,24 +132,24 @@ class MinedNegatives(Model):
     """The file OUTPUT.json of a mining job."""
 
     identity: str
-    """Of everything that the result depends on."""
+    """Digest of all inputs and settings that the result depends on."""
     index: IndexPlace
-    """Where the index is."""
+    """Folder or object-store URI of the index."""
     version: int
-    """Of the index's table."""
+    """Version of the index."""
     fingerprint: str
-    """Of the index's retriever."""
+    """Fingerprint of the index's retriever."""
     retriever: str
-    """The index's retriever, for people to read."""
+    """Title of the index's retriever."""
     settings: dict[str, str | int | float | None]
     """Settings of the job that the result depends on."""
     queries: int = 0
-    """In the file."""
+    """Queries in the file."""
     negatives: int = 0
-    """Of all queries together."""
+    """Negatives of all queries."""
     incomplete: int = 0
-    """Queries with fewer negatives than asked for."""
+    """Queries with fewer negatives than requested."""
     positives_found: int = 0
     """Queries with a positive within the depth."""
     seconds: float = 0.0
-    """Duration of the attempt that finished it."""
+    """Duration of the last execution."""

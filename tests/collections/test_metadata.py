@@ -161,11 +161,11 @@ def test_what_an_index_has_decides() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("my field", 1, "has more than letters"),
-        ("_x", 1, "does not begin with a letter"),
-        ("digest", 1, "the index has for itself"),
-        ("Reps", 1, "the index has for itself"),
-        ("not", 1, "filters are written with"),
+        ("my field", 1, "contain only ASCII letters"),
+        ("_x", 1, "must begin with an ASCII letter"),
+        ("digest", 1, "is reserved for the index"),
+        ("Reps", 1, "is reserved for the index"),
+        ("not", 1, "is a keyword of filters"),
         ("n", 1 << 63, "64 bits do not hold"),
         ("s", "\ud800", "lone surrogate: in s"),
     ],

@@ -153,7 +153,7 @@ def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None
     ("fields", "message"),
     [
         ({"vectors": "token", "similarity": "dot", "pooling": "cls"}, "leave pooling and similarity out"),
-        ({"bidirectional": True, "remote_code": True}, "leave remote_code out"),
+        ({"bidirectional": True, "remote_code": True}, "leave out remote_code"),
         ({"backbone": {"source": "minilm", "adapter": "some/adapter"}}, "takes no adapter"),
         ({"backbone": {"source": "minilm", "attention": "packed"}}, "does not support attention 'packed'"),
         ({"vectors": "token"}, "not a late-interaction model"),

@@ -87,8 +87,8 @@ def test_settings_and_what_the_encoder_says_of_its_weights_are_the_fingerprint(i
 def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("uninstalled")
     missing = (
-        f"the retriever '{METHOD}' is one of the package diffretriever-random-indexing, which is not installed here: "
-        "install it, if you know and trust it"
+        f"the retriever '{METHOD}' needs the package diffretriever-random-indexing, which is not installed here: "
+        "install it, if you trust it"
     )
     with pytest.raises(ValueError, match="not installed here") as refused:
         dr.Index(index.place)

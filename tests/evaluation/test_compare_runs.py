@@ -87,7 +87,7 @@ def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
         compare_runs(job.model_copy(update={"qrels": tmp_path / "foreign.tsv"}), "c")
     assert not (tmp_path / "out").exists()
     for wrong, told in (
-        ({"runs": (first,)}, "give two --runs or more"),
+        ({"runs": (first,)}, "a comparison needs two --runs"),
         ({"collection": "c"}, "give --qrels FILE, or --collection"),
         ({"qrels": None}, "give --qrels FILE, or --collection"),
     ):
@@ -106,9 +106,9 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
     for fusion in job.fusions:
         assert report.measures[f"fused by {fusion}"] == {f"fused by {fusion}": evaluated[fusion].mean}
     assert "d fused by min-max" in lettered_table(report)
-    with pytest.raises(ValueError, match="another row is called 'fused by min-max': give the run another name"):
+    with pytest.raises(ValueError, match="'fused by min-max' is taken by another row: give the run another name"):
         CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
-    with pytest.raises(ValueError, match="--fusions: name none twice"):
+    with pytest.raises(ValueError, match="--fusions has duplicates"):
         CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
 
 
@@ -162,7 +162,7 @@ def test_indexes_are_searched_and_compared(tmp_path: Path) -> None:
         "constant": {"constant": {"nDCG@10": pytest.approx(1 / 3)}},
         "BM25": {"BM25": {"nDCG@10": 1}},
     }
-    with pytest.raises(ValueError, match="--indexes goes with --collection"):
+    with pytest.raises(ValueError, match="--indexes needs the queries"):
         CompareJob(indexes=("a=b",), qrels=tmp_path / "qrels.tsv", output=tmp_path)
-    with pytest.raises(ValueError, match="another row is called 'a'"):
+    with pytest.raises(ValueError, match="the name 'a' is taken by another row"):
         CompareJob(indexes=("a=b",), runs=("a=c",), collection="x", output=tmp_path)

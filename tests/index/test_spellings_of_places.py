@@ -41,12 +41,12 @@ def test_every_spelling_is_the_path(place: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("file://host/folder", "names a file of the machine 'host'"),
-        ("file://localhost", "names no absolute path"),
+        ("file://host/folder", "is a file on the host 'host'"),
+        ("file://localhost", "has no absolute path"),
         ("file:///a?b", "write . as %3F"),
         ("file:///a#b", "as %23 in a file URI"),
         ("file:///a%ff", "must be UTF-8"),
-        ("file:///a%00", "names no absolute path"),
+        ("file:///a%00", "has no absolute path"),
     ],
 )
 def test_what_names_no_path_is_refused(uri: str, message: str) -> None:

@@ -37,5 +37,5 @@ def test_mistakes_name_the_file_and_the_fix(tmp_path: Path) -> None:
 
 def test_a_run_is_not_written_over_itself(tmp_path: Path) -> None:
     run = tmp_path / "run.trec"
-    with pytest.raises(ValueError, match="is the run itself"):
+    with pytest.raises(ValueError, match="would overwrite --run"):
         RerankJob(run=run, collection="pydoc", reranker="diffurank-minilm", output=run)

@@ -88,9 +88,9 @@ def test_a_preset_names_collections_that_exist(name: str) -> None:
     [
         ({"on_collections": {"nq": {"instruction": "x"}}}, "unknown key 'instruction' in OnCollection"),
         ({"on_collections": {"NQ": {"max_query_tokens": 3}}}, "write 'NQ' in lower case"),
-        ({"prompt_form": None}, "arguana has an instruction, which needs a prompt_form"),
-        ({"prompt_form": "Task: "}, r"prompt_form: there is no \{instruction\} in it"),
-        ({"query_length": 5}, "query_length goes with vectors: token"),
+        ({"prompt_form": None}, "arguana has an instruction: set prompt_form"),
+        ({"prompt_form": "Task: "}, r"prompt_form: \{instruction\} is missing"),
+        ({"query_length": 5}, "query_length needs vectors: token"),
     ],
 )
 def test_mistakes(changes: dict[str, Any], message: str) -> None:

@@ -161,7 +161,7 @@ def test_unknown_key_in_a_job_file_names_the_file(tmp_path: Path, capsys: pytest
     ("values", "message"),
     [
         ({"index": "i"}, "--index needs --collection"),
-        ({"index": "i", "collection": "c", "qrels": "q"}, "--qrels, --weights and --tune-runs go with --runs"),
+        ({"index": "i", "collection": "c", "qrels": "q"}, "--qrels, --weights and --tune-runs need --runs"),
     ],
 )
 def test_evaluate_wants_one_source(values: dict[str, str], message: str) -> None:

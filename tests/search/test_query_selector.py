@@ -139,5 +139,5 @@ def test_mistakes_say_what_to_do(index: PassageIndex, bm25_index: PassageIndex, 
         chooser(searcher, str(artefact))
     with pytest.raises(ValueError, match="--query-budget or --selector, not both"):
         SearchJob(index="i", query="q", query_budget=2, selector="rule")
-    with pytest.raises(ValueError, match="--selector goes with --index"):
+    with pytest.raises(ValueError, match="--selector needs --index"):
         EvaluateJob(runs=("r",), qrels=tmp_path / "q", output=tmp_path, selector="rule")

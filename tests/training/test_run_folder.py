@@ -88,7 +88,7 @@ def test_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         ({"learn_rate": 1e-3}, "Did you mean 'learning_rate'"),
         ({"batch_queries": 20}, "must be a multiple of queries_per_device"),
-        ({"hard_negatives": 0, "queries_per_device": 1}, "no query has a negative"),
+        ({"hard_negatives": 0, "queries_per_device": 1}, "queries have no negatives"),
         ({"lora_dropout": 1.0}, "less than 1"),
     ],
 )

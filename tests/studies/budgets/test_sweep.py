@@ -162,5 +162,5 @@ def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path)
         sweep_budgets(copy.model_copy(update={"retriever": "bm25", "backbone": None}), "other", print)
     with pytest.raises(ValueError, match=r"has no split 'tset'\. Did you mean 'test'"):
         sweep_budgets(copy.model_copy(update={"splits": ("tset",)}), "other", print)
-    with pytest.raises(ValueError, match="--select-split dev is not swept: it must be one of test"):
+    with pytest.raises(ValueError, match="--select-split dev is not swept: give one of test"):
         SweepJob(collection="c", output=tmp_path, splits=("test",), select_split="dev")
