@@ -1,8 +1,8 @@
-"""The inner loops of dense scores: fp16 to fp32, 8-bit codes and their products, and exact MaxSim.
+"""Compiled loops of dense scoring: exact MaxSim, 8-bit quantisation and its products.
 
-Vectors are stored as halves and scored as singles, and widening rounds nothing; exact MaxSim widens them in the
-processor's registers. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only
-32-bit products become the multiply-and-add instructions that make 8-bit codes fast.
+Vectors are stored in fp16 and scored in fp32; exact MaxSim converts them in registers, without rounding. In the loops
+over codes, numba promotes int32 to int64 unless every step is cast back, and only 32-bit products compile to fast
+multiply-and-add instructions.
 
 Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
 """
@@ -23,12 +23,12 @@ from diffretriever.core.kernels import kernel
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)
 _SHORT = 1024
-"""Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
+"""Maximum hidden size for which four query vectors and a row of codes fit the L1 cache."""
 
 
 @intrinsic
 def _widened(_: Any, __: Any) -> Any:
-    """Return the single that equals a half, given by its bits, uint16."""
+    """Convert fp16, given as uint16 bits, to fp32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
@@ -37,7 +37,7 @@ def _widened(_: Any, __: Any) -> Any:
 
 
 def _single(number: np.float32 | np.uint16) -> np.float32:
-    """Return a number as a single: one already, or the bits of a half. For compiled code alone."""
+    """Convert fp32, or the bits of fp16, to fp32; for compiled code only."""
     raise NotImplementedError
 
 
@@ -49,12 +49,11 @@ def _single_of(number: Any) -> Callable[[Any], Any]:
 
 @functools.cache
 def scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
-    """Return the compiled `scan` of one hidden size: loops of a known length take the processor two thirds of the time.
+    """Return the `scan` kernel compiled for one hidden size, because loops of known length take a third less time.
 
-    It writes, for each passage, the sum over query vectors of the best product with the passage's vectors. Arguments:
-    codes_NH, int8; scales_N, float32, the value of a step of each vector's codes; begins_C and ends_C, int64, the rows
-    of each passage (without rows it scores -inf); query_MH, int16, so small that no product of a query and a row of
-    codes exceeds 32 bits; query_scales_M, float32; out_C, float32, overwritten.
+    It writes the sum of maximum products of each passage to out_C (float32). Arguments: codes_NH (int8), scales_N
+    (float32, quantisation steps), begins_C and ends_C (int64, rows of each passage; empty ones score -inf), query_MH
+    (int16, small enough that products with a row fit 32 bits) and query_scales_M (float32).
     """
 
     @kernel()
