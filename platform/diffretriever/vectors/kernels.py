@@ -110,11 +110,7 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write the mean over each query's vectors of the best product with a passage's vectors; -inf without vectors.
-
-    `products_NM` (int32) are of the codes of passages and queries, `scales_N` and `query_scales_M` (float32) the value
-    of a step of each vector's codes, `offsets` and `query_offsets` (int64) those of passages and queries.
-    """
+    """Write mean MaxSim from int32 products of codes and float32 quantisation steps; -inf for empty passages."""
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
         best_M[:] = _MOST_NEGATIVE
@@ -132,10 +128,10 @@ def reduce_products(
 def exact(
     vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
 ) -> None:
-    """Write the mean MaxSim of one query with chosen passages, in fp32; -inf for a passage without vectors.
+    """Write the mean MaxSim of one query with chosen passages, in fp32; -inf for empty passages.
 
-    Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
-    `vectors_NH` are float32, or uint16 that are the bits of float16; the last bits of a score may depend on that.
+    Unlike matrix products, whose last bits depend on their shape, a score does not depend on the other passages.
+    `vectors_NH` are float32, or float16 as uint16 bits; the last bits of a score may depend on that.
     """
     for c in range(chosen_C.shape[0]):
         begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
@@ -153,10 +149,7 @@ def exact(
 
 @kernel()
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
-    """Round each vector to 127 steps on either side of zero.
-
-    Written are int8 codes, the value of a step, and the length of what rounding took away, rounded up.
-    """
+    """Quantise each vector to -127..127; write int8 codes, steps, and L2 errors rounded up."""
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)
         for h in range(vectors_NH.shape[1]):
