@@ -253,7 +253,7 @@ def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
-    """Return the ids that occur more than once; memory holds the texts of those alone whose hashes do."""
+    # Only ids with a repeated hash are kept as texts, to save memory.
     values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
     suspected = set(values[counts > 1].tolist())
     if not suspected:

@@ -143,10 +143,8 @@ class CodedPassages:
         return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> None:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim, on as many threads as torch has.
-
-        The most promising come first: their scores rule out most of the others.
-        """
+        """Add exact fp32 MaxSim scores of each query's shortlist to `best`, on torch's number of threads."""
+        # The most promising passages first: their scores rule out most of the others.
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
         def score(query: int) -> None:

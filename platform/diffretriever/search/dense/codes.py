@@ -123,7 +123,7 @@ class FragmentCodes:
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes:
-        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        """Map the files in `folder`; raises ValueError if they are inconsistent."""
         header = read_header(folder)
         hidden_size = header["hidden_size"]
         arrays = read_arrays(folder, _FILES[cls.beside(header)])
@@ -179,7 +179,6 @@ def encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.nd
 
 
 def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Reduce each passage's rows; 0 for a passage without any."""
     filled_P = np.diff(offsets) > 0
     reduced_P = np.zeros((len(filled_P), *values_N.shape[1:]), np.float32)
     if filled_P.any():

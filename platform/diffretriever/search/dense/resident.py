@@ -181,10 +181,7 @@ class _Group:
         return self._lower_QF[:, -1:]
 
     def add(self, codes: DeviceCodes, live_P: Tensor, start: int) -> None:
-        """Note which passages can be among the best k of those so far; `start` is the number of the first.
-
-        live_P is False for deleted passages, whose codes can be anything.
-        """
+        # Codes of deleted passages can contain any value.
         scores_QP = self._queries.scores(codes).masked_fill_(~live_P, -torch.inf)
         slack_QP = self._queries.slack(codes).masked_fill_(~live_P, 0)
         lower_QP = scores_QP - slack_QP

@@ -182,7 +182,6 @@ def _find(
     texts: Sequence[tuple[np.ndarray, np.ndarray]],
     k: int,
 ) -> list[Found]:
-    """Search for one query after the other, each with its ids and weights."""
     totals_R, most = np.empty(BLOCK_ROWS, np.float32), min(k, sum(segment.passages for segment in segments))
     scores, results = (totals_R, totals_R.view(np.int32)), []
     for ids_T, weights_T in texts:
