@@ -46,19 +46,19 @@ _CORPUS_ENDS = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
 def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Collection:
-    """Open a collection by path, URI or name; a path that exists comes first.
+    """Open a collection by path, URI or name; an existing path takes precedence over a name.
 
-    Paths: a BEIR folder or zip, an MS MARCO folder, or one corpus file, which has no queries: `.jsonl` or `.tsv`, plain
-    or `.gz`, or a table, `.csv`, `.json`, `.parquet`, `.arrow` or `.feather`; or any other folder of `.md`, `.txt` and
-    `.html` files, or one such file. All but a zip may lie on an object store, from where they are read as a stream.
-    Names: `pydoc`, or a public BEIR collection, which is downloaded once, or `irds:` and a name of `ir_datasets`.
+    Paths: a BEIR folder or zip; an MS MARCO folder; a corpus file, `.jsonl` or `.tsv` (or `.gz` of these); a table,
+    `.csv`, `.json`, `.parquet`, `.arrow` or `.feather`; or a folder of `.md`, `.txt` and `.html` files, or one such
+    file. All but zips can also be streamed from an object store. Names: `pydoc`, a public BEIR collection, which is
+    downloaded once, or `irds:NAME` for `ir_datasets`.
 
     Args:
-        source: the path, URI or name.
-        fields: `id`, `title` or `text` → what that field is called in a table.
+        source: path, URI or name.
+        fields: maps `id`, `title` or `text` to column names of a table.
 
     Raises:
-        ValueError: Nothing there can be read as a collection, the name is not known, or it has no fields to name.
+        ValueError: the source is unknown or unreadable, or `fields` is given for another source than a table.
     """
     opened = _opened(plain_place(source))
     if not fields:
@@ -80,7 +80,7 @@ def _opened(source: str) -> Collection:
         return open_dataset(source)
     if source.startswith(irds.PREFIX):
         return irds.open_irds(source)
-    # The user may have meant a path of their own: `my-corpus` is no slip for `nfcorpus`.
+    # High cutoff: the user may have meant a path, such as `my-corpus`, not `nfcorpus`.
     hint = suggest(source, [PYDOC, *FOLDERS], cutoff=0.8)
     raise ValueError(f"no collection '{source}': no such file or folder, no such name.{hint}")
 

@@ -1,7 +1,4 @@
-"""What a collection is: passages to index, queries and relevance judgements to evaluate with, most often in files.
-
-Published results of public collections are made in ways of their own: a measure, and what is left out, by its name.
-"""
+"""Base classes of collections: passages to index, and queries and relevance judgements for evaluation."""
 
 from __future__ import annotations
 
@@ -40,114 +37,111 @@ _JUDGED_ONCE = ("train", "dev")
 
 
 def own_measure(collection: str, split: str) -> str:
-    """Return the measure that results are published in (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
+    """Return the main measure of published results (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
     is_judged_once = collection.lower().startswith(_MSMARCO) and split.startswith(_JUDGED_ONCE)
     return "MRR@10" if is_judged_once else "nDCG@10"
 
 
 def least_relevance(collection: str, split: str) -> int:
-    """Return the lowest grade that is relevant to a measure without grades.
-
-    TREC counts MS MARCO's passages from grade 2 on, its documents from 1 on as everywhere.
-    """
+    """Return the lowest grade that binary measures count as relevant: 2 for TREC's MS MARCO passages, else 1."""
     is_of_passages = collection.lower().startswith(_MSMARCO) and _DOCUMENTS not in collection.lower()
     return 2 if is_of_passages and not split.startswith(_JUDGED_ONCE) else 1
 
 
 class Collection(ABC):
-    """Passages with, per split, queries and judgements. Picklable; opening one reads no passage."""
+    """Passages with queries and judgements per split. Collections are picklable and read lazily."""
 
     name: str
 
     @abstractmethod
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream every record in a fixed order, each checked by itself (see `scan` for duplicate ids)."""
+        """Yield all records in a fixed order, validated individually (`scan` detects duplicate ids)."""
 
     def parts(self) -> list[Part]:
-        """Return the parts that the collection can be read in, in order: one, unless it lies in a large file."""
+        """Return the parts for parallel reading, in order; one, unless the file is large."""
         return [WHOLE]
 
     def read(self, part: Part) -> Reading:
-        """Read one of `parts()`; without lines, a record's line is its number."""
-        assert part == WHOLE, "other parts are known to those who have them"
+        """Read one of `parts()`; if there are no lines, a record's line is its number."""
+        assert part == WHOLE, "subclasses with other parts override `read`"
         return Reading(self.name, in_blocks(enumerate(self.records(), start=1)), lambda: 0)
 
     def splits(self) -> list[str]:
-        """Return the names of the splits that have queries and judgements, sorted; empty unless a class has some."""
+        """Return the sorted names of splits with queries and judgements; empty by default."""
         return []
 
     def queries(self, split: str) -> list[Query]:
-        """Return the queries judged in the split, in file order.
+        """Return the judged queries of a split in file order.
 
         Raises:
-            ValueError: There is no such split, or a line is malformed (the message names file and line).
+            ValueError: the split is unknown, or a line is malformed.
         """
         raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
 
     def qrels(self, split: str) -> Qrels:
-        """Return the split's relevance judgements.
+        """Return the relevance judgements of a split.
 
         Raises:
-            ValueError: There is no such split, or a line is malformed (the message names file and line).
+            ValueError: the split is unknown, or a line is malformed.
         """
         raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
 
     def why_not(self, split: str) -> str:
-        """Return how a sentence ends that says that there is no such split."""
+        """Return the end of the error message for an unknown split."""
         return f". Splits: {', '.join(self.splits()) or 'none'}."
 
     @abstractmethod
     def source_state(self) -> str:
-        """Return a short string that changes when the file behind `records()` changes."""
+        """Return a short string that changes when the source file changes."""
 
     def inputs(self) -> list[Path | StorePath]:
-        """Return the files that are read and that no job may write to."""
+        """Return the input files, which jobs must not overwrite."""
         return []
 
     @property
     def holds_documents(self) -> bool:
-        """Whether records are whole documents, which an index holds in chunks unless it is told otherwise."""
+        """Whether records are whole documents, which are split into chunks by default."""
         return False
 
     def count(self) -> int | None:
-        """Return the number of records where reading them all takes long and counting them does not, else None."""
+        """Return the number of records if counting is much faster than reading, else None."""
         return None
 
     def place(self) -> str:
-        """Return what tells this collection from others of its name: where it lies, or the name where that is all."""
+        """Return the path or URI, or the name of a collection without one."""
         return self.name
 
 
 class CollectionOver(Collection):
-    """A collection that makes its own passages of another's, and has no queries."""
+    """A collection that transforms another one's passages; it has no queries."""
 
     source: Collection
 
     @property
     def name(self) -> str:  # type: ignore[override] # it cannot be set
-        """That of the source."""
+        """Name of the source."""
         return self.source.name
 
     def parts(self) -> list[Part]:
-        """Return those of the source."""
+        """Return the parts of the source."""
         return self.source.parts()
 
     def source_state(self) -> str:
-        """Return that of the source."""
+        """Return the state of the source."""
         return self.source.source_state()
 
     def inputs(self) -> list[Path | StorePath]:
-        """Return those of the source."""
+        """Return the inputs of the source."""
         return self.source.inputs()
 
     def place(self) -> str:
-        """Return that of the source."""
+        """Return the path, URI or name of the source."""
         return self.source.place()
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The files of one split; several splits may share their queries' file."""
+    """The files of one split; splits may share a queries file."""
 
     queries: TextFile
     qrels: TextFile
@@ -155,20 +149,20 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class FileCollection(Collection):
-    """Files named `.jsonl` hold JSON objects, others tab-separated columns; each may be `.gz`."""
+    """A collection in JSON Lines files (`.jsonl`) or TSV files, each optionally `.gz`."""
 
     name: str
     corpus: TextFile
     split_files: dict[str, Split]
     lacking: dict[str, str] = field(default_factory=dict)
-    """Split that its files could be but are not all there → which are not, as a sentence."""
+    """Incomplete split → message about its missing files."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream the corpus file in its own order."""
+        """Yield the records of the corpus file in file order."""
         return (record for block in self.read(WHOLE).blocks for _, record in block)
 
     def parts(self) -> list[Part]:
-        """Return parts of equal size; compressed data can only be read from the start."""
+        """Return parts of equal size; compressed files have a single part."""
         size = file_size(self.corpus.path)
         if size <= _PART_BYTES or self.corpus.name.endswith(".gz"):
             return [WHOLE]
@@ -176,12 +170,12 @@ class FileCollection(Collection):
         return [Part(start, min(start + _PART_BYTES, size)) for start in starts]
 
     def read(self, part: Part) -> Reading:
-        """Stream the lines of the corpus file that begin in a part."""
+        """Read the lines of the corpus file that begin in a part."""
         parse = passage_from_json if _is_json(self.corpus) else passage_from_tsv
         return read_lines(self.corpus, part, parse)
 
     def count(self) -> int | None:
-        """Return the number of lines of a corpus file of several parts."""
+        """Return the number of lines of a corpus file with several parts, else None."""
         if len(self.parts()) == 1:
             return None
         return sum(1 for _ in Lines(self.corpus))
@@ -191,7 +185,7 @@ class FileCollection(Collection):
         return sorted(self.split_files)
 
     def queries(self, split: str) -> list[Query]:
-        """Return the split's judged queries; a judged query without a text is an error as well."""
+        """Return the judged queries of a split; raises ValueError if a judged query has no text."""
         qrels = self.qrels(split)
         file = self._split(split).queries
         queries = [query for query in read_queries(file) if query.id in qrels]
@@ -213,7 +207,7 @@ class FileCollection(Collection):
         return self.corpus.state()
 
     def why_not(self, split: str) -> str:
-        """Return which of the split's files are not there, and the splits that are."""
+        """Return the split's missing files and the available splits."""
         why = f": {self.lacking[split]}" if split in self.lacking else ""
         return f"{why}{Collection.why_not(self, split)}"
 
@@ -223,9 +217,9 @@ class FileCollection(Collection):
         return [self.corpus.path, *judged]
 
     def place(self) -> str:
-        """Return the corpus file's URI, or its path, absolute and without links; the name where it is a download.
+        """Return the corpus file's URI or resolved path, or the name of a downloaded collection.
 
-        A file in a zip lies below the zip, wherever it was unpacked.
+        The path of a file in a zip starts with the path of the zip.
         """
         if isinstance(self.corpus.path, StorePath):
             return str(self.corpus.path)
@@ -243,17 +237,17 @@ def _is_json(file: TextFile) -> bool:
 
 
 def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:
-    """Return what stands between `begin` and `.tsv` or `.tsv.gz` in the names of a folder's files, sorted."""
+    """Return the sorted split names of the files `{begin}SPLIT.tsv` or `.tsv.gz` in a folder."""
     names = {info.base_name.removesuffix(".gz") for info in files_in(folder)}
-    found = (name for name in names if name.startswith(begin) and name.endswith(".tsv"))
-    return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in found)
+    matching = (name for name in names if name.startswith(begin) and name.endswith(".tsv"))
+    return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in matching)
 
 
 def read_queries(source: Path | StorePath | TextFile) -> list[Query]:
-    """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, either may be `.gz`.
+    """Read a queries file: `.jsonl` objects or `id<TAB>text` lines, optionally `.gz`.
 
     Raises:
-        ValueError: a line is no query, or an id comes twice; the message names the line.
+        ValueError: a line is malformed, or an id is repeated.
     """
     file = source if isinstance(source, TextFile) else TextFile.at(source)
     parse = query_from_json if _is_json(file) else query_from_tsv

@@ -1,4 +1,4 @@
-"""BEIR: its layout as a folder or zip, and its public collections by name, downloaded once and checked.
+"""BEIR collections: local folders and zips, and public collections that are downloaded once and verified.
 
 The layout is `corpus.jsonl`, `queries.jsonl` and `qrels/{split}.tsv`; each may be `.gz`.
 """
@@ -45,7 +45,7 @@ ARCHIVE_MD5 = {
     "trec-covid": "ce62140cb23feb9becf6270d0d1fe6d1",
     "webis-touche2020": "46f650ba5a527fc69e0a6521c5a23563",
 }
-"""MD5 of each archive as BEIR publishes it."""
+"""Published MD5 of each archive."""
 
 _FORUMS = (
     *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers"),
@@ -60,16 +60,16 @@ FOLDERS = {name: name for name in ARCHIVE_MD5 if name != "cqadupstack"} | {
 _TIMEOUT_SECONDS = 60
 
 _DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What `zipfile` raises for a zip that it cannot read."""
+"""Exceptions of `zipfile` for an unreadable zip."""
 
 _BLOCK_BYTES = 1 << 20
 
 
 def open_beir_folder(folder: Path | StorePath, name: str, shown: str) -> FileCollection:
-    """Open a folder; without `queries.jsonl` or `qrels/` it has no splits. Its files are shown under `shown`.
+    """Open a folder; messages name its files under `shown`. Without `queries.jsonl` or `qrels/` it has no splits.
 
     Raises:
-        ValueError: There is no corpus.
+        ValueError: the folder has no corpus.
     """
     corpus = find_file(folder, CORPUS, shown)
     if corpus is None:
@@ -90,10 +90,10 @@ def _splits(folder: Path | StorePath, shown: str) -> dict[str, Split]:
 
 
 def open_beir_zip(path: Path, shown: str) -> FileCollection:
-    """Open a zip that holds one BEIR folder, at its top or below; unpacked once to the cache.
+    """Open a zip that contains one BEIR folder at any level; it is unpacked once to the cache.
 
     Raises:
-        ValueError: It is not a usable zip, or it holds no BEIR folder or several.
+        ValueError: the zip is damaged, or contains no BEIR folder or several.
     """
     root = unpack(path)
     folders = sorted({file.parent for file in root.rglob(f"{CORPUS}*") if file.name in (CORPUS, f"{CORPUS}.gz")})
@@ -106,10 +106,10 @@ def open_beir_zip(path: Path, shown: str) -> FileCollection:
 
 
 def open_dataset(name: str) -> FileCollection:
-    """Open a collection of `FOLDERS`, downloading its archive to the cache if it is not there.
+    """Open a collection of `FOLDERS`; the first call downloads its archive to the cache.
 
     Raises:
-        ValueError: It cannot be downloaded, or what came is not what BEIR publishes.
+        ValueError: the download fails, or its MD5 differs from the published one.
     """
     folder = FOLDERS[name]
     root = unpack(_download(folder.partition("/")[0]))
@@ -142,12 +142,12 @@ def _download(archive: str) -> Path:
 
 
 def unpack(path: Path) -> Path:
-    """Return the folder with the zip's content, unpacked to the cache at the first call.
+    """Return the folder of an unpacked zip; the first call unpacks it to the cache.
 
-    A zip of another place, size or modification time is another zip.
+    Zips are identified by path, size and modification time.
 
     Raises:
-        ValueError: It is not a zip, or is damaged.
+        ValueError: the file is damaged or not a zip.
     """
     status = path.stat()
     key = f"{path.absolute()}\n{status.st_size}\n{status.st_mtime_ns}"
@@ -162,7 +162,7 @@ def unpack(path: Path) -> Path:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what was being filled when its process was killed: whoever holds the lock is the only one at work."""
+    """Remove unfinished folders of killed processes; the caller must hold the lock."""
     for left in folder.glob(".*.tmp"):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -170,10 +170,10 @@ def remove_abandoned(folder: Path) -> None:
 def _unpack(path: Path, target: Path, status: os.stat_result) -> None:
     try:
         with zipfile.ZipFile(path) as archive, whole_folder(target) as folder:
-            # zipfile writes no links, and nothing outside of the folder.
+            # zipfile writes no links and stays inside the folder.
             archive.extractall(folder)
             for file in folder.rglob("*"):
-                # The zip's own time: unpacking it again must not look like a change of the collection.
+                # The zip's time, so that unpacking again does not change the collection's state.
                 os.utime(file, ns=(status.st_mtime_ns, status.st_mtime_ns))
     except (*_DAMAGES, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise ValueError(f"{path}: cannot be unpacked: {error}") from error
@@ -182,14 +182,7 @@ def _unpack(path: Path, target: Path, status: os.stat_result) -> None:
 def write_beir_folder(
     folder: Path, passages: Iterable[Passage], queries: Iterable[Query], qrels: Mapping[str, Qrels]
 ) -> None:
-    """Write a collection into an existing, empty folder.
-
-    Args:
-        folder: for the files.
-        passages: of the corpus.
-        queries: of all splits.
-        qrels: judgements by split.
-    """
+    """Write a collection to an existing, empty folder, with qrels by split."""
     _write_lines(folder / CORPUS, ({"_id": p.id, "title": p.title, "text": p.text} for p in passages))
     _write_lines(folder / QUERIES, ({"_id": query.id, "text": query.text} for query in queries))
     (folder / "qrels").mkdir()

@@ -1,4 +1,4 @@
-"""Documents as a program has them: texts, mappings, or a table of any library that speaks Arrow."""
+"""Collections of documents in memory: texts, mappings, or tables of any library that supports Arrow."""
 
 from __future__ import annotations
 
@@ -39,29 +39,27 @@ class DocumentCollection(Collection):
         self._records = records
 
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Yield the records in the order given."""
+        """Yield the records in input order."""
         return iter(self._records)
 
     def source_state(self) -> str:
-        """Return how many records there are: what is in memory does not change otherwise."""
+        """Return the number of records."""
         return str(len(self._records))
 
 
 def as_collection(documents: Documents, name: str = "documents", fields: Mapping[str, str] | None = None) -> Collection:
-    """Return documents as a collection.
+    """Convert documents to a collection.
 
-    A document without an id gets one made of its contents, so the same text is never there twice. Of several such
-    documents with the same contents the first is taken.
+    A document without an id gets a hash of its contents as id; duplicates of such documents are dropped.
 
     Args:
-        documents: a text is a passage; a mapping or a row of a table has the fields id (or another of `ID_FIELDS`),
-            title and text (or contents). Others are its metadata, of which an index keeps those that are neither lists
-            nor objects.
-        name: what the collection is called.
-        fields: `id`, `title` or `text` → what that field is called in mappings and tables.
+        documents: texts, or mappings or table rows with the fields id (or another of `ID_FIELDS`), title and text (or
+            contents). Other fields are metadata; an index ignores lists and objects.
+        name: name of the collection.
+        fields: maps `id`, `title` or `text` to names of fields.
 
     Raises:
-        ValueError: there are no documents, they are of another kind, or `fields` names what no document has.
+        ValueError: `documents` is empty or of an unsupported type, or `fields` has an unknown role.
     """
     if isinstance(documents, str):
         raise ValueError("documents: this is a single text: give a list of them")
@@ -74,9 +72,9 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
 
 
 def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str]) -> Iterator[Passage | BadRecord]:
-    """Yield the passage of each document, once where several without ids have the same contents.
+    """Yield the passage of each document, without duplicates of documents that have no id.
 
-    A document can be a `RefusedError`, which becomes a bad record. Bad records name `shown` and count from 1.
+    A `RefusedError` becomes a bad record. Bad records have the file `shown` and lines from 1.
     """
     seen: set[str] = set()
     for number, document in enumerate(documents, start=1):
@@ -93,12 +91,12 @@ def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str])
 
 
 def text_id(title: str, text: str) -> str:
-    """Return an id made of a document's contents: 16 hexadecimal digits of BLAKE2b."""
+    """Return an id derived from a document's contents: 16 hex digits of BLAKE2b."""
     return hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=_ID_BYTES).hexdigest()
 
 
 def flat_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a table whose values have no parts; none of those is that pandas numbers rows by."""
+    """Return the columns of a table that are neither nested nor the index of pandas."""
     import pyarrow as pa
 
     return [
@@ -109,11 +107,11 @@ def flat_columns(schema: pa.Schema) -> list[str]:
 
 
 def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """Yield rows of the columns of `flat_columns` as mappings; an empty tuple stands for each nested value."""
+    """Yield rows of the columns of `flat_columns` as mappings, with an empty tuple for each nested value."""
     import pyarrow as pa
 
     nested: dict[str, Any] = {field.name: () for field in schema if pa.types.is_nested(field.type)}
-    # Times that are finer than microseconds have no type in Python.
+    # Python's datetime is limited to microseconds.
     fields = [
         pa.field(each.name, pa.timestamp("us", each.type.tz) if pa.types.is_timestamp(each.type) else each.type)
         for each in batch.schema
@@ -122,7 +120,7 @@ def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str
 
 
 def checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of fields by role; raises `ValueError` for another role than id, title and text."""
+    """Return a copy of `fields`; raises ValueError for a role other than id, title and text."""
     for role in fields:
         if role not in _ROLES:
             raise ValueError(f"fields: a document has no '{role}'.{suggest(role, _ROLES)}")
@@ -145,7 +143,7 @@ def _rows(documents: Any) -> Iterable[Any]:
 
 
 def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
-    """Return the passage, and whether the document has an id of its own; raises `RefusedError`."""
+    """Return the passage, and whether the document has its own id."""
     if isinstance(document, RefusedError):
         raise document
     if isinstance(document, Passage):

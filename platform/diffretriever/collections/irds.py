@@ -1,8 +1,7 @@
-"""Collections by `ir_datasets`, where it is installed: `irds:beir/scifact`, `irds:msmarco-passage`.
+"""Collections of the optional library `ir_datasets`, such as `irds:beir/scifact` or `irds:msmarco-passage`.
 
-The first opening writes one into the cache in BEIR's layout; from then on it is read from there as any folder is: in
-parts, by several processes, and without the library. The folder appears when it is whole. What the library downloads
-stays in its own cache, so that a conversion that was stopped starts from there.
+The first call converts a collection to BEIR's layout in the cache, atomically. Later calls read that folder without the
+library. Downloads stay in the library's own cache, so an interrupted conversion does not repeat them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PREFIX = "irds:"
 _LIBRARY = "ir_datasets"
 _MSMARCO = "msmarco-passage"
 _MSMARCO_SPLITS = {"train": "train", "dev": "dev/small", "dl19": "trec-dl-2019", "dl20": "trec-dl-2020"}
-"""Split → what the library calls it below `msmarco-passage`, which has many more."""
+"""Split → name below `msmarco-passage` in the library; other splits are ignored."""
 _BEIR = "beir/"
 _WHOLE = "test"
 _FORMAT = 1
@@ -38,18 +37,18 @@ T = TypeVar("T")
 
 
 def is_converted(source: str) -> bool:
-    """Return whether `irds:…` is in the cache, so that opening it reads nothing else."""
+    """Return whether the collection `irds:NAME` is in the cache."""
     return _folder(source).is_dir()
 
 
 def open_irds(source: str) -> FileCollection:
-    """Open a collection by its name of `ir_datasets` after `irds:`; the first call downloads and converts it.
+    """Open a collection `irds:NAME`; the first call downloads and converts it.
 
-    It is called as BEIR or MS MARCO call it. Its splits are those directly below the name; a name that is itself one
-    split, such as `irds:beir/scifact/test`, has that one.
+    It gets the name that BEIR or MS MARCO use. Its splits are those directly below NAME, or NAME itself if it is a
+    split, such as `irds:beir/scifact/test`.
 
     Raises:
-        ValueError: The library is not installed, does not know the name, or cannot read what is behind it.
+        ValueError: the library is not installed, does not know the name, or cannot read the collection.
     """
     folder = _folder(source)
     if not is_converted(source):
@@ -89,13 +88,13 @@ def _convert(source: str, target: Path) -> None:
         folder.mkdir()
         docs = track(_told(source, dataset.docs_iter), f"converting {source}", "passages")
         write_beir_folder(folder, map(_passage, docs), queries, qrels)
-        # Made again, here or on another machine, it is the same file, and another where the texts are others.
+        # A time derived from the contents gives conversions on all nodes the same state.
         seconds = int(file_digest(folder / CORPUS)[:_DIGEST_DIGITS], 16)
         os.utime(folder / CORPUS, (seconds, seconds))
 
 
 def _splits(library: Any, dataset_id: str, root: str) -> dict[str, str]:
-    """Return the library's name of every split; where the whole collection is judged, it is one, `test`."""
+    """Return split → name in the library; judgements of the whole collection are the split `test`."""
     if dataset_id == _MSMARCO:
         return {split: f"{_MSMARCO}/{name}" for split, name in _MSMARCO_SPLITS.items()}
     if dataset_id != root:
@@ -116,7 +115,7 @@ def _is_judged(library: Any, name: str) -> bool:
 
 
 def _name(root: str) -> str:
-    """Return what BEIR and MS MARCO call a collection themselves."""
+    """Return the name that BEIR and MS MARCO use."""
     return "msmarco" if root == _MSMARCO else root.removeprefix(_BEIR).replace("/", "-")
 
 
@@ -128,7 +127,6 @@ def _passage(doc: Any) -> Passage:
 
 
 def _queries(source: str, splits: dict[str, Any]) -> list[Query]:
-    """Return the queries of all splits, each once."""
     texts: dict[str, str] = {}
     for split, dataset in splits.items():
         for query in _told(source, dataset.queries_iter):
@@ -149,7 +147,7 @@ def _qrels(source: str, dataset: Any) -> Qrels:
 
 
 def _told(source: str, read: Callable[[], Iterable[T]]) -> Iterator[T]:
-    """Yield what the library reads; whatever stops it, a download most often, is said in one sentence."""
+    """Yield what `read` yields; convert the library's errors, mostly of downloads, to ValueError."""
     try:
         yield from read()
     except Exception as error:

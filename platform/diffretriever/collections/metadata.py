@@ -1,8 +1,7 @@
-"""Metadata of passages: which further fields of a collection's records an index keeps, and in which types.
+"""Infers the metadata columns of an index from records' additional fields, and converts values to their types.
 
-A type is known when all records have been read. Where values had the types of their columns from the start, that one
-reading is enough; otherwise the records are read again with the types known, and a value that has no place in its
-column makes the record a bad one, as any other mistake in it does.
+Types are known after reading all records. If values need conversion, records are read a second time; a value that
+cannot be converted makes its record bad.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from diffretriever.schemas.base import suggest
 from diffretriever.schemas.metadata import Columns, ColumnType, Scalar, check_column_name
 
 Kind: TypeAlias = ColumnType | Literal["written bool", "written int64", "written float64", "written string", "other"]
-"""What a value is as it was read; `written` ones are of a file that says nothing of types."""
+"""Type of a value as read; `written` types are inferred from untyped files such as CSV."""
 
 Kinds: TypeAlias = dict[str, dict[Kind, None]]
-"""Name of a field → the kinds of its values, the first one first."""
+"""Field name → kinds of its values, in order of occurrence."""
 
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
@@ -37,24 +36,24 @@ _FIX = "write one type, or name the fields to keep without this one (--metadata,
 
 
 class Known(NamedTuple):
-    """What all records say of the further fields."""
+    """Metadata columns inferred from all records."""
 
     columns: Columns
     as_read: bool
-    """Whether every value was read in the type of its column."""
+    """Whether all values already have the types of their columns."""
     left_out: list[str]
-    """Fields with values that no column can have."""
+    """Fields with lists or objects, which are not stored."""
 
 
 @dataclass(frozen=True)
 class WithMetadata(CollectionOver):
-    """A collection whose passages have the metadata that an index keeps."""
+    """A collection whose passages have the metadata that an index stores."""
 
     source: Collection
     wanted: tuple[str, ...] | None = None
-    """Names of the fields to keep; None: all."""
+    """Fields to store; None stores all."""
     columns: Columns | None = None
-    """Of the index; None where they are not known yet, and values stay as they are read."""
+    """Columns of the index; None if not yet inferred, and values stay as read."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the records."""
@@ -76,7 +75,7 @@ class WithMetadata(CollectionOver):
             return replace(record, metadata={name: value for name, value in values if value is not None})
         except RefusedError as refused:
             raw = json.dumps({"id": record.id, **record.further}, ensure_ascii=False, default=str)
-            # In a folder of texts the id is what names the file.
+            # In a folder of texts, the id identifies the file.
             return bad_record(file, line, f"{refused}, in the record '{record.id}'", raw)
 
     def _keeps(self, name: str) -> bool:
@@ -95,7 +94,7 @@ class WithMetadata(CollectionOver):
         )
 
     def add_kinds(self, kinds: Kinds, passages: Iterable[Passage]) -> None:
-        """Add the kinds of all values, while the columns are not known; of fields that are not kept, `other`."""
+        """Add the kinds of all values if columns are still unknown; fields that are not stored count as `other`."""
         if self.columns is not None or self.wanted == ():
             return
         for passage in passages:
@@ -105,10 +104,10 @@ class WithMetadata(CollectionOver):
                     kinds.setdefault(name, {})[kind] = None
 
     def known(self, kinds: Iterable[Kinds]) -> Known:
-        """Return the columns, of the kinds of all parts, in order.
+        """Infer the columns from the kinds of all parts, in order.
 
         Raises:
-            ValueError: a field is wanted that no record has, or its name is none for a column.
+            ValueError: a requested field is missing in all records, or its name is not a valid column name.
         """
         joined: Kinds = {}
         for part in kinds:
@@ -133,7 +132,7 @@ class WithMetadata(CollectionOver):
 
 
 def _column_type(kinds: Sequence[Kind]) -> ColumnType:
-    """Return the type that the first value asks for; where integers are beside floats, that is float64."""
+    """Return the type of the first value; float64 for integers mixed with floats, string for mixed untyped values."""
     plain: list[Any] = [kind.removeprefix("written ") for kind in kinds]
     if {"int64", "float64"}.issubset(plain):
         plain = ["float64" if kind == "int64" else kind for kind in plain]
@@ -143,16 +142,16 @@ def _column_type(kinds: Sequence[Kind]) -> ColumnType:
 
 
 def as_read(name: str, value: Any) -> tuple[Kind | None, Scalar | None]:
-    """Return the kind of a value, and the value as a column has it; of nothing, None and None.
+    """Return the kind of a value and the value to store; None and None for a missing value.
 
     Raises:
-        RefusedError: nobody can store it.
+        RefusedError: the value cannot be stored.
     """
     if getattr(value, "shape", None) == ():
-        # A number of NumPy's.
+        # NumPy scalar.
         value = value.item()
     kind: Kind = next((_KINDS[base] for base in type(value).__mro__ if base in _KINDS), "other")
-    # NaN, and what pandas has for no time, differ from themselves.
+    # NaN and NaT differ from themselves.
     if value is None or (kind in ("float64", "timestamp") and ne(value, value)):
         return None, None
     if isinstance(value, Untyped):
@@ -176,7 +175,7 @@ def _text(name: str, value: str) -> str:
 
 def _time(_: str, value: datetime) -> datetime:
     aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    # Of a subclass, such as pandas has, a plain one.
+    # Converts subclasses such as pandas.Timestamp.
     return datetime.combine(aware.date(), aware.time(), UTC)
 
 
@@ -212,10 +211,10 @@ def _written(name: str, value: str) -> tuple[Kind | None, Scalar | None]:
 
 
 def in_column(name: str, value: Any, kind: ColumnType) -> Scalar | None:
-    """Return a value in the type of its column; None of nothing, and of lists and objects, which are not kept.
+    """Convert a value to the type of its column; missing values, lists and objects become None.
 
     Raises:
-        RefusedError: it has another type.
+        RefusedError: the value has another type.
     """
     found, read = as_read(name, value)
     if found is None or found in ("other", kind):
@@ -234,7 +233,6 @@ def in_column(name: str, value: Any, kind: ColumnType) -> Scalar | None:
 
 
 def _parsed(text: str, kind: ColumnType) -> Scalar | None:
-    """Return what a text says in a type; None where that is nothing."""
     try:
         return _PARSERS[kind](text)
     except ValueError:
@@ -242,7 +240,7 @@ def _parsed(text: str, kind: ColumnType) -> Scalar | None:
 
 
 def time_of(text: str) -> datetime:
-    """Return a time written as ISO 8601 has it, in UTC where it names no other zone; raises `ValueError`."""
+    """Parse an ISO 8601 time to UTC, which is also the default zone; raises ValueError."""
     return _time("", datetime.fromisoformat(text))
 
 

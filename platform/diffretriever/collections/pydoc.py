@@ -1,6 +1,6 @@
-"""The built-in collection: the standard library's documentation, to be found by its summary lines.
+"""Built-in collection: docstrings of the standard library, with their summary lines as queries.
 
-The documented objects are read from the library's sources, without importing its Python modules.
+Docstrings are parsed from source, without importing Python modules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PYDOC = "pydoc"
 SPLIT = "test"
 
 _FORMAT = 1
-"""Raise when the collection's content changes: tables made from another format are another collection's."""
+"""Version of the collection's content; increase it with every change."""
 
 _MIN_TEXT_WORDS = 12
 
@@ -48,7 +48,7 @@ _SKIPPED_FOLDERS = frozenset(
 )
 
 _TWINS_OF_COMPILED = frozenset({"_pydatetime.py", "_pydecimal.py", "_pyio.py"})
-"""Sources whose objects the compiled module documents as well, under their public names."""
+"""Python twins of compiled modules, skipped because the compiled modules document the same objects."""
 
 _COMPILED = (
     *("_asyncio", "_bisect", "_bz2", "_codecs", "_collections", "_contextvars", "_csv", "_ctypes", "_datetime"),
@@ -58,7 +58,7 @@ _COMPILED = (
     *("faulthandler", "fcntl", "gc", "grp", "itertools", "marshal", "math", "mmap", "posix", "pwd", "pyexpat"),
     *("resource", "select", "sys", "syslog", "termios", "time", "unicodedata", "zlib"),
 )
-"""Compiled modules. Importing them does nothing else, and warns of nothing."""
+"""Compiled modules that import without side effects or warnings."""
 _PUBLIC = {
     "_elementtree": "xml.etree.ElementTree",
     "_sre": "re",
@@ -66,14 +66,14 @@ _PUBLIC = {
     "posix": "os",
     "pyexpat": "xml.parsers.expat",
 }
-"""Compiled module → the name it is documented under, where that is not its own without the underscore."""
+"""Compiled module → public name, if it is not the module's name without the underscore."""
 
 
 def open_pydoc() -> FileCollection:
     """Open the documentation of the running interpreter's standard library; the first call builds it.
 
-    One passage for each documented object: id and title are its qualified name, the text is its docstring
-    without the summary. The summary is the query, split `test`, that is to find it.
+    Each documented object is a passage: id and title are its qualified name, the text is its docstring without the
+    summary. The summary is a query in the split `test`.
     """
     version = ".".join(str(part) for part in sys.version_info[:3])
     folder = cache_dir() / f"{PYDOC}-{sys.implementation.name}-{version}-{sys.platform}-format{_FORMAT}"
@@ -86,19 +86,18 @@ def open_pydoc() -> FileCollection:
 def build(folder: Path) -> None:
     """Write the collection as a BEIR folder."""
     passages, summaries = passages_and_summaries(documented_objects())
-    # A judge of runs may leave out a passage with the query's own id, as for ArguAna.
+    # Evaluation may exclude passages with the query's id, as for ArguAna.
     queries = [Query(f"summary:{name}", summary) for name, summary in summaries.items()]
     qrels = {f"summary:{name}": {name: 1} for name in summaries}
     write_beir_folder(folder, passages, queries, {SPLIT: qrels})
-    # Every machine of a cluster builds its own: all must look like the same file.
+    # Every node builds its own copy: a fixed time gives all copies the same state.
     os.utime(folder / CORPUS, (0, 0))
 
 
 def passages_and_summaries(docs: dict[str, str]) -> tuple[list[Passage], dict[str, str]]:
-    """Turn qualified name → docstring into passages, and into the summaries that fit one passage only.
+    """Convert docstrings by qualified name to passages, and to unique summaries for queries.
 
-    Identical texts are kept once. An object without enough text beside its summary keeps the whole docstring,
-    and none asks for it.
+    Identical texts are stored once. Short docstrings stay whole and have no query.
     """
     passages: dict[str, Passage] = {}
     summaries: dict[str, str] = {}
@@ -119,10 +118,7 @@ def passages_and_summaries(docs: dict[str, str]) -> tuple[list[Passage], dict[st
 
 
 def split_summary(doc: str) -> tuple[str, str]:
-    """Split a cleaned docstring into its summary and the rest.
-
-    The summary is the first sentence of the first paragraph, or all of it if no sentence ends; on one line.
-    """
+    """Split a cleaned docstring into its summary (first sentence, or else first paragraph) and the rest."""
     paragraph, gap, rest = doc.strip().partition("\n\n")
     end = _SENTENCE_END.search(paragraph)
     if end is None:
@@ -140,18 +136,18 @@ def _passage(name: str, text: str) -> Passage | None:
 
 
 def _is_question(summary: str) -> bool:
-    # A signature is not what somebody would ask, and gives the name away.
+    # Signatures are not realistic queries and contain the name.
     return _MIN_QUERY_WORDS <= len(summary.split()) <= _MAX_QUERY_WORDS and not _SIGNATURE.search(summary)
 
 
 def documented_objects() -> dict[str, str]:
-    """Return qualified name → cleaned docstring of modules, classes, functions and methods, sorted.
+    """Return sorted docstrings of modules, classes, functions and methods by qualified name.
 
-    Of objects with the same name, such as a function and its compiled twin, the Python source's comes first.
+    Python sources take precedence over compiled modules.
     """
     found: dict[str, str] = {}
     with warnings.catch_warnings():
-        # Else a filter that makes errors of warnings would make another collection.
+        # Warnings turned into errors would change the collection.
         warnings.simplefilter("ignore")
         for name, doc in (*_in_sources(), *_in_compiled()):
             if doc:
@@ -165,7 +161,7 @@ def _in_sources() -> Iterator[tuple[str, str | None]]:
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
-            # A distribution may carry a file that its interpreter never compiles.
+            # Distributions may contain files that do not compile.
             continue
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         yield module, ast.get_docstring(tree)

@@ -1,4 +1,4 @@
-"""Records: passages, queries, bad ones, and files of them: lines read in bounded memory, and what makes each usable."""
+"""Passages, queries and bad records: reads files of lines in bounded memory and validates each record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diffretriever.schemas.metadata import NOT_METADATA, Scalar
 from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
-"""Longest line that is parsed: no encoder reads that far, and a longer one is most often a broken file."""
+"""Longest line that is parsed; longer lines usually mean a broken file."""
 
 ID_FIELDS = ("id", "_id", "docid", "docno", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents")
@@ -43,7 +43,7 @@ Qrels = dict[str, dict[str, int]]
 
 
 class BadInputError(ValueError):
-    """Records of a collection cannot be used; the message lists the first ones and says how to go on."""
+    """A collection contains bad records; the message lists the first ones and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class Passage:
     title: str
     text: str
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
-    """What an index keeps of the record's further fields, in the types of its columns."""
+    """Fields that an index stores, in the types of its columns."""
     further: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
-    """All of the record's further fields, as they were read."""
+    """All additional fields of the record, as read."""
 
     @property
     def digest(self) -> bytes:
-        """BLAKE2b-128 of title, unit separator and text, then of metadata: equal ones mean an unchanged passage."""
+        """BLAKE2b-128 of title, text and metadata, to detect changed passages."""
         contents = f"{self.title}{_SEPARATOR}{self.text}"
-        # Only then may the same contents be another title and text.
+        # A second separator makes the split into title and text ambiguous.
         person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
         of_texts = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
         if not self.metadata:
@@ -86,9 +86,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that cannot be used: where it is, why, and how it begins.
+    """An invalid record with its location and the first 200 characters (`raw`).
 
-    `line` counts from 1, `raw` is at most 200 characters. `reason` is `kind` or `kind: detail`.
+    `line` counts from 1. `reason` is `kind` or `kind: detail`.
     """
 
     file: str
@@ -98,7 +98,7 @@ class BadRecord:
 
     @property
     def kind(self) -> str:
-        """The reason without its detail, to count by."""
+        """The reason without its detail."""
         return self.reason.partition(":")[0]
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class BadRecord:
 
 
 def bad_record(file: str, line: int, reason: str, raw: str | bytes) -> BadRecord:
-    """Return a bad record with the beginning of the text or bytes that were read."""
+    """Return a bad record with the beginning of its raw data."""
     if isinstance(raw, str):
         raw = raw[:_RAW_CHARACTERS].encode(errors="replace")
     head = raw[: _RAW_CHARACTERS * _UTF8_BYTES_PER_CHARACTER]
@@ -115,7 +115,7 @@ def bad_record(file: str, line: int, reason: str, raw: str | bytes) -> BadRecord
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a collection that can be read by itself: bytes of its file, up to the end where `end` is None."""
+    """A byte range of a collection's file; `end` None means the end of the file."""
 
     start: int = 0
     end: int | None = None
@@ -123,7 +123,7 @@ class Part:
 
 WHOLE = Part()
 Block: TypeAlias = list[tuple[int, Passage | BadRecord]]
-"""Some records, each with its line."""
+"""Records with their lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,44 +131,44 @@ class Reading:
     """The records of a part."""
 
     file: str
-    """Where they are, as shown to a user."""
+    """File name in messages."""
     blocks: Iterator[Block]
-    """In order; lines count from 1 at the start of the part."""
+    """Records in order; lines count from 1 at the start of the part."""
     count_lines: Callable[[], int]
-    """Number of lines of the part, blank ones too, once all blocks have been read."""
+    """Returns the number of lines of the part, including blank ones, after all blocks are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file to read, and its name as shown to a user."""
+    """A file to read, and its name in messages."""
 
     path: Path | StorePath
     shown: str
 
     @property
     def name(self) -> str:
-        """The name that says how the file is read: of a link without an ending, that of the file it points to."""
+        """File name that determines the format; for a link without a suffix, the name of its target."""
         if isinstance(self.path, Path) and not self.path.suffix and self.path.is_symlink():
             return self.path.resolve().name
         return self.path.name
 
     @classmethod
     def at(cls, path: Path | StorePath) -> TextFile:
-        """A file shown by its own path or URI."""
+        """Return a file that messages name by its path or URI."""
         return cls(path, str(path))
 
     def state(self) -> str:
-        """Return name, size and time of the last change."""
+        """Return name, size and modification time."""
         return f"{self.path.name}:{file_state(self.path)}"
 
     def read(self) -> bytes:
-        """Return all that the file holds, decompressed; raises as the file system and gzip do."""
+        """Return the decompressed contents; raises errors of the file system and gzip."""
         with _open(self) as stream:
             return stream.read()
 
 
 class Line(NamedTuple):
-    """A line without its end. `number` counts from 1; `complete` is False where `data` was cut."""
+    """A line without its terminator. `number` counts from 1; `complete` is False if `data` is truncated."""
 
     number: int
     data: bytes
@@ -176,22 +176,21 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines of a file, or of a part of it, that are not blank; those of more than `limit` bytes are cut to it.
+    """Iterates once over the non-blank lines that begin in a part of a file, truncated to `limit` bytes.
 
-    Lines end in LF or CRLF; a byte order mark at the start of the file is left out; `.gz` is decompressed. Of a part
-    are the lines that begin in it. Iterate once.
+    Lines end in LF or CRLF. A byte order mark is skipped, and `.gz` is decompressed.
     """
 
     def __init__(self, file: TextFile, part: Part = WHOLE, limit: int = MAX_PASSAGE_BYTES) -> None:
         self._file, self._limit, self._part = file, limit, part
         self.count = 0
-        """Lines so far, blank ones too."""
+        """Lines read so far, including blank ones."""
 
     def __iter__(self) -> Iterator[Line]:
-        """Yield each line; it is numbered from the start of the part.
+        """Yield each line, numbered from the start of the part.
 
         Raises:
-            ValueError: The gzip data are damaged.
+            ValueError: the gzip data are damaged.
         """
         try:
             with _open(self._file) as stream:
@@ -201,7 +200,7 @@ class Lines:
 
     def _read(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[Line]:
         if self._part.start:
-            # To the end of the line that the byte before the part belongs to.
+            # Skips the line that begins in the previous part.
             stream.seek(self._part.start - 1)
             _skip_to_next_line(stream)
         while self._part.end is None or stream.tell() < self._part.end:
@@ -233,7 +232,7 @@ def _open(file: TextFile) -> Iterator[BinaryIO | gzip.GzipFile]:
             yield stream
             return
         if not stream.read(1):
-            # To gzip it is a whole file of nothing.
+            # gzip accepts an empty file.
             raise EOFError("the file is empty, as a download that was cut short")
         stream.seek(0)
         with gzip.open(stream) as unpacked:
@@ -255,17 +254,17 @@ def _skip_to_next_line(stream: BinaryIO | gzip.GzipFile) -> None:
 
 
 class Untyped(str):
-    """A field's value in a file that says nothing of types, such as CSV."""
+    """A value from an untyped file such as CSV."""
 
     __slots__ = ()
 
 
 class RefusedError(ValueError):
-    """A record is not usable; the message is the reason, as `kind` or `kind: detail`."""
+    """A record is invalid; the message is the reason, `kind` or `kind: detail`."""
 
 
 def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
-    """Yield records many at a time."""
+    """Yield records in blocks."""
     rest = iter(records)
     while block := list(islice(rest, _BLOCK_RECORDS)):
         yield block
@@ -279,7 +278,7 @@ def read_lines(file: TextFile, part: Part, parse: Callable[[str], Passage]) -> R
 
 
 def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
-    """Parse a line, or say why it cannot be used."""
+    """Parse a line; return a bad record if it is invalid."""
     try:
         return parse(decode(line))
     except RefusedError as refused:
@@ -287,7 +286,7 @@ def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecor
 
 
 def decode(line: Line) -> str:
-    """Return a line's text; raises `RefusedError` if it is too long or not UTF-8."""
+    """Decode a line; raises `RefusedError` if it is too long or not UTF-8."""
     if not line.complete:
         raise RefusedError(f"too long: more than {MAX_PASSAGE_BYTES} bytes")
     try:
@@ -307,9 +306,9 @@ def passage_from_json(line: str) -> Passage:
 
 
 def passage_of(fields: Mapping[str, Any], called: Mapping[str, str], own_id: str | None) -> Passage:
-    """Return the passage of a record, with the id `-` if it has none; raises `RefusedError`.
+    """Return the passage of a record, with the id `-` if `own_id` is None; raises `RefusedError`.
 
-    `called` maps `title` and `text` to names of fields, and `own_id` is the field of the id.
+    `called` maps `title` and `text` to field names; `own_id` is the field of the id.
     """
     passage_id = "-" if own_id is None else id_of(fields, (own_id,))
     title = fields.get(called.get("title", "title"))
@@ -324,9 +323,9 @@ def passage_of(fields: Mapping[str, Any], called: Mapping[str, str], own_id: str
 
 
 def further_of(fields: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of a record that are none of a passage's own, nor called as in `own`.
+    """Return a record's additional fields, without the passage's own fields and those in `own`.
 
-    Those of an object `metadata`, as BEIR has one, are the record's; of two by one name, the outer one counts.
+    An object `metadata`, as in BEIR, is flattened; the record's own fields take precedence.
     """
     further = {name: value for name, value in fields.items() if name not in NOT_METADATA and name not in own}
     inner = further.get("metadata")
@@ -343,7 +342,7 @@ def passage_from_tsv(line: str) -> Passage:
 
 
 def query_from_json(line: str) -> Query:
-    """Read `{"id": ..., "text": ...}`; fields are the first present of the names in `QUERY_..._FIELDS`."""
+    """Read `{"id": ..., "text": ...}`; the first present name of `QUERY_ID_FIELDS` and `QUERY_TEXT_FIELDS` counts."""
     fields = _json_object(line)
     return checked_query(id_of(fields, QUERY_ID_FIELDS), text_of(fields, QUERY_TEXT_FIELDS))
 
@@ -354,14 +353,7 @@ def query_from_tsv(line: str) -> Query:
 
 
 def checked_passage(passage_id: str, title: str, text: str, further: Mapping[str, Any] | None = None) -> Passage:
-    """Return the passage; raises `RefusedError` for an unusable id, bad characters or nothing to read.
-
-    Args:
-        passage_id: without whitespace.
-        title: may be blank where the text is not.
-        text: likewise.
-        further: the record's further fields.
-    """
+    """Return a validated passage; raises `RefusedError` for an invalid id, invalid characters, or blank contents."""
     check_id(passage_id)
     _check_characters("title", title)
     _check_characters("text", text)
@@ -371,7 +363,7 @@ def checked_passage(passage_id: str, title: str, text: str, further: Mapping[str
 
 
 def checked_query(query_id: str, text: str) -> Query:
-    """Return the query; raises `RefusedError` for an unusable id, bad characters or a blank text."""
+    """Return a validated query; raises `RefusedError` for an invalid id, invalid characters or a blank text."""
     check_id(query_id)
     _check_characters("text", text)
     if not text.strip():
@@ -380,7 +372,7 @@ def checked_query(query_id: str, text: str) -> Query:
 
 
 def check_id(value: str) -> None:
-    """Raise `RefusedError` for an id that a TREC run, whose columns are set apart by spaces, cannot carry."""
+    """Raise `RefusedError` for an id that is invalid in a TREC run, whose columns are separated by spaces."""
     if not value:
         raise RefusedError("bad id: it is empty")
     if _UNFIT_FOR_ID.search(value):
@@ -389,7 +381,7 @@ def check_id(value: str) -> None:
 
 
 def check_ids(values: Sequence[str]) -> None:
-    """Raise as `check_id` for the first of many ids that it would refuse."""
+    """Raise `RefusedError` for the first id that is invalid in a TREC run."""
     if all(values) and not _UNFIT_FOR_ID.search("".join(values)):
         return
     for value in values:
@@ -411,7 +403,7 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def id_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the id, a string or an integer, that is in the first field present of `names`."""
+    """Return the id, a string or an integer, from the first present field of `names`."""
     name = first_present(fields, names, "id")
     value = fields[name]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -420,13 +412,13 @@ def id_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def text_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the text in the first field present of `names`."""
+    """Return the text from the first present field of `names`."""
     name = first_present(fields, names, "text")
     return string_of(name, fields[name])
 
 
 def first_present(fields: Mapping[str, Any], names: tuple[str, ...], role: str) -> str:
-    """Return the first of `names` that there is a field of; raises `RefusedError`, which calls the field a `role`."""
+    """Return the first of `names` among the fields; raises `RefusedError`, which names the `role`, if there is none."""
     for name in names:
         if name in fields:
             return name
@@ -434,7 +426,7 @@ def first_present(fields: Mapping[str, Any], names: tuple[str, ...], role: str) 
 
 
 def string_of(name: str, value: Any) -> str:
-    """Return a field's value; raises `RefusedError` if it is no string."""
+    """Return a string value; raises `RefusedError` for other types."""
     if not isinstance(value, str):
         raise RefusedError(f"wrong type: '{name}' is {_type_name(value)}")
     return str(value)

@@ -1,6 +1,6 @@
-"""One pass over a collection: which records are good, unique and wanted.
+"""Scans a collection once to find valid, unique and selected records.
 
-Parts of a collection are read by themselves, anywhere; what is found in them is joined here, in little memory.
+Workers scan parts independently; this module merges the results in little memory.
 
 Legend: N good records.
 """
@@ -28,39 +28,39 @@ from diffretriever.schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Keys [N] of good records → bool [N], which of them to keep."""
+"""Keys [N] of good records → bool [N], the records to keep."""
 
 _LISTED = 5
-"""Bad records that a refusal shows."""
+"""Bad records listed in an error message."""
 _CHECKED = 256
-"""Passages that one check is of."""
+"""Passages per checksum."""
 _CHECK_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PartScan:
-    """What was found in a part, before its ids are compared with others'."""
+    """The result of scanning a part, before its ids are compared with other parts."""
 
     part: Part
     state: str
-    """`Collection.source_state` when it was read."""
+    """`Collection.source_state` at the time of reading."""
     n_records: int
     n_lines: int
     keys_N: np.ndarray
     """`keys.KEY` of the good records."""
     bad_at: np.ndarray
-    """int64 ascending, which records of the part are bad."""
+    """int64 ascending, positions of bad records in the part."""
     reasons: Counter[str]
     kinds: Kinds = field(default_factory=dict)
-    """Of the metadata, while its columns are not known."""
+    """Kinds of metadata values, if the columns are still unknown."""
 
 
 ScanParts: TypeAlias = Callable[[Collection], Iterable[PartScan]]
-"""Gives `scan_part(collection, part)` for each of a collection's parts, in order."""
+"""Returns `scan_part(collection, part)` for each part of a collection, in order."""
 
 
 def scan_part(collection: Collection, part: Part) -> PartScan:
-    """Check every record of a part by itself."""
+    """Validate each record of a part."""
     state = collection.source_state()
     reading = collection.read(part)
     keys, bad_at = [np.zeros(0, KEY)], list[int]()
@@ -82,37 +82,34 @@ def scan_part(collection: Collection, part: Part) -> PartScan:
 
 @dataclass(frozen=True, slots=True)
 class ScannedPart:
-    """Which records of a part are kept; small enough to send to workers.
-
-    Record `i`, from 0, is kept if bit `i % 8` (lowest first) of byte `i // 8` of `kept_bitmap` is set.
-    """
+    """The kept records of a part, as a bitmap in little-endian bit order; small enough to send to workers."""
 
     part: Part
     n_records: int
     kept_bitmap: bytes
     kept_checks: bytes
-    """Eight bytes of BLAKE2b for every 256 kept passages, of their keys."""
+    """BLAKE2b checksums of the keys, 8 bytes per 256 kept passages."""
     source_state: str
 
     @property
     def n_kept(self) -> int:
-        """How many are kept."""
+        """Number of kept records."""
         return sum(byte.bit_count() for byte in self.kept_bitmap)
 
     def kept(self, collection: Collection) -> Iterator[Passage]:
-        """Read the part again and yield the kept passages in order, each with the id and the text that was scanned.
+        """Read the part again and yield the kept passages in order.
 
         Raises:
-            ValueError: The collection's file is not the one that was scanned.
+            ValueError: the collection changed since the scan.
         """
         passages = self._read(collection)
-        # A file that is rewritten while it is read may have moved a passage to where another one was.
+        # Detects a file that is rewritten during reading.
         for start in range(0, len(self.kept_checks), _CHECK_BYTES):
             group = list(islice(passages, _CHECKED))
             if _checks(keys_of_passages(group)) != self.kept_checks[start : start + _CHECK_BYTES]:
                 raise _changed(collection)
             yield from group
-        # To the end of the part, where its state is compared once more.
+        # Reads to the end of the part, where the state is compared again.
         assert not list(passages), "every kept passage has a check"
 
     def _read(self, collection: Collection) -> Iterator[Passage]:
@@ -122,8 +119,8 @@ class ScannedPart:
         ).tolist()
         n_read = 0
         for block in collection.read(self.part).blocks:
-            for (_, record), is_wanted in zip(block, flags[n_read : n_read + len(block)], strict=False):
-                if is_wanted:
+            for (_, record), is_kept in zip(block, flags[n_read : n_read + len(block)], strict=False):
+                if is_kept:
                     if not isinstance(record, Passage):
                         raise _changed(collection)
                     yield record
@@ -135,25 +132,25 @@ class ScannedPart:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a pass over a collection found."""
+    """The result of scanning a collection."""
 
     n_records: int
     n_good: int
     n_bad: int
     n_kept: int
     reasons: dict[str, int]
-    """How many records are bad for each kind of reason."""
+    """Number of bad records by kind of reason."""
     parts: tuple[ScannedPart, ...]
     columns: Columns = field(default_factory=dict)
-    """Of the metadata, where the collection is one `WithMetadata`."""
+    """Metadata columns of a collection `WithMetadata`."""
     left_out: tuple[str, ...] = ()
-    """Further fields with values that no column can have, such as lists."""
+    """Fields that cannot be stored, such as lists."""
 
     def kept(self, collection: Collection) -> Iterator[Passage]:
         """Read the collection again and yield the kept passages in order.
 
         Raises:
-            ValueError: The collection's file is not the one that was scanned.
+            ValueError: the collection changed since the scan.
         """
         for part in self.parts:
             _refuse_changed(collection, part.source_state)
@@ -168,24 +165,22 @@ def scan(
     choose: Choice | None = None,
     scan_parts: ScanParts | None = None,
 ) -> ScanResult:
-    """Check every record, and ids against each other; `choose` chooses among the good ones (None: all).
+    """Validate all records and the uniqueness of their ids, in about 16 bytes of memory per record.
 
-    Of records with the same id the first good one counts, later ones are bad. Holds 16 bytes a record in memory, and as
-    much again of one part in sixteen.
+    If an id is repeated, later records are bad.
 
     Args:
-        collection: What to read.
-        policy: `error` refuses a collection with a bad record; `quarantine` leaves bad records out.
-        quarantine: Where `quarantine` writes the bad records as JSON lines {collection, source, file, line, reason,
-            raw} when the scan is complete. They replace those of an earlier scan of this collection; the file's other
-            lines stay.
-        choose: Called for the good records of each part, in order.
-        scan_parts: Scans the parts, and again where their records have said the types of metadata; None does it here.
+        collection: collection to read.
+        policy: `error` rejects a collection with bad records; `quarantine` skips them.
+        quarantine: file for bad records, as JSON lines {collection, source, file, line, reason, raw}. They replace the
+            lines of an earlier scan of this collection; other lines stay.
+        choose: selects among the good records of each part, in order; None keeps all.
+        scan_parts: scans all parts, a second time if inferred metadata types require it; None scans in this process.
 
     Raises:
-        BadInputError: The policy is `error` and there are bad records; the message lists the first ones.
-        ValueError: The collection's file changed meanwhile, no place for the quarantine is given, or the place is an
-            input or holds something else than bad records.
+        BadInputError: the policy is `error` and there are bad records.
+        ValueError: the collection changed during the scan, or the quarantine file is missing, an input or not a
+            quarantine file.
     """
     scan_parts = scan_parts or _read_here
     if policy == "error":
@@ -207,7 +202,7 @@ def _read_here(collection: Collection) -> Iterator[PartScan]:
 
 
 def _scan_all(collection: Collection, scan_parts: ScanParts) -> _Scans:
-    """Scan all parts, and once more where their records determine other types of metadata than they were read in."""
+    """Scan all parts, a second time if inferred metadata types require it."""
     scans = list(scan_parts(collection))
     if not isinstance(collection, WithMetadata):
         return _Scans(collection, scans, {}, [])
@@ -219,28 +214,21 @@ def _scan_all(collection: Collection, scan_parts: ScanParts) -> _Scans:
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:
-    """Add kept passages to the file that `scan` wrote the bad records to, for a reason that came to light later.
-
-    Args:
-        collection: That they are of.
-        ids: Of the passages.
-        reason: Of all of them, as `kind` or `kind: detail`.
-        quarantine: The file.
-    """
-    wanted = set(ids)
+    """Add kept passages to the quarantine file of `scan`, with a reason `kind` or `kind: detail`."""
+    remaining = set(ids)
     before = 0
     with quarantined(quarantine, collection, keep_own=True) as put:
         for part in collection.parts():
             reading = collection.read(part)
             for line, record in chain.from_iterable(reading.blocks):
-                if isinstance(record, Passage) and record.id in wanted:
-                    wanted.remove(record.id)
+                if isinstance(record, Passage) and record.id in remaining:
+                    remaining.remove(record.id)
                     put(bad_record(reading.file, before + line, reason, _raw(record)))
             before += reading.count_lines()
 
 
 class _Scans:
-    """The scans of all parts, and the ids that occur more than once."""
+    """Merges the scans of all parts and detects repeated ids."""
 
     def __init__(
         self, collection: Collection, scans: Sequence[PartScan], columns: Columns, left_out: Sequence[str]
@@ -249,7 +237,7 @@ class _Scans:
         self._columns, self._left_out = columns, tuple(left_out)
         _refuse_changed(collection, *(each.state for each in scans))
         self._again, self._first = repeated_ids([each.keys_N for each in scans])
-        """Good records whose id occurred before, and for each the first record with its id; both by number."""
+        """Numbers of good records with a repeated id, and of the first record with that id."""
         self._reasons = sum((each.reasons for each in scans), Counter[str]())
         if len(self._again):
             self._reasons["duplicate id"] = len(self._again)
@@ -257,7 +245,7 @@ class _Scans:
         self._n_records = sum(each.n_records for each in scans)
 
     def result(self, choose: Choice | None) -> ScanResult:
-        """Return the good records and, of these, the kept ones."""
+        """Select the records to keep among the good ones."""
         unique_M = np.ones(sum(len(each.keys_N) for each in self._scans), bool)
         unique_M[self._again] = False
         parts, start = list[ScannedPart](), 0
@@ -296,7 +284,7 @@ class _Scans:
         return "\n".join(lines)
 
     def bad_records(self) -> Iterator[BadRecord]:
-        """Read the collection again and yield its bad records in order, those with an id of before among them."""
+        """Read the collection again and yield its bad records in order, including those with a repeated id."""
         if not self.n_bad:
             return
         before = 0
@@ -320,7 +308,6 @@ class _Scans:
 
 
 def _checks(keys_N: np.ndarray) -> bytes:
-    """Return the checks of kept passages with these keys."""
     groups = (keys_N[start : start + _CHECKED].tobytes() for start in range(0, len(keys_N), _CHECKED))
     return b"".join(hashlib.blake2b(group, digest_size=_CHECK_BYTES).digest() for group in groups)
 

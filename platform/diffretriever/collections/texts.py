@@ -1,7 +1,7 @@
-"""Collections that lie in files of text: a folder of Markdown, plain text and HTML, or one such file; a file a passage.
+"""Collections of text files: a folder of Markdown, plain text and HTML files, or one such file, one passage per file.
 
-The id is the path within the folder. In it `%`, `#`, white space and control characters are written as in a URI (`%20`
-for a space): no id has white space, and what follows a `#` is the number of a chunk.
+The id is the path within the folder. `%`, `#`, white space and control characters are percent-encoded, because ids
+contain no white space and `#` precedes chunk numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bs4 import BeautifulSoup
 
 _MAX_BYTES = 16 << 20
-"""Of a file that is read; the longest novels have four million."""
+"""Maximum size of a file; the longest novels have 4 MB."""
 _UNFIT_FOR_ID = re.compile("[\\s%#\\x00-\\x1f\\x7f-\\x9f\\ufeff]")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _LINE_END = re.compile(r"\r\n?")
@@ -46,7 +46,7 @@ _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*(?:#+[ \t]*)?$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*$")
 _CHARSET_WITHIN = 1024
-"""Bytes at the start of an HTML file, where its character set is to be named."""
+"""Bytes at the start of an HTML file that are searched for its character set."""
 _NOT_TEXT = ("script", "style", "template", "noscript", "title")
 _PARAGRAPHS = ("blockquote", "dl", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "pre", "section", "table", "ul")
 _LINES = (
@@ -55,45 +55,45 @@ _LINES = (
 )
 _CELLS = ("td", "th")
 _APART = dict.fromkeys(_PARAGRAPHS, "\n\n") | dict.fromkeys(_LINES, "\n") | dict.fromkeys(_CELLS, " ")
-"""HTML element → what stands before and after its text."""
+"""HTML element → separator before and after its text."""
 
 log = logging.getLogger(__name__)
 
 
 class _File(NamedTuple):
     path: str
-    """Within the folder, with slashes."""
+    """Path within the folder, with slashes."""
     state: str
-    """Size and time of the last change."""
+    """Size and modification time."""
 
 
 _Read: TypeAlias = tuple[str, str, Mapping[str, Any] | None]
-"""Title, text and further fields of front matter."""
+"""Title, text and fields of the front matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextsCollection(Collection):
-    """The texts of a folder, in the order of their paths, or that of a single file."""
+    """The texts of a folder, ordered by path, or of a single file."""
 
     name: str
     root: Path | StorePath
-    """The folder of the file or files."""
+    """Folder of the files."""
     shown: str
-    """What stands before a path within `root` in messages."""
+    """Prefix of paths in messages."""
     only: str | None = None
-    """Name of the file, where there is one alone."""
+    """Name of the file, for a single file."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream the files in the order of their paths."""
+        """Yield one record per file, ordered by path."""
         return map(self._record, (file.path for file in self._files()))
 
     @property
     def holds_documents(self) -> bool:
-        """Yes: a file may be of any length."""
+        """Always true: files can be long."""
         return True
 
     def source_state(self) -> str:
-        """Return a digest of the files' paths, sizes and times of change."""
+        """Return a digest of the files' paths, sizes and modification times."""
         text = "".join(f"{file.path}\0{file.state}\n" for file in self._files())
         return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
@@ -102,7 +102,7 @@ class TextsCollection(Collection):
         return [self._at(file.path) for file in self._files()]
 
     def place(self) -> str:
-        """Return the folder's or the file's URI, or its path, absolute and without links."""
+        """Return the URI or resolved path of the folder or file."""
         place = self.root if self.only is None else self._at(self.only)
         return str(place.resolve() if isinstance(place, Path) else place)
 
@@ -121,7 +121,7 @@ class TextsCollection(Collection):
         try:
             return _passage(path, data)
         except RefusedError as refused:
-            # Of a file name that is no UTF-8, too, something can be shown.
+            # File names that are not UTF-8 are shown with replacement characters.
             shown = os.fsencode(f"{self.shown}{path}").decode(errors="replace")
             return bad_record(shown, 1, str(refused), data)
 
@@ -135,7 +135,7 @@ def _passage(path: str, data: bytes) -> Passage:
 
 
 def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsCollection | None:
-    """Open a folder, with all below it, if there is a text; of other files it is said how many are left out."""
+    """Open a folder recursively; return None if it contains no texts. A warning counts skipped files."""
     files = _listed(folder)
     left_out = Counter(_end_of(file.path) or "without suffix" for file in files if not is_text(file.path))
     if left_out.total() == len(files):
@@ -148,13 +148,13 @@ def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsC
 
 def open_text_file(file: Path | StorePath, name: str, shown: str) -> TextsCollection:
     """Open a single file."""
-    # A link without a suffix is read as what it leads to.
-    found = file.resolve() if isinstance(file, Path) and not is_text(file.name) else file
-    return TextsCollection(PurePosixPath(name).stem, found.parent, shown.removesuffix(file.name), found.name)
+    # The target of a link without a suffix determines the format.
+    target = file.resolve() if isinstance(file, Path) and not is_text(file.name) else file
+    return TextsCollection(PurePosixPath(name).stem, target.parent, shown.removesuffix(file.name), target.name)
 
 
 def is_text(name: str) -> bool:
-    """Return whether a file of this name is a text."""
+    """Return whether a file name has the suffix of a text."""
     return _end_of(name) in READERS
 
 
@@ -163,7 +163,7 @@ def _end_of(name: str) -> str:
 
 
 def _listed(folder: Path | StorePath) -> list[_File]:
-    """Return the files in a folder and below it, by path, without hidden ones and those in hidden folders."""
+    """Return the files in a folder recursively, sorted by path, without hidden files and folders."""
     if isinstance(folder, Path):
         return sorted(_walked(folder))
     start = filesystem_of(folder)[1].rstrip("/") + "/"
@@ -172,7 +172,7 @@ def _listed(folder: Path | StorePath) -> list[_File]:
 
 
 def _walked(folder: Path) -> Iterator[_File]:
-    # No links to folders are followed: they may lead in a circle.
+    # Links to folders are not followed: they can form cycles.
     for above, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(above, name) for name in names if not name.startswith(".")):
@@ -186,7 +186,7 @@ def _plain(data: bytes) -> _Read:
 
 
 def _markdown(data: bytes) -> _Read:
-    """Take front matter off; the title is its `title`, else the first heading."""
+    """Split off front matter; the title is its `title`, or else the first heading."""
     text = _decoded(data)
     values, text = _without_front_matter(text)
     title = " ".join(str(values.get("title") or "").split())
@@ -198,10 +198,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _without_front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Return what front matter says, and the text without it.
-
-    What stands between two lines of dashes at the start is front matter if it is a mapping in YAML.
-    """
+    """Return the fields of YAML front matter, and the text without it."""
     found = _FRONT_MATTER.match(text)
     if found is None:
         return {}, text
@@ -215,7 +212,7 @@ def _without_front_matter(text: str) -> tuple[dict[str, Any], str]:
 
 
 def _first_heading(text: str) -> str:
-    """Return the first heading of Markdown, with `#` or underlined, that is not within a fence; "" if there is none."""
+    """Return the first Markdown heading outside of code fences, or ""."""
     fence, above = "", ""
     for line in text.split("\n"):
         if opened := _FENCE.match(line):
@@ -234,7 +231,7 @@ def _first_heading(text: str) -> str:
 
 
 def _html(data: bytes) -> _Read:
-    """Leave markup, scripts and styles out; blocks begin lines, and paragraphs have an empty line around them."""
+    """Extract text without markup, scripts and styles; blocks start lines, blank lines surround paragraphs."""
     from bs4 import BeautifulSoup
     from bs4.exceptions import ParserRejectedMarkup
 
@@ -258,7 +255,7 @@ def _text_of(soup: BeautifulSoup) -> str:
         if isinstance(node, Tag):
             pieces.append("\n" if node.name == "br" else _APART.get(node.name, ""))
             within.append(node)
-        # Comments, and what else nobody sees, are preformatted strings.
+        # Comments and other invisible strings are preformatted strings.
         elif isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
             is_laid_out = "\n" in node and any(tag.name == "pre" for tag in within)
             pieces.append(node if is_laid_out else node.replace("\n", " "))
@@ -267,7 +264,7 @@ def _text_of(soup: BeautifulSoup) -> str:
 
 
 def _decoded_html(data: bytes) -> str:
-    """Decode by the character set that the file names, else as UTF-8."""
+    """Decode by the declared character set, or else as UTF-8."""
     from bs4.dammit import EncodingDetector
 
     named = EncodingDetector.find_declared_encoding(data[:_CHARSET_WITHIN], is_html=True)
@@ -280,4 +277,4 @@ def _decoded_html(data: bytes) -> str:
 
 
 READERS: dict[str, Callable[[bytes], _Read]] = {".htm": _html, ".html": _html, ".md": _markdown, ".txt": _plain}
-"""End of a file's name → what reads title and text from its bytes."""
+"""File suffix → function that reads title and text from bytes."""

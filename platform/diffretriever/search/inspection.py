@@ -1,7 +1,6 @@
-"""The report of an index, and its check: texts, vectors, impacts, and the derived files that searches read.
+"""Describes and verifies an index: its texts, vectors, impacts and derived files.
 
-One pass compares every passage with itself and its manifest, and derived files with their checksums. Memory is bounded
-by a batch of passages, and 8 bytes for each id.
+Verification reads each passage once and needs memory for one batch plus 8 bytes per id.
 
 Legend: P passages of a batch, N their vectors, T their impacts, H hidden size.
 """
@@ -42,22 +41,21 @@ if TYPE_CHECKING:
     from diffretriever.vectors.product import Codec
 
 Wrong: TypeAlias = Iterator[tuple[str, np.ndarray]]
-"""Kinds of problems, each with a bool [P]: the passages that have it."""
+"""Pairs of a problem and the affected passages, bool [P]."""
 
 _UNIT_TOLERANCE = 2.0**-10
-"""Rounding to fp16 changes each number by up to 2^-11 of itself, and so a vector's length by no more than that; twice
-that allows for the encoder's own last bits."""
+"""Twice the relative fp16 rounding error (2^-11), to allow for rounding in the encoder."""
 _BATCH_BYTES = 64 << 20
 _MOST_ROWS = 8192
 _NAMED = 10
-"""Places of each problem that are named."""
+"""Locations listed per problem."""
 
 
 def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
-    """Describe an index; with `check` all of it is read and checked.
+    """Describe an index and, with `check`, verify all of its data.
 
     Raises:
-        ValueError: Lance cannot read the table; the message names damaged files.
+        ValueError: Lance cannot read the table.
     """
     with readable(index.uri, index.fragments):
         return _report(index, index.contents(), check=check)
@@ -91,7 +89,7 @@ def _files(index: PassageIndex, kind: Kind) -> FilesContents:
 
 
 def verify(index: PassageIndex, contents: IndexContents) -> Verification:
-    """Check an index version against itself, its manifest, its derived files and the counts in `contents`."""
+    """Verify an index version against its manifest, its derived files and the counts in `contents`."""
     problems = _Problems()
     _check_schema(index, problems)
     _check_newest(index, problems)
@@ -131,14 +129,13 @@ def _check_newest(index: PassageIndex, problems: _Problems) -> None:
 
 
 class _Problems:
-    """Counts problems by kind, and keeps the first places of each."""
+    """Counts problems by kind and keeps the first locations of each."""
 
     def __init__(self) -> None:
         self._totals: Counter[str] = Counter()
         self._first: dict[str, list[str]] = {}
 
     def add(self, kind: str, places: list[str]) -> None:
-        """Count problems of a kind, each by the id or key of where it is."""
         if places:
             self._totals[kind] += len(places)
             first = self._first.setdefault(kind, [])
@@ -192,7 +189,7 @@ def _batch_rows(index: PassageIndex) -> int:
     retriever = index.manifest.retriever
     if not is_neural(retriever):
         return _MOST_ROWS
-    # A vector as it is stored, and in fp32.
+    # 2 bytes in fp16 and 4 in fp32.
     row_bytes = retriever.max_vectors("passage") * (index.manifest.hidden_size or 0) * 6
     return max(1, min(_MOST_ROWS, _BATCH_BYTES // row_bytes))
 
@@ -201,7 +198,7 @@ def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
     if index.manifest.codec is None:
         return None
     try:
-        # Not the one that this process may have read before.
+        # Bypasses the cache.
         return read_codec(codec_place(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
     except ValueError as error:
         problems.add("the file of the codec cannot be read", [str(error)])
@@ -217,7 +214,6 @@ def _has_other_digest(batch: pa.RecordBatch, metadata: Columns | None) -> np.nda
 
 
 def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
-    """Check how many vectors there are, and that they are finite and, where the retriever makes them so, unit."""
     retriever = manifest.retriever
     assert is_neural(retriever), "BM25 indexes hold no vectors"
     stored_NH, offsets = read_vectors(batch)
@@ -233,7 +229,6 @@ def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
 
 
 def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
-    """Check that impacts are sorted by entry of the vocabulary, and positive."""
     ids_T = batch.column("impact_ids").flatten().to_numpy()
     weights_T = batch.column("impact_weights").flatten().to_numpy()
     id_offsets = offsets_of(_lengths(batch, "impact_ids"))
@@ -258,7 +253,7 @@ def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
-    """Return the ids that occur more than once; memory holds the texts of those alone whose hashes do."""
+    # Only ids with a repeated hash are kept as texts, to save memory.
     values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
     suspected = set(values[counts > 1].tolist())
     if not suspected:
@@ -270,13 +265,13 @@ def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
 
 def _check_schema(index: PassageIndex, problems: _Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
-    wanted = table_schema(index.manifest)
-    wrong = [field.name for field in wanted if stored.get(field.name) != _type_name(field)]
+    expected = table_schema(index.manifest)
+    wrong = [field.name for field in expected if stored.get(field.name) != _type_name(field)]
     problems.add("a column is not as the manifest wants it", wrong)
 
 
 def _type_name(field: pa.Field) -> str:
-    # Lance does not keep whether the numbers within a vector may be null.
+    # Lance does not store the nullability of list items.
     return str(field.type).replace(" not null", "")
 
 

@@ -1,7 +1,7 @@
-"""Codewords: k-means for the bytes of vectors, tables of products with them, and the inner loops of both.
+"""Codebooks of the product codec: k-means, lookup tables and their compiled loops.
 
-Each byte of a row names a codeword. A table has the product of every codeword with every query vector, so that scoring
-a stored vector is one addition a byte and query vector, whatever number of dimensions a byte stands for.
+Each byte is the index of a codeword. Tables contain the products of all codewords with all query vectors, so scoring
+costs one addition per byte and query vector.
 
 Legend: S vectors of the sample, M vectors, N rows of bytes, D dimensions = G bytes x W dimensions of a byte, V = 256
 values of a byte, L query vectors, P passages.
@@ -21,13 +21,13 @@ _ZERO = np.int32(0)
 _MOST_NEGATIVE = np.float32(-np.inf)
 _CODEWORD_ROUNDS = 12
 _TABLE_CELLS = 1 << 20
-"""Table entries used in one pass, 4 MiB: larger tables are summed in parts, since additions wait for memory."""
+"""Table entries per pass (4 MiB); larger tables miss the cache."""
 
 
 def byte_codewords(sample_SD: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Return float32 [G, 256, W]: for each byte, codewords for its W dimensions, by Lloyd's rounds from random vectors.
+    """Train codewords for each byte by Lloyd's algorithm on a sample (float32 [S, D]); return float32 [G, 256, W].
 
-    A codeword that is nearest to no vector of the sample (float32 [S, D]) moves to a random vector.
+    Codewords without vectors are redrawn from the sample.
     """
     generator = np.random.default_rng(seed)
     parts_SGW = sample_SD.reshape(len(sample_SD), -1, width)
@@ -43,7 +43,7 @@ def byte_codewords(sample_SD: np.ndarray, width: int, seed: int) -> np.ndarray:
 
 
 def nearest_bytes(vectors_MD: np.ndarray, codewords_GVW: np.ndarray) -> np.ndarray:
-    """Return uint8 [M, G]: the nearest codeword of each byte (both float32, by Euclidean distance)."""
+    """Return the index of the nearest codeword of each byte (Euclidean distance), uint8 [M, G]."""
     codes_MG = np.empty((len(vectors_MD), len(codewords_GVW)), np.uint8)
     halves_GV = (codewords_GVW**2).sum(axis=2) / 2
     columns_GWV = np.ascontiguousarray(codewords_GVW.transpose(0, 2, 1))
@@ -57,20 +57,20 @@ def _drawn(parts_SGW: np.ndarray, count: int, generator: np.random.Generator) ->
 
 
 def look_up(codes_NG: np.ndarray, codewords_GVW: np.ndarray) -> np.ndarray:
-    """Return float32 [N, D]: the codewords (float32 [G, 256, W]) of each row (uint8 [N, G]), one after the other."""
+    """Concatenate the codewords (float32 [G, 256, W]) of each row (uint8 [N, G]) to float32 [N, D]."""
     flat = torch.from_numpy(codewords_GVW.reshape(-1, codewords_GVW.shape[2]))
     vectors: np.ndarray = functional.embedding(_entries(codes_NG), flat).reshape(len(codes_NG), -1).numpy()
     return vectors
 
 
 def product_tables(query_LD: np.ndarray, codewords_GVW: np.ndarray) -> np.ndarray:
-    """Return float32 [G, 256, L]: the product of every codeword of every byte with every query vector."""
+    """Return the products of all codewords with all query vectors, float32 [G, 256, L]."""
     query_GWL = query_LD.reshape(len(query_LD), len(codewords_GVW), -1).transpose(1, 2, 0)
     return np.matmul(codewords_GVW, query_GWL)
 
 
 def table_sums(codes_NG: np.ndarray, tables_GVL: np.ndarray) -> np.ndarray:
-    """Return float32 [N, L]: the sum over bytes of the table rows that they name."""
+    """Sum the table rows of each row's bytes; return float32 [N, L]."""
     width = tables_GVL.shape[2]
     per_pass = max(1, _TABLE_CELLS // (_VALUES * width))
     sums_NL = torch.zeros(len(codes_NG), width)
@@ -83,18 +83,17 @@ def table_sums(codes_NG: np.ndarray, tables_GVL: np.ndarray) -> np.ndarray:
 
 
 def _entries(codes_NG: np.ndarray) -> torch.Tensor:
-    """Number the codewords of all bytes through, 256 a byte."""
     firsts_G = np.arange(codes_NG.shape[1], dtype=np.int32) * _VALUES
     return torch.from_numpy(np.add(codes_NG, firsts_G, dtype=np.int32))
 
 
 @kernel()
 def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) -> None:
-    """Write [M, D] = [M, D] @ [D, D], float32; sums run over D in order, so a row does not depend on other rows."""
+    """Write [M, D] = [M, D] @ [D, D] in float32, summing in order, so a row does not depend on other rows."""
     for first in range(0, vectors_MD.shape[0], _ROWS_AT_ONCE):
         last = min(first + _ROWS_AT_ONCE, vectors_MD.shape[0])
         out_MD[first:last] = np.float32(0)
-        # A row of the matrix is read once for several vectors, since a large matrix fits no cache.
+        # Reads each matrix row once for several vectors: a large matrix exceeds the cache.
         for d in range(rotation_DD.shape[0]):
             for m in range(first, last):
                 value = vectors_MD[m, d]
@@ -106,9 +105,9 @@ def rotate(vectors_MD: np.ndarray, rotation_DD: np.ndarray, out_MD: np.ndarray) 
 def nearest_codewords(
     points_MD: np.ndarray, codewords_GWV: np.ndarray, halves_GV: np.ndarray, codes_MG: np.ndarray
 ) -> None:
-    """Write, for each vector and byte, the number of the nearest codeword; of equally near ones the last.
+    """Write the index of the nearest codeword of each vector and byte; ties go to the last.
 
-    `codewords_GWV` are float32, and `halves_GV` half the squared length of each.
+    `halves_GV` are half the squared norms of the codewords.
     """
     width = codewords_GWV.shape[1]
     nearness_V = np.empty(_VALUES, np.float32)
@@ -131,7 +130,7 @@ def nearest_codewords(
 
 @kernel()
 def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.ndarray, counts_GV: np.ndarray) -> None:
-    """Add each vector's part to the sum (float64) and the count (int64) of the codeword it was given."""
+    """Add each vector to the sum (float64) and count (int64) of its assigned codewords."""
     width = sums_GVW.shape[2]
     for m in range(points_MD.shape[0]):
         for g in range(codes_MG.shape[1]):
@@ -143,7 +142,7 @@ def add_to_codewords(points_MD: np.ndarray, codes_MG: np.ndarray, sums_GVW: np.n
 
 @kernel()
 def best_of_passages(products_NL: np.ndarray, scales_N: np.ndarray, offsets: np.ndarray, best_PL: np.ndarray) -> None:
-    """Write each query vector's largest product with a passage's vectors, scaled by each; -inf where it has none."""
+    """Write each query vector's largest scaled product with a passage's vectors; -inf for empty passages."""
     for p in range(best_PL.shape[0]):
         for q in range(best_PL.shape[1]):
             best_PL[p, q] = _MOST_NEGATIVE

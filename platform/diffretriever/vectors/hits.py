@@ -1,10 +1,9 @@
-"""Ranked passages of queries as arrays, and their ranking: score descending, then passage id ascending.
+"""Result lists as arrays, ranked by descending score, then ascending passage id.
 
-A passage is known by its number: the place of its id among all ids of an index version, in ascending order of code
-points. So equal scores are ranked by comparing numbers, and ids are looked up once, at the end.
+A passage's number is the rank of its id among all ids of an index version, by code point. Ties are broken by comparing
+numbers, and ids are looked up once, at the end.
 
-Legend: Q queries, P passages, or those of one batch, F passages found for all queries together, C candidates of one
-query, N given ids.
+Legend: Q queries, P passages of an index or a batch, F hits of all queries, C candidates of one query, N input ids.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ Hit: TypeAlias = tuple[str, float]
 """A passage id and its score."""
 
 NO_NUMBER = -1
-"""Number of a passage that is not there."""
+"""Number of an unknown or deleted passage."""
 
 
 @dataclass(frozen=True, eq=False)
 class Passages:
-    """The passages that numbers stand for: number i is the i-th of the ids, in order of code points.
+    """Maps passage numbers to ids and table rows.
 
     Attributes:
-        ids: P passage ids, ascending, none twice.
-        rows_P: int64 [P], each passage's row in the table of its index version; None where there is none.
+        ids: P unique passage ids, ascending by code point.
+        rows_P: int64 [P], row of each passage in the table of its index version; None without an index.
     """
 
     ids: pa.LargeStringArray
@@ -41,12 +40,12 @@ class Passages:
 
     @classmethod
     def numbered(cls, ids: pa.Array | pa.ChunkedArray) -> tuple[Self, np.ndarray]:
-        """Return the passages of these ids, which may repeat, and the number of each id, int32 [N]."""
+        """Number ids, which may repeat; return the passages and each id's number, int32 [N]."""
         coded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.unify_dictionaries().combine_chunks()
         distinct = coded.dictionary.cast(pa.large_string())
-        # Arrow orders texts by their UTF-8 bytes, which is the order of code points.
+        # Arrow sorts by UTF-8 bytes, which is code point order.
         order_P = pc.sort_indices(distinct).to_numpy()
         numbers_P = np.empty(len(order_P), np.int32)
         numbers_P[order_P] = np.arange(len(order_P), dtype=np.int32)
@@ -58,21 +57,21 @@ class Passages:
     def numbers_of(self, ids: Sequence[str]) -> np.ndarray:
         """Return the number of each id, int32 [N]; `NO_NUMBER` for unknown ids. Ids must be unique."""
         numbers_N = np.full(len(ids), NO_NUMBER, np.int32)
-        # A table of the few that are asked for is sooner made than one of all passages.
-        places_P = pc.index_in(self.ids, value_set=pa.array(ids, pa.large_string()))
-        found = np.flatnonzero(places_P.is_valid().to_numpy(zero_copy_only=False))
-        numbers_N[places_P.drop_null().to_numpy()] = found
+        # Hashing the few requested ids is faster than hashing all ids.
+        positions_P = pc.index_in(self.ids, value_set=pa.array(ids, pa.large_string()))
+        known = np.flatnonzero(positions_P.is_valid().to_numpy(zero_copy_only=False))
+        numbers_N[positions_P.drop_null().to_numpy()] = known
         return numbers_N
 
 
 @dataclass(frozen=True, eq=False)
 class Hits(Sequence[list[Hit]]):
-    """Each query's passages, best first; `hits[i]` are those of query i as (id, score), a slice those of some queries.
+    """The result lists of Q queries, best first; `hits[i]` is query i's list of (id, score), `hits[i:j]` is `Hits`.
 
     Attributes:
-        passages: what numbers stand for.
+        passages: maps numbers to ids.
         offsets: int64 [Q + 1]; query i owns the hits offsets[i] to offsets[i + 1].
-        numbers_F: int32 [F], the passages' numbers.
+        numbers_F: int32 [F], passage numbers.
         scores_F: float64 [F].
     """
 
@@ -83,22 +82,22 @@ class Hits(Sequence[list[Hit]]):
 
     @classmethod
     def of(cls, lists: Iterable[Sequence[Hit]]) -> Self:
-        """Return the hits of these lists, in the same order."""
-        kept = list(lists)
-        ids = pa.array([passage for hits in kept for passage, _ in hits], pa.large_string())
-        scores_F = np.array([score for hits in kept for _, score in hits], np.float64)
+        """Convert lists of (id, score) to hits, in the same order."""
+        result_lists = list(lists)
+        ids = pa.array([passage for hits in result_lists for passage, _ in hits], pa.large_string())
+        scores_F = np.array([score for hits in result_lists for _, score in hits], np.float64)
         passages, numbers_F = Passages.numbered(ids)
-        return cls(passages, offsets_of([len(hits) for hits in kept]), numbers_F, scores_F)
+        return cls(passages, offsets_of([len(hits) for hits in result_lists]), numbers_F, scores_F)
 
     @classmethod
     def numbered_alike(cls, parts: Sequence[Self]) -> list[Self]:
-        """Return the same hits, at least one part's, with passages that have the same numbers in all parts."""
+        """Renumber the hits of one or more parts, so that a passage has the same number in all parts."""
         ids = pa.chunked_array([part.passages.ids for part in parts], pa.large_string())
         passages, numbers = Passages.numbered(ids)
-        own = np.split(numbers, np.cumsum([len(part.passages) for part in parts])[:-1])
+        part_numbers = np.split(numbers, np.cumsum([len(part.passages) for part in parts])[:-1])
         return [
             cls(passages, part.offsets, numbers_P[part.numbers_F], part.scores_F)
-            for part, numbers_P in zip(parts, own, strict=True)
+            for part, numbers_P in zip(parts, part_numbers, strict=True)
         ]
 
     def __len__(self) -> int:
@@ -114,11 +113,11 @@ class Hits(Sequence[list[Hit]]):
         """Return the hits of one query, or of a slice of queries."""
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
-            assert step == 1, "queries that are next to each other"
+            assert step == 1, "slices of hits have step 1"
             return self._of_queries(start, max(start, stop))
         query = range(len(self))[place]
-        own = self._of_queries(query, query + 1)
-        return list(zip(own.ids().to_pylist(), own.scores_F.tolist(), strict=True))
+        hits = self._of_queries(query, query + 1)
+        return list(zip(hits.ids().to_pylist(), hits.scores_F.tolist(), strict=True))
 
     def __iter__(self) -> Iterator[list[Hit]]:
         pairs = list(zip(self.names(), self.scores_F.tolist(), strict=True))
@@ -150,18 +149,18 @@ class Hits(Sequence[list[Hit]]):
         """Return the id of every hit as a Python string."""
         if len(self.numbers_F) < len(self.passages):
             return list(self.ids().to_pylist())
-        # Each made once, however often it was found.
+        # Converts each distinct id once.
         names: list[str] = self.passages.ids.to_pylist()
         return [names[number] for number in self.numbers_F.tolist()]
 
     def rows(self) -> np.ndarray:
-        """Return every hit's row in the table of its index version, int64 [F]."""
+        """Return the table row of every hit, int64 [F]."""
         assert self.passages.rows_P is not None, "the hits come from an index"
         rows_F: np.ndarray = self.passages.rows_P[self.numbers_F]
         return rows_F
 
     def queries(self) -> np.ndarray:
-        """Return the number of the query of every hit, int64 [F]."""
+        """Return the query number of every hit, int64 [F]."""
         return np.repeat(np.arange(len(self)), self.counts_Q)
 
     def first(self, k: int) -> Hits:
@@ -171,24 +170,24 @@ class Hits(Sequence[list[Hit]]):
         return self._where(np.arange(len(self.numbers_F)) - np.repeat(self.offsets[:-1], self.counts_Q) < k)
 
     def without(self, ids: Sequence[str]) -> Hits:
-        """Return the hits without one passage id per query, if the query has it."""
+        """Remove one passage id from each query's hits."""
         distinct = list(dict.fromkeys(ids))
-        known = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
-        own_Q = np.array([known[each] for each in ids], np.int32)
-        return self._where(self.numbers_F != np.repeat(own_Q, self.counts_Q))
+        numbers = dict(zip(distinct, self.passages.numbers_of(distinct).tolist(), strict=True))
+        excluded_Q = np.array([numbers[passage_id] for passage_id in ids], np.int32)
+        return self._where(self.numbers_F != np.repeat(excluded_Q, self.counts_Q))
 
     def of_queries(self, places_Q: np.ndarray) -> Hits:
         """Return the hits of the queries at these positions, in this order; no hits for negative positions."""
-        # A query without hits, for those that are not here.
+        # The appended empty query serves negative positions.
         rows_F, offsets = rows_of(
             np.append(self.offsets, self.offsets[-1]), np.where(places_Q < 0, len(self), places_Q)
         )
         return Hits(self.passages, offsets, self.numbers_F[rows_F], self.scores_F[rows_F])
 
     def _of_queries(self, start: int, stop: int) -> Hits:
-        own = slice(self.offsets[start], self.offsets[stop])
+        rows = slice(self.offsets[start], self.offsets[stop])
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        return Hits(self.passages, offsets, self.numbers_F[own], self.scores_F[own])
+        return Hits(self.passages, offsets, self.numbers_F[rows], self.scores_F[rows])
 
     def _where(self, kept_F: np.ndarray) -> Hits:
         offsets = offsets_of(kept_F)[self.offsets]
@@ -196,12 +195,7 @@ class Hits(Sequence[list[Hit]]):
 
 
 def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[Hit]:
-    """Return the k best passages of one query as (id, score), best first; a score of -inf is never returned.
-
-    Args:
-        scores_P: floating [P].
-        ids: P passage ids, no two equal.
-        k: at least 1.
+    """Return the k best passages of one query as (id, score), without scores of -inf. Ids must be unique.
 
     Raises:
         ValueError: a score is NaN, or k is below 1.
@@ -213,10 +207,9 @@ def top_k(scores_P: np.ndarray, ids: Sequence[str], k: int) -> list[Hit]:
 
 
 def ranked_hits(passages: Passages, n_queries: int, columns: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Hits:
-    """Rank all passages of each query; a score of -inf is left out.
+    """Rank all hits of each query and drop scores of -inf.
 
-    `columns` are, in any order, the query number of each hit (integers [F]), its passage's number (int32 [F]) and its
-    score (float64 [F]).
+    `columns` are query numbers (integers [F]), passage numbers (int32 [F]) and scores (float64 [F]), in any order.
 
     Raises:
         ValueError: a score is NaN.
@@ -230,19 +223,13 @@ def ranked_hits(passages: Passages, n_queries: int, columns: tuple[np.ndarray, n
 
 
 class TopK:
-    """The k best passages of each of Q queries, from scores that arrive in batches of passages.
+    """Collects the k best passages of each of Q queries from batches of scores, in O(Q·k) memory.
 
-    Exactly what sorting all scores at once would give, ties included, in the memory of k passages a query.
+    The result equals sorting all scores at once, including ties.
     """
 
     def __init__(self, n_queries: int, k: int, passages: Passages, *, only_positive: bool = False) -> None:
-        """Start without candidates.
-
-        Args:
-            n_queries: Q.
-            k: passages to keep for each query, at least 1.
-            passages: what the passages' numbers stand for.
-            only_positive: drop scores of 0 and less; for sparse scores, where 0 says that no term is shared.
+        """Start empty; `only_positive` drops scores of 0 and below, as for sparse scores without a shared term.
 
         Raises:
             ValueError: k is below 1.
@@ -255,10 +242,10 @@ class TopK:
         self._scores = [np.empty(0) for _ in range(n_queries)]
         self._numbers = [np.empty(0, np.int32) for _ in range(n_queries)]
         self.thresholds_Q = np.full(n_queries, -np.inf)
-        """float64 [Q], the score that a passage must reach to enter the top k; -inf below k passages."""
+        """float64 [Q], minimum score to enter the top k; -inf below k passages."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
-        """Take in a batch of P passages: scores, floating [Q, P], and numbers, int32 [P]; no passage may come twice.
+        """Add the scores of a batch (floating [Q, P]) and its passage numbers (int32 [P]); each passage only once.
 
         Raises:
             ValueError: a score is NaN.
@@ -266,14 +253,14 @@ class TopK:
         assert scores_QP.shape == (len(self._scores), len(numbers_P)), "one row a query, one column a passage"
         for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
             _refuse_nan(self._passages, scores_QP[query], numbers_P, np.full(len(numbers_P), query))
-        # Scores equal to the k-th best survive: their ids decide.
+        # Ties with the k-th best survive: ids decide.
         survives_QP = (scores_QP >= self.thresholds_Q[:, None]) & (scores_QP > self._floor)
         for query in np.flatnonzero(survives_QP.any(axis=1)):
             survivors_C = np.flatnonzero(survives_QP[query])
             self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
 
     def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
-        """Add passages of one query: scores, floats [C], and their numbers, int32 [C]."""
+        """Add scores (floating [C]) and passage numbers (int32 [C]) of one query."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
         survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))
@@ -281,7 +268,7 @@ class TopK:
             self._merge(query, scores_C[survivors_C], numbers_C[survivors_C])
 
     def results(self) -> Hits:
-        """Return each query's passages, best first."""
+        """Return the result lists, best first."""
         orders = [np.lexsort((own_C, -scores_C)) for scores_C, own_C in zip(self._scores, self._numbers, strict=True)]
         numbers = [own_C[order_C] for own_C, order_C in zip(self._numbers, orders, strict=True)]
         scores = [own_C[order_C] for own_C, order_C in zip(self._scores, orders, strict=True)]
@@ -309,13 +296,13 @@ def kth_largest(values_C: np.ndarray, k: int) -> float:
 
 
 def _best(scores_C: np.ndarray, numbers_C: np.ndarray, k: int) -> np.ndarray:
-    """Return the positions of the k best of more than k candidates, in no order."""
+    """Return the positions of the k best of more than k candidates, unordered."""
     boundary = kth_largest(scores_C, k)
     above = np.flatnonzero(scores_C > boundary)
     tied = np.flatnonzero(scores_C == boundary)
-    room = k - len(above)
-    if room < len(tied):
-        tied = tied[np.argpartition(numbers_C[tied], room)[:room]]
+    missing = k - len(above)
+    if missing < len(tied):
+        tied = tied[np.argpartition(numbers_C[tied], missing)[:missing]]
     return np.concatenate([above, tied])
 
 

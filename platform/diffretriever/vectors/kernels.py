@@ -1,8 +1,8 @@
-"""The inner loops of dense scores: fp16 to fp32, 8-bit codes and their products, and exact MaxSim.
+"""Compiled loops of dense scoring: exact MaxSim, 8-bit quantisation and its products.
 
-Vectors are stored as halves and scored as singles, and widening rounds nothing; exact MaxSim widens them in the
-processor's registers. In the loops over codes, numba widens int32 to int64 unless every step is cast back, and only
-32-bit products become the multiply-and-add instructions that make 8-bit codes fast.
+Vectors are stored in fp16 and scored in fp32; exact MaxSim converts them in registers, without rounding. In the loops
+over codes, numba promotes int32 to int64 unless every step is cast back, and only 32-bit products compile to fast
+multiply-and-add instructions.
 
 Legend: N vectors of all passages, P passages, Q queries, M query vectors, H hidden size, C chosen passages.
 """
@@ -23,12 +23,12 @@ from diffretriever.core.kernels import kernel
 _MOST_NEGATIVE = np.float32(-np.inf)
 _ZERO = np.int32(0)
 _SHORT = 1024
-"""Of longer vectors, four of a query and a row of codes do not fit into the fastest cache together."""
+"""Maximum hidden size for which four query vectors and a row of codes fit the L1 cache."""
 
 
 @intrinsic
 def _widened(_: Any, __: Any) -> Any:
-    """Return the single that equals a half, given by its bits, uint16."""
+    """Convert fp16, given as uint16 bits, to fp32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
@@ -37,7 +37,7 @@ def _widened(_: Any, __: Any) -> Any:
 
 
 def _single(number: np.float32 | np.uint16) -> np.float32:
-    """Return a number as a single: one already, or the bits of a half. For compiled code alone."""
+    """Convert fp32, or the bits of fp16, to fp32; for compiled code only."""
     raise NotImplementedError
 
 
@@ -49,12 +49,11 @@ def _single_of(number: Any) -> Callable[[Any], Any]:
 
 @functools.cache
 def scan_of(hidden_size: int) -> Any:  # noqa: C901  (written out, the loops are a third faster)
-    """Return the compiled `scan` of one hidden size: loops of a known length take the processor two thirds of the time.
+    """Return the `scan` kernel compiled for one hidden size, because loops of known length take a third less time.
 
-    It writes, for each passage, the sum over query vectors of the best product with the passage's vectors. Arguments:
-    codes_NH, int8; scales_N, float32, the value of a step of each vector's codes; begins_C and ends_C, int64, the rows
-    of each passage (without rows it scores -inf); query_MH, int16, so small that no product of a query and a row of
-    codes exceeds 32 bits; query_scales_M, float32; out_C, float32, overwritten.
+    It writes the sum of maximum products of each passage to out_C (float32). Arguments: codes_NH (int8), scales_N
+    (float32, quantisation steps), begins_C and ends_C (int64, rows of each passage; empty ones score -inf), query_MH
+    (int16, small enough that products with a row fit 32 bits) and query_scales_M (float32).
     """
 
     @kernel()
@@ -111,11 +110,7 @@ def reduce_products(
     query_scales_M: np.ndarray,
     out_QP: np.ndarray,
 ) -> None:
-    """Write the mean over each query's vectors of the best product with a passage's vectors; -inf without vectors.
-
-    `products_NM` (int32) are of the codes of passages and queries, `scales_N` and `query_scales_M` (float32) the value
-    of a step of each vector's codes, `offsets` and `query_offsets` (int64) those of passages and queries.
-    """
+    """Write mean MaxSim from int32 products of codes and float32 quantisation steps; -inf for empty passages."""
     best_M = np.empty(products_NM.shape[1], np.float32)
     for p in range(out_QP.shape[1]):
         best_M[:] = _MOST_NEGATIVE
@@ -133,10 +128,10 @@ def reduce_products(
 def exact(
     vectors_NH: np.ndarray, offsets: np.ndarray, chosen_C: np.ndarray, query_MH: np.ndarray, out_C: np.ndarray
 ) -> None:
-    """Write the mean MaxSim of one query with chosen passages, in fp32; -inf for a passage without vectors.
+    """Write the mean MaxSim of one query with chosen passages, in fp32; -inf for empty passages.
 
-    Unlike a matrix product, whose last bits depend on its shape, this gives a pair the same score in any company.
-    `vectors_NH` are float32, or uint16 that are the bits of float16; the last bits of a score may depend on that.
+    Unlike matrix products, whose last bits depend on their shape, a score does not depend on the other passages.
+    `vectors_NH` are float32, or float16 as uint16 bits; the last bits of a score may depend on that.
     """
     for c in range(chosen_C.shape[0]):
         begin, end = offsets[chosen_C[c]], offsets[chosen_C[c] + 1]
@@ -154,10 +149,7 @@ def exact(
 
 @kernel()
 def encode(vectors_NH: np.ndarray, codes_NH: np.ndarray, scales_N: np.ndarray, errors_N: np.ndarray) -> None:
-    """Round each vector to 127 steps on either side of zero.
-
-    Written are int8 codes, the value of a step, and the length of what rounding took away, rounded up.
-    """
+    """Quantise each vector to -127..127; write int8 codes, steps, and L2 errors rounded up."""
     for n in range(vectors_NH.shape[0]):
         largest = np.float32(0)
         for h in range(vectors_NH.shape[1]):

@@ -1,13 +1,12 @@
-"""The product codec: a rotation, then a codebook of 256 codewords for each byte. It packs slot vectors into bytes.
+"""Product quantisation of slot vectors: a rotation, then a codebook of 256 codewords per byte.
 
-It differs from plain product quantisation where that serves the ranking rather than the distance to the original:
+It differs from plain product quantisation to preserve rankings rather than distances:
 
-- Vectors are rotated onto their principal axes, which are dealt out so that all bytes have about as much to encode.
-- Axes count by their deviation to the power of two thirds: between the original vectors, whose few strong axes would
-  get nearly all bits, and whitened ones. Weak axes hold much of the difference between passages.
-- Every axis is stretched until the product of a coded vector with its original is that of the original with itself.
-  A mean of vectors is shorter than they are, and the coarser the mean, the shorter: without stretching, the weak axes
-  would count for too little in every score.
+- Vectors are rotated onto their principal axes, which are assigned to bytes so that all bytes encode similar variance.
+- Axes are weighted by their standard deviation to the power of 2/3, between original and whitened vectors. Otherwise
+  the few strong axes would get nearly all bits, although weak axes distinguish passages.
+- Each axis is rescaled so that encoded vectors keep their inner products with the originals. Codewords are means, which
+  shrink vectors, most of all on weak axes.
 
 Legend: M vectors, N vectors of all passages, S vectors of the sample, H hidden size = G bytes x W dimensions of a byte,
 V = 256 values of a byte, Q queries, P passages, L query vectors scored together.
@@ -40,49 +39,44 @@ from diffretriever.vectors.codewords import (
 from diffretriever.vectors.representations import runs
 
 _BLOCK = 8192
-"""Vectors of one step: few enough that intermediate results stay in a cache."""
+"""Vectors per step; intermediate results fit a cache."""
 _SHARED_QUERIES = 64
-"""Query vectors scored in one pass over the packed vectors."""
+"""Query vectors scored in one pass over the encoded vectors."""
 _SHORTEST = np.float32(1e-12)
 """Shorter vectors are not normalised."""
 _EVENED = 1 / 3
-"""How far axes are evened out: 0 leaves the deviations as they are, 1 makes all of them equal."""
+"""Degree of whitening: 0 keeps the deviations, 1 equalises them."""
 _LARGEST_STRETCH = 8.0
 _LEAST_VARIANCE = 1e-6
-"""Relative to the largest: axes with less vary by rounding alone."""
+"""Minimum variance of an axis relative to the largest; less is rounding."""
 _ROUNDING = 1e-12
-"""Variance of unit vectors by rounding alone, where all of them are equal."""
+"""Variance that rounding causes between equal unit vectors."""
 
 
 class Codec:
-    """A trained codec. Each vector is decoded by itself: its bits do not depend on the other vectors of a call.
+    """A trained codec. A decoded vector does not depend on the other vectors of a call.
 
-    Arrays: rotation [H, H], centre [H] and scales [H] into the space of codewords [G, 256, W], stretches [H].
+    Arrays: rotation [H, H], centre [H], scales [H], stretches [H] and codewords [G, 256, W].
     """
 
     def __init__(self, bits: Bits, arrays: dict[str, np.ndarray]) -> None:
         self.config = CodecConfig(bits)
-        # safetensors writes the bytes as they lie, whatever their order.
+        # safetensors writes raw memory, ignoring strides.
         self.arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         codewords_GVW = arrays["codewords"]
         parts = (len(codewords_GVW), 1, codewords_GVW.shape[2])
         factors_G1W = (arrays["stretches"] / arrays["scales"]).reshape(parts)
-        # The codewords that decoding looks up: stretched, and back around the centre.
+        # Codewords for decoding: unscaled, stretched and uncentred.
         self._decoded_GVW = codewords_GVW * factors_G1W + arrays["centre"].reshape(parts)
         self._back_HH = np.ascontiguousarray(arrays["rotation"].T)
         self._squared_GV1 = (self._decoded_GVW**2).sum(axis=2, keepdims=True)
 
     @classmethod
     def train(cls, bits: Bits, sample_MH: np.ndarray, seed: int = 0) -> Self:
-        """Learn rotation and codewords; the same sample and seed give the same codec.
-
-        Args:
-            bits: of a dimension.
-            sample_MH: float16 or float32 [M, H], L2-normalised; see `diffretriever.index.rewrite`.
-            seed: of random beginnings.
+        """Train a codec on L2-normalised vectors, float16 or float32 [M, H]; deterministic for a given seed.
 
         Raises:
-            ValueError: no vectors, a hidden size that is not a multiple of 8, or a value that is not finite.
+            ValueError: the sample is empty or not finite, or the hidden size is not a multiple of 8.
         """
         if len(sample_MH) == 0:
             raise ValueError("a codec is trained on vectors, and there are none: encode passages first")
@@ -121,10 +115,10 @@ class Codec:
         return self.config.bytes_per_vector(self.hidden_size)
 
     def encode(self, vectors_MH: np.ndarray) -> np.ndarray:
-        """Return uint8 [M, G]: float16 or float32 vectors, L2-normalised, packed.
+        """Encode L2-normalised vectors (float16 or float32 [M, H]) as uint8 [M, G].
 
         Raises:
-            ValueError: another hidden size than the codec's, or a value that is not finite.
+            ValueError: the hidden size differs from the codec's, or a value is not finite.
         """
         packed_MG = np.empty((len(vectors_MH), self.bytes_per_vector), np.uint8)
         for block in _blocks(len(vectors_MH), _BLOCK):
@@ -134,10 +128,10 @@ class Codec:
         return packed_MG
 
     def decode(self, packed_MG: np.ndarray) -> np.ndarray:
-        """Return float32 [M, H], L2-normalised: the vectors that are stored from now on.
+        """Decode to L2-normalised vectors, float32 [M, H].
 
         Raises:
-            ValueError: rows of another width than the codec's.
+            ValueError: the row width differs from the codec's.
         """
         self._check_packed(packed_MG)
         vectors_MH = np.empty((len(packed_MG), self.hidden_size), np.float32)
@@ -148,36 +142,27 @@ class Codec:
     def maxsim(
         self, query_vectors_MH: np.ndarray, query_offsets: np.ndarray, packed_NG: np.ndarray, offsets: np.ndarray
     ) -> np.ndarray:
-        """Score every query against every passage: `scoring.maxsim` of the decoded vectors, to 1e-5.
+        """Return the mean MaxSim (paper Eq. 2) of every query and passage, float32 [Q, P], without decoding.
 
-        Nothing is decoded: a product is a sum of table entries, one a byte (the tables are the query's products with
-        the codewords). The mean over a query's vectors is returned (paper Eq. 2).
-
-        Args:
-            query_vectors_MH: float16 or float32 [M, H]; query i owns rows offsets[i] to offsets[i + 1].
-            query_offsets: int64 [Q + 1]. A query without vectors scores 0.
-            packed_NG: uint8 [N, G].
-            offsets: int64 [P + 1]. A passage without vectors scores -inf.
-
-        Returns:
-            float32 [Q, P].
+        Equals `scoring.maxsim` of the decoded vectors to 1e-5. Each product is a sum of table entries, one per byte.
+        Queries without vectors score 0, passages without vectors -inf.
 
         Raises:
-            ValueError: queries of another hidden size, or packed vectors of another width, than the codec's.
+            ValueError: the hidden size of queries or the row width of passages differs from the codec's.
         """
         self._check_packed(packed_NG)
         query_MH = _rotated(_checked(query_vectors_MH, self.hidden_size), self.arrays["rotation"])
         best_PM = np.empty((len(offsets) - 1, len(query_MH)), np.float32)
         for shared in _blocks(len(query_MH), _SHARED_QUERIES):
             products_GVL = product_tables(query_MH[shared], self._decoded_GVW)
-            # One more column sums up the squared lengths.
+            # The last column sums squared norms.
             tables_GVL = np.concatenate([products_GVL, self._squared_GV1], axis=2)
             for run in runs(offsets, _BLOCK):
-                own = offsets[run.start : run.stop + 1]
-                sums_NL = table_sums(packed_NG[own[0] : own[-1]], tables_GVL)
+                run_offsets = offsets[run.start : run.stop + 1]
+                sums_NL = table_sums(packed_NG[run_offsets[0] : run_offsets[-1]], tables_GVL)
                 scales_N = 1 / np.sqrt(np.maximum(sums_NL[:, -1], _SHORTEST**2))
-                best_PL = np.empty((len(own) - 1, sums_NL.shape[1] - 1), np.float32)
-                best_of_passages(sums_NL[:, :-1], scales_N, own - own[0], best_PL)
+                best_PL = np.empty((len(run_offsets) - 1, sums_NL.shape[1] - 1), np.float32)
+                best_of_passages(sums_NL[:, :-1], scales_N, run_offsets - run_offsets[0], best_PL)
                 best_PM[run, shared] = best_PL
         scores_QP = _mean_per_query(best_PM, query_offsets)
         scores_QP[:, np.diff(offsets) == 0] = -np.inf
@@ -191,7 +176,7 @@ class Codec:
             )
 
     def to_bytes(self) -> bytes:
-        """Return the codec as a safetensors file, its name in the metadata."""
+        """Serialise the codec as safetensors, with its name in the metadata."""
         return bytes(safetensors.numpy.save(self.arrays, {"codec": str(self.config)}))
 
     def save(self, place: str | Path) -> None:
@@ -200,16 +185,16 @@ class Codec:
 
     @cached_property
     def digest(self) -> str:
-        """32 hex digits of everything that packed vectors depend on: equal digests decode alike."""
+        """Hash of the codec, 32 hex digits; codecs with equal digests decode identically."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
 
 
 def load_codec(place: str | Path) -> Codec:
-    """Read a codec that `Codec.save` wrote to a local path or an object-store URI.
+    """Load a codec written by `Codec.save`, from a local path or an object-store URI.
 
     Raises:
-        FileNotFoundError: there is no file.
-        ValueError: the file is not a codec of this project.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not a valid codec.
     """
     try:
         return codec_from_bytes(read_bytes(plain_place(str(place))))
@@ -218,10 +203,10 @@ def load_codec(place: str | Path) -> Codec:
 
 
 def codec_from_bytes(data: bytes) -> Codec:
-    """Return the codec that `Codec.to_bytes` wrote.
+    """Load a codec serialised by `Codec.to_bytes`.
 
     Raises:
-        ValueError: `Codec.to_bytes` did not write these bytes, or numbers in them are not finite.
+        ValueError: the data are not a valid codec, or a value is not finite.
     """
     length = int.from_bytes(data[:8], "little")
     try:
@@ -236,7 +221,6 @@ def codec_from_bytes(data: bytes) -> Codec:
 
 
 def _checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
-    """Return the vectors as float32 [M, H]; raises ValueError for another hidden size, NaN or infinity."""
     if vectors_MH.ndim != 2 or vectors_MH.shape[1] != hidden_size:
         raise ValueError(
             f"the codec is for vectors of {hidden_size} dimensions, these have shape {list(vectors_MH.shape)}: "
@@ -250,8 +234,8 @@ def _checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
 
 def _unit(vectors_MH: np.ndarray) -> np.ndarray:
     lengths_M1 = np.linalg.norm(vectors_MH, axis=1, keepdims=True)
-    made: np.ndarray = vectors_MH / np.maximum(lengths_M1, _SHORTEST)
-    return made
+    unit_MH: np.ndarray = vectors_MH / np.maximum(lengths_M1, _SHORTEST)
+    return unit_MH
 
 
 def _blocks(count: int, size: int) -> Iterator[slice]:
@@ -259,7 +243,6 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 def _mean_per_query(best_PM: np.ndarray, query_offsets: np.ndarray) -> np.ndarray:
-    """Return float32 [Q, P]: the mean of each query's columns; 0 for a query without any."""
     counts_Q = np.diff(query_offsets)
     filled = np.flatnonzero(counts_Q)
     scores_QP = np.zeros((len(counts_Q), len(best_PM)), np.float32)
@@ -270,7 +253,7 @@ def _mean_per_query(best_PM: np.ndarray, query_offsets: np.ndarray) -> np.ndarra
 
 
 def _principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variances along the principal axes, descending, float64 [H], and the axes as columns."""
+    """Return descending variances, float64 [H], and principal axes as columns."""
     mean_H = sample_SH.mean(axis=0, dtype=np.float64)
     centred_SH = sample_SH - mean_H.astype(np.float32)
     covariance_HH = (centred_SH.T @ centred_SH).astype(np.float64) / len(sample_SH)
@@ -281,15 +264,14 @@ def _principal_axes(sample_SH: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
-    """Return the axes, given by descending weights, in the order of bytes: the first W go to the first byte, and so on.
+    """Assign axes of descending weight to bytes greedily, so that the products of weights are balanced.
 
-    From the weightiest down, each axis goes to the byte with the smallest product of weights so far and a free place.
-    So all bytes come to about the same product, and codebooks of one size lose least that way.
+    Equal products minimise the loss of codebooks of equal size. Returns the axes byte by byte, W each.
     """
     n_bytes = len(weights_H) // width
     places_GW = np.empty((n_bytes, width), np.int64)
     taken_G, loads_G = np.zeros(n_bytes, np.int64), np.zeros(n_bytes)
-    # Relative to the smallest weight, so that a further axis never takes from a load.
+    # Relative to the smallest weight, so that loads never decrease.
     for axis, load in enumerate(np.log(weights_H / weights_H[-1])):
         byte = int(np.argmin(np.where(taken_G < width, loads_G, np.inf)))
         places_GW[byte, taken_G[byte]] = axis
@@ -299,14 +281,14 @@ def _deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
 
 
 def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
-    """Rotate by a loop of fixed order: the bits of a library's product depend on the number of rows."""
+    """Rotate with a fixed order of summation; a BLAS product's bits depend on the number of rows."""
     rotated_MH = np.empty((len(vectors_MH), rotation_HH.shape[1]), np.float32)
     rotate(np.ascontiguousarray(vectors_MH, np.float32), rotation_HH, rotated_MH)
     return rotated_MH
 
 
 def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:
-    """Return float32 [H]: per axis, the product of the originals with themselves over that with the coded ones."""
+    """Return per axis <original, original> / <original, coded>, float32 [H]."""
     own_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
     with_coded_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
     bounded_H = np.maximum(with_coded_H, own_H / _LARGEST_STRETCH)

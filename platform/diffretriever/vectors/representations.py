@@ -1,9 +1,7 @@
-"""What an encoder says about texts: ragged vectors, impacts, and their lossless Arrow form.
+"""Encoder output as ragged arrays of vectors and impacts, and its lossless conversion to Arrow.
 
-The values of several texts stand one after the other in one array, and offsets say where each text's begin and end.
-
-NaN and infinity in them make every ranking wrong: `not_finite` and `refuse_queries` keep them from being stored or
-searched.
+The values of all texts are concatenated; offsets delimit each text. `not_finite` and `refuse_queries` detect NaN and
+infinity, which would corrupt rankings.
 
 Legend: N texts, M vectors of all texts together, H hidden size, T impacts of all texts together; of any ragged array T
 texts, C chosen texts, N values of all texts together.
@@ -28,21 +26,21 @@ def offsets_of(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def rows_of(offsets: np.ndarray, chosen_C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the chosen texts' values, text after text, and the offsets into these, int64 [C + 1]."""
+    """Return the rows of the chosen texts' values and their new offsets, int64 [C + 1]."""
     counts_C = np.diff(offsets)[chosen_C]
-    own_offsets = offsets_of(counts_C)
-    return np.repeat(offsets[:-1][chosen_C] - own_offsets[:-1], counts_C) + np.arange(own_offsets[-1]), own_offsets
+    row_offsets = offsets_of(counts_C)
+    return np.repeat(offsets[:-1][chosen_C] - row_offsets[:-1], counts_C) + np.arange(row_offsets[-1]), row_offsets
 
 
 def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [T]: whether any of a text's own flags (bool [N]) is set."""
+    """Return whether any flag (bool [N]) of each text is set, bool [T]."""
     before = offsets_of(flags_N)
     any_T: np.ndarray = before[offsets[1:]] > before[offsets[:-1]]
     return any_T
 
 
 def runs(offsets: np.ndarray, most: int) -> Iterator[slice]:
-    """Cut texts into runs with at most `most` values together, or of one text that has more."""
+    """Yield slices of consecutive texts with up to `most` values in total, or of one larger text."""
     first, count = 0, len(offsets) - 1
     while first < count:
         fitting = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
@@ -55,14 +53,14 @@ class Representations:
     """The representations of N texts.
 
     Attributes:
-        vectors_MH: float16 [M, H]; text i owns rows offsets[i] to offsets[i + 1]. L2-normalised, except those of the
-            library method with `similarity: dot`, which are as long as the model makes them.
+        vectors_MH: float16 [M, H]; text i owns rows offsets[i] to offsets[i + 1]. L2-normalised, except with the
+            library method and `similarity: dot`.
         offsets: int64 [N + 1].
-        slot_tokens: int32 [M], the content word (token id) each slot predicts most strongly, -1 where there is none.
+        slot_tokens: int32 [M], id of each slot's top content token; -1 without one.
         impact_ids: int32 [T], vocabulary entries, ascending within a text.
         impact_weights: float32 [T], positive.
         impact_offsets: int64 [N + 1].
-        n_tokens: int32 [N], tokens of the text that the model saw; see `PreparedText`.
+        n_tokens: int32 [N], tokens of each text after truncation; see `PreparedText`.
     """
 
     vectors_MH: np.ndarray
@@ -86,7 +84,7 @@ class Representations:
         return int(self.vectors_MH.shape[1])
 
     def take(self, order: np.ndarray) -> Representations:
-        """Return the representations of the texts `order`, in that order."""
+        """Return the texts at the positions `order`, in that order."""
         rows, offsets = rows_of(self.offsets, order)
         impacts, impact_offsets = rows_of(self.impact_offsets, order)
         return Representations(
@@ -108,13 +106,7 @@ class Representations:
 
     @classmethod
     def of_vectors(cls, vectors_MH: np.ndarray, counts: Sequence[int] | np.ndarray, n_tokens: Sequence[int]) -> Self:
-        """Return the representations of N texts that have vectors alone: no slots, no impacts.
-
-        Args:
-            vectors_MH: float16.
-            counts: [N], vectors of each text.
-            n_tokens: [N], tokens of each text.
-        """
+        """Return the representations of N texts without slots and impacts; `counts` is the vectors per text."""
         return cls(
             vectors_MH=vectors_MH,
             offsets=offsets_of(counts),
@@ -139,7 +131,7 @@ class Representations:
         )
 
     def to_arrow(self) -> pa.Table:
-        """Return the columns of `schemas.index.representation_fields`, one row a text; nothing is rounded."""
+        """Convert losslessly to the columns of `schemas.index.representation_fields`, one row per text."""
         fields = representation_fields(self.hidden_size)
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(self.vectors_MH.reshape(-1)), self.hidden_size)
         columns = [
@@ -156,7 +148,7 @@ class Representations:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Representations:
-        """Read back what `to_arrow` made; other columns are ignored."""
+        """Convert a table of `to_arrow` back; other columns are ignored."""
         vectors_MH, offsets = read_vectors(table)
         impact_ids, impact_weights, impact_offsets = read_impacts(table)
         slots = _combined(table, "slot_tokens")
@@ -192,18 +184,18 @@ def read_weights(table: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarr
 
 
 def not_finite(texts: Representations) -> np.ndarray:
-    """Return the texts, int64 ascending, whose vectors or impact weights hold NaN or infinity."""
+    """Return the texts whose vectors or impact weights contain NaN or infinity, int64 ascending."""
     return _with_not_finite((texts.vectors_MH, texts.offsets), (texts.impact_weights, texts.impact_offsets))
 
 
 def rows_not_finite(table: pa.Table | pa.RecordBatch) -> np.ndarray:
-    """Return the same of a table's rows, by whichever of the columns `reps` and `impact_weights` it has."""
+    """Return the rows with NaN or infinity in `reps` or `impact_weights`, int64 ascending; each column is optional."""
     columns = {"reps": read_vectors, "impact_weights": read_weights}
     return _with_not_finite(*(read(table) for name, read in columns.items() if name in table.schema.names))
 
 
 def refuse_queries(queries: Representations, texts: Sequence[str]) -> None:
-    """Raise ValueError for the first query that holds NaN or infinity, by its number and its text."""
+    """Raise ValueError if a query contains NaN or infinity."""
     wrong = not_finite(queries)
     if len(wrong):
         raise ValueError(
@@ -218,13 +210,12 @@ def _combined(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _offsets(column: pa.ListArray) -> np.ndarray:
-    # A sliced array keeps its parent's offsets: count from its own first row.
+    # Slices keep their parent's offsets.
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     return offsets - offsets[0]
 
 
 def _with_not_finite(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Return the texts that own NaN or infinity in any of the parts: values [M, ...], and the texts' offsets."""
     wrong = [np.empty(0, np.int64)]
     for values_M, offsets in parts:
         if not _all_finite(values_M):
@@ -234,8 +225,7 @@ def _with_not_finite(*parts: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 
 def _all_finite(values_N: np.ndarray) -> bool:
-    """Return whether all of float16 or float32 [N, ...] are finite."""
     if values_N.dtype != np.float16:
         return bool(np.isfinite(values_N).all())
-    # All exponent bits are set in NaN and infinity alone; numpy's isfinite is ten times as slow for fp16.
+    # Only NaN and infinity have all exponent bits set; numpy's isfinite is ten times slower for fp16.
     return bool((values_N.view(np.uint16) & 0x7FFF).max(initial=0) < 0x7C00)

@@ -1,15 +1,14 @@
-"""Two bits for each of a vector's 192 main directions, and products with a query by counting bits.
+"""Binary sketches: two bits for each of a vector's 192 principal directions, and products by counting bits.
 
-Vectors are turned into the directions in which a sample of them is longest (principal directions), and these are mixed
-by a random rotation, so that all count alike. A number becomes one of four steps, a query's one of sixteen; the sum of
-products of such numbers is a sum of counts of common bits, one for each pair of their binary digits. The estimate is
-scaled as in RaBitQ (Gao and Long, 2024, arXiv 2405.12497), so that it is right for a query that is the vector itself.
+Vectors are projected onto the principal directions of a sample, which a random rotation mixes to equalise them. Vectors
+are quantised to four levels and queries to sixteen, so a product is a weighted sum of popcounts over pairs of digits.
+The estimate is scaled as in RaBitQ (Gao and Long, 2024, arXiv 2405.12497): exact if the query is the vector itself.
 
     1 0 1 1 …   higher digits of a vector      1 1 0 1 …   one of four digits of a query      2 x 2^digit x count(and)
     0 0 1 0 …   lower digits                                                                  1 x 2^digit x count(and)
 
-The higher digits alone, which are the signs, give a rougher estimate for half of the bytes: they are read of all
-vectors, and the lower digits of those alone that seem good by it.
+The higher digits (signs) give a coarse estimate from half of the bytes for all vectors. Lower digits are read only for
+vectors that reach the threshold.
 
 Legend: P vectors, H hidden size, D directions, S vectors of a sample, B blocks of 32 vectors, W words of 64 directions,
 L digits of a query, C vectors found.
@@ -29,29 +28,29 @@ DIRECTIONS = 192
 """D."""
 _WORDS = DIRECTIONS // 64
 _BLOCK = 32
-"""Vectors side by side: with 64, words lie so that a processor fetches them at half the speed."""
+"""Vectors per block; blocks of 64 are read at half the speed."""
 SKETCH_BYTES = 2 * DIRECTIONS // 8 + 4
-"""Of one vector: its bits and its factor."""
+"""Size of a sketch: bits and factor."""
 READ_BYTES = DIRECTIONS // 8 + 4
-"""Of these, what is read of every vector for a query."""
+"""Bytes of each sketch that every query reads."""
 _STEP = 0.95
-"""Of a number, in root mean squares of the vector's: with it, four steps lose least."""
+"""Quantisation step in root mean squares of the vector; optimal for four levels."""
 _LEVELS, _QUERY_LEVELS = 4, 16
 _MIDDLE, _QUERY_MIDDLE = np.float32((_LEVELS - 1) / 2), np.float32((_QUERY_LEVELS - 1) / 2)
 _DIGITS = 4
 _POWER_ROUNDS = 4
 _BY_SIGNS = np.float32(1.137)
-"""What products of signs are multiplied by to be as large as those of steps. For normally distributed numbers, in root
-mean squares, a number times its sign is .798 in the mean, times its step .907 (`_STEP`)."""
+"""Scale of sign products relative to products of quantised values: for normal variates, the mean product with the sign
+is .798 and with the quantised value .907 (`_STEP`)."""
 _NONE, _ONE, _TWO, _THREE, _FOUR, _LAST_BYTE = (np.uint64(number) for number in (0, 1, 2, 3, 4, 56))
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _BYTE_ONES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 
 
 def main_directions(sample_SH: np.ndarray) -> np.ndarray:
-    """Return float32 [H, D]: the directions in which vectors (float32 [S, H]) are longest, mixed by a random rotation.
+    """Return the principal directions of a sample (float32 [S, H]), mixed by a random rotation, float32 [H, D].
 
-    A product with them keeps inner products of vectors of up to D dimensions, and most of those of longer ones.
+    Projection preserves inner products if H <= D, and approximates them otherwise.
     """
     count = min(DIRECTIONS, *sample_SH.shape)
     with torch.random.fork_rng(devices=[]):
@@ -63,18 +62,18 @@ def main_directions(sample_SH: np.ndarray) -> np.ndarray:
 
 
 class SketchedQuery(NamedTuple):
-    """A query made ready to be compared with sketches."""
+    """A quantised query."""
 
     digits_LW: np.ndarray
-    """uint64 [4, W], the digits of its numbers, lowest first."""
+    """uint64 [4, W], binary digits, lowest first."""
     total: np.float32
-    """The sum of these numbers, each less the middle of all that it can be."""
+    """Sum of the centred quantised values."""
     step: np.float32
-    """What a step of them is worth."""
+    """Quantisation step."""
 
     @classmethod
     def of(cls, query_D: np.ndarray) -> Self:
-        """Take the digits of float32 [D]: a query times the directions of the sketches."""
+        """Quantise a query projected onto the sketches' directions, float32 [D]."""
         step = max(float(np.abs(query_D).max() / _QUERY_MIDDLE), 1e-30)
         digits_D = np.clip(np.floor(query_D / step + _QUERY_LEVELS / 2), 0, _QUERY_LEVELS - 1).astype(np.uint8)
         digits_LW = np.stack([_words((digits_D >> digit & 1)[None])[0] for digit in range(_DIGITS)])
@@ -82,14 +81,14 @@ class SketchedQuery(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Vectors whose product with a query may be high."""
+    """Vectors that reach the threshold."""
 
     numbers_C: np.ndarray
     """int64 [C], ascending."""
     by_signs_C: np.ndarray
-    """float32 [C], estimates of the products by the higher digits alone."""
+    """float32 [C], estimated products from the higher digits."""
     products_C: np.ndarray
-    """float32 [C], estimates by all digits."""
+    """float32 [C], estimated products from all digits."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,9 @@ class Sketches:
     """Sketches of P vectors.
 
     Attributes:
-        higher: uint64 [B, W, 32], the higher digits of the directions of 32 vectors at a time.
-        lower_PW: uint64, the lower digits.
-        factors_P: float32, what a sum of products is multiplied by; 0 for a vector of zeros.
+        higher: uint64 [B, W, 32], higher digits in blocks of 32 vectors.
+        lower_PW: uint64, lower digits.
+        factors_P: float32, scale of the estimates; 0 for a zero vector.
     """
 
     higher: np.ndarray
@@ -111,7 +110,7 @@ class Sketches:
 
     @classmethod
     def of(cls, vectors_PD: np.ndarray) -> Self:
-        """Sketch float32 [P, D]: vectors times their main directions."""
+        """Sketch projected vectors, float32 [P, D]."""
         lengths_P = np.linalg.norm(vectors_PD, axis=1)
         steps_P1 = np.maximum(_STEP * lengths_P / np.sqrt(DIRECTIONS), 1e-30)[:, None]
         digits_PD = np.clip(np.floor(vectors_PD / steps_P1) + _LEVELS // 2, 0, _LEVELS - 1).astype(np.uint8)
@@ -120,30 +119,30 @@ class Sketches:
         return cls(_in_blocks(_words(digits_PD >> 1)), _words(digits_PD & 1), factors_P)
 
     def take(self, rows: np.ndarray) -> Self:
-        """Return the sketches of the vectors in rows (int64)."""
+        """Return the sketches of the given rows, int64."""
         higher = _in_blocks(self.higher[rows // _BLOCK, :, rows % _BLOCK])
         return type(self)(higher, self.lower_PW[rows], self.factors_P[rows])
 
     def found(self, query: SketchedQuery, least: float, live_P: np.ndarray) -> Found:
-        """Return the live vectors with a product that reaches `least` by the higher digits alone; -inf finds all."""
+        """Return the live vectors whose product by the higher digits reaches `least`; -inf returns all."""
         size = len(self)
-        room = Found(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
-        count = find(query, np.float32(least), live_P, self.higher, self.lower_PW, self.factors_P, room)
-        return Found(*(each_C[:count] for each_C in room))
+        buffers = Found(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
+        count = find(query, np.float32(least), live_P, self.higher, self.lower_PW, self.factors_P, buffers)
+        return Found(*(buffer_C[:count] for buffer_C in buffers))
 
 
 def higher_shape(vectors: int) -> tuple[int, int, int]:
-    """Return the shape of the higher digits of so many vectors."""
+    """Return the shape of the higher digits of a number of vectors."""
     return -(-vectors // _BLOCK), _WORDS, _BLOCK
 
 
 def lower_shape(vectors: int) -> tuple[int, int]:
-    """Return the shape of the lower digits of so many vectors."""
+    """Return the shape of the lower digits of a number of vectors."""
     return vectors, _WORDS
 
 
 def _in_blocks(words_PW: np.ndarray) -> np.ndarray:
-    """Return uint64 [B, W, 32] of uint64 [P, W]; the last block is filled up with zeros."""
+    """Rearrange uint64 [P, W] to [B, W, 32]; zeros fill the last block."""
     blocks, *_ = higher_shape(len(words_PW))
     filled = np.zeros((blocks * _BLOCK, _WORDS), np.uint64)
     filled[: len(words_PW)] = words_PW
@@ -151,13 +150,12 @@ def _in_blocks(words_PW: np.ndarray) -> np.ndarray:
 
 
 def _words(bits_PD: np.ndarray) -> np.ndarray:
-    """Return uint64 [P, W] of zeros and ones."""
     return np.packbits(bits_PD, axis=1, bitorder="little").view(np.uint64)
 
 
 @kernel(inline="always")
 def _ones(word: np.uint64) -> np.uint64:
-    """Return how many bits are set, in the steps that a compiler knows as its processor's instruction for it."""
+    """Count the set bits in the form that compilers recognise as popcount."""
     word = word - ((word >> _ONE) & _PAIRS)
     word = (word & _FOURS) + ((word >> _TWO) & _FOURS)
     word = (word + (word >> _FOUR)) & _BYTES
@@ -166,9 +164,9 @@ def _ones(word: np.uint64) -> np.uint64:
 
 @kernel(inline="always")
 def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> None:
-    """Write float32 [32]: the sum of a query's digits [4, W], less their middle, where vectors [W, 32] have ones."""
+    """Sum the centred query digits [4, W] over the set bits of 32 vectors [W, 32]."""
     for i in range(_BLOCK):
-        # Counts are shifted once summed: a shift beside each would hide from the compiler what is counted.
+        # Shifting only the sums lets the compiler recognise popcount.
         ones = firsts = seconds = thirds = fourths = _NONE
         for word in range(_WORDS):
             own = words_WB[word, i]
@@ -191,9 +189,9 @@ def find(
     factors_P: np.ndarray,
     room: Found,
 ) -> int:
-    """Write which live vectors reach `least` by the higher digits, and estimates of products; return their number.
+    """Write the live vectors that reach `least` by the higher digits to `room`, and return their number.
 
-    `room` has a place for every vector and is overwritten from its beginning.
+    `room` must have capacity for all vectors.
     """
     numbers_C, by_signs_C, products_C = room
     found, vectors = 0, factors_P.shape[0]

@@ -1,12 +1,10 @@
-"""Search through a candidate index: something fast names passages, and only those are scored, exactly.
+"""Two-stage search: a candidate index (`sketch`) retrieves passages, and only those are scored exactly.
 
-A candidate index (`sketch`) never scores what is returned: its passages go through the 8-bit codes, and those that can
-be among the best k of them through their stored vectors. Fragments that it does not know are scanned whole and merged,
-so new passages are neither favoured nor hidden.
+Candidates are pruned by 8-bit codes and rescored by their stored vectors. Fragments missing in the candidate index are
+scanned fully and merged, so new passages are treated equally.
 
-How many candidates a recall takes is measured on the index's own passages. The queries are the beginnings of sampled
-passages (their titles, where they have any), encoded as queries. Real questions can be harder: what is kept is the
-recall on this sample and no promise for others.
+Calibration measures recall with titles, or beginnings, of sampled passages as queries. Real queries can be harder, so
+the recall on this sample is no guarantee.
 
 Legend: S sampled queries, W exact passages of queries, C candidates of a query.
 """
@@ -45,21 +43,21 @@ _ONE_SIDED_95 = 1.645
 _TIMED = 20
 """Queries whose median time counts."""
 _ENOUGH_SECONDS = 10.0
-"""After which no more are timed: a scan of a large table takes minutes for each."""
+"""Time limit of the measurement: scanning a large table takes minutes per query."""
 _LOG = logging.getLogger(__name__)
 
 
 class CandidateSearch(EncodedSearch):
-    """Scores the passages that a candidate index proposes, `n_candidates` for each query."""
+    """Scores `n_candidates` passages per query, retrieved by a candidate index."""
 
     way: ClassVar[Way] = "candidates"
 
     def __init__(
         self, candidate_index: CandidateIndex, unknown: list[Any], stream: StreamingScan, n_candidates: int
     ) -> None:
-        """Search through an open candidate index; `stream` scans the fragments that it does not know.
+        """Search an open candidate index; `stream` scans the fragments `unknown` to it.
 
-        `n_candidates` passages are scored for each query, or k if that is more.
+        Each query scores max(k, n_candidates) passages.
         """
         self.candidate_index = candidate_index
         self.n_candidates: int = n_candidates
@@ -67,7 +65,7 @@ class CandidateSearch(EncodedSearch):
         self._stream = stream
 
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages among the candidates and the fragments not known to it."""
+        """Return the k best passages of each query among the candidates and the unknown fragments."""
         best = TopK(len(queries), k, self._stream.order.passages)
         for fragment in self._unknown:
             self._stream.add_fragment(fragment, queries, best)
@@ -86,10 +84,10 @@ class CandidateSearch(EncodedSearch):
 
 
 def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
-    """Return how many candidates a search scores for each query; None where it scores all passages.
+    """Return the number of candidates per query; None if the search scores all passages.
 
     Raises:
-        ValueError: the options ask for a number of candidates, and no candidate index was calibrated.
+        ValueError: the options set a number of candidates, but there is no candidate index.
     """
     if options.search_budget == "exact":
         return None
@@ -127,29 +125,29 @@ def complete_candidates(index: PassageIndex) -> None:
 
 
 def read_settings(index: PassageIndex) -> CandidateSettings | None:
-    """Return what the candidate index was calibrated to; None where nothing was calibrated.
+    """Return the calibration of the candidate index; None without one.
 
     Raises:
-        DamagedError: the file is not what was written.
+        DamagedError: the file is damaged.
     """
     place = settings_place(index)
     files, path = filesystem_of(place)
     try:
         with files.open_input_stream(path) as stream:
             values = json.loads(stream.read())
-        said = values.pop(_DIGEST, None)
+        digest = values.pop(_DIGEST, None)
         settings = CandidateSettings.model_validate(values)
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError, TypeError) as error:
         raise DamagedError(f"{place} is damaged") from error
-    if said != _digest_of(settings):
+    if digest != _digest_of(settings):
         raise DamagedError(f"{place} is damaged")
     return settings
 
 
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
-    """Write the outcome of a calibration, and its digest, into the folder of the codes."""
+    """Write a calibration and its digest to the folder of the codes."""
     values = {**settings.model_dump(mode="json"), _DIGEST: _digest_of(settings)}
     write_text(settings_place(index), json.dumps(values, indent=2))
 
@@ -159,12 +157,12 @@ def _digest_of(settings: CandidateSettings) -> str:
 
 
 def settings_place(index: PassageIndex) -> str:
-    """Return where the settings of an index lie: a path or a URI."""
+    """Return the path or URI of the calibration file."""
     return f"{index.uri.rstrip('/')}/codes/candidates.json"
 
 
 def sample_queries(index: PassageIndex, encoder: Encoder, size: int) -> Representations:
-    """Return up to `size` queries made from the beginnings of passages drawn at random."""
+    """Return up to `size` queries made from the beginnings of random passages."""
     rows = np.random.default_rng(0).choice(len(index), min(size, len(index)), replace=False)
     table = index.take(np.sort(rows), ["title", "text"])
     pairs = zip(table.column("title").to_pylist(), table.column("text").to_pylist(), strict=True)
@@ -172,8 +170,8 @@ def sample_queries(index: PassageIndex, encoder: Encoder, size: int) -> Represen
 
 
 def counts_to_try(k: int, passages: int) -> list[int]:
-    """Return numbers of candidates, ascending, the last of them all passages."""
-    # Codes of a quarter of the passages, here and there, take as long to read as all of them in a row.
+    """Return ascending numbers of candidates; the last is all passages."""
+    # Reading a random quarter of the codes takes as long as reading all sequentially.
     tried = np.geomspace(k, max(k, passages // 4), 60).astype(int)
     return np.unique([*tried.clip(1, passages), passages]).tolist()
 
@@ -181,13 +179,10 @@ def counts_to_try(k: int, passages: int) -> list[int]:
 def choose_count(
     candidate_index: CandidateIndex, queries: Representations, exact: Hits, counts: Sequence[int], target: float
 ) -> tuple[int, float]:
-    """Return the smallest number of candidates that surely reaches a mean recall, and its recall on the sample.
+    """Return the smallest number of candidates that reaches the target recall, and its recall on the sample.
 
-    Surely: the lower end of a one-sided 95 % interval of the mean. Few candidates need not be the first of more, since
-    the search looks further for more: every number is tried by itself.
-
-    `counts` ascend and end with all passages. Passages that the candidate index does not know count as proposed, since
-    they are scanned whole.
+    The lower end of a one-sided 95 % interval of the mean must reach the target. `counts` ascend and end with all
+    passages. Passages missing in the candidate index count as retrieved, since they are scanned.
     """
     passages = candidate_index.passages
     live = np.flatnonzero(passages.live_P)
@@ -208,7 +203,7 @@ def choose_count(
 
 
 def milliseconds(search: EncodedSearch, queries: Representations, k: int) -> float:
-    """Return the median time of a query alone, over the first few."""
+    """Return the median latency of the first queries, searched one at a time."""
     times: list[float] = []
     for query in range(min(len(queries), _TIMED)):
         if sum(times) > _ENOUGH_SECONDS * 1e3:

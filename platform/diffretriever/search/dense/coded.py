@@ -1,7 +1,6 @@
-"""Exact search by way of 8-bit codes: scan the codes, and rescore whatever can still be among the best k.
+"""Exact dense search that scans 8-bit codes and rescores the top-k candidates by bound.
 
-Every score from codes comes with a bound on its error, so a passage is left out only where it provably is none of
-the best: where bounds are loose the search gets slower, never wrong.
+Each approximate score has an error bound. Only passages that provably miss the top k are pruned, so results are exact.
 
 Legend: Q queries, P passages of all segments, C chosen passages of one query, N vectors, H hidden size.
 """
@@ -27,9 +26,9 @@ from diffretriever.vectors.maxsim import PRODUCT_VECTORS, CodedQueries, Shortlis
 from diffretriever.vectors.representations import Representations, offsets_of
 
 _BOUNDLESS = 1e30
-"""Error of scores that no codes are there for: of any passage they leave open whether it is among the best."""
+"""Error bound of passages without codes, which are never pruned."""
 _FEW = 0.3
-"""Share of the passages that a filter leaves: to score fewer one by one is faster than to scan all."""
+"""Share of live passages below which scoring them individually is faster than a full scan."""
 
 
 class CodedScan(EncodedSearch):
@@ -45,37 +44,36 @@ class CodedScan(EncodedSearch):
         options: SearchOptions,
         resident: ResidentCodes | None = None,
     ) -> None:
-        """Search the passages of open segments; `stream` scans the fragments without codes (`uncoded`).
+        """Search `passages`, and the fragments without codes (`uncoded`) by `stream`.
 
-        `resident` has the codes of the same segments on a device that scores them; None: the processor does.
+        `resident` has the codes of the same segments on a GPU; None scores on the CPU.
         """
         self._passages = passages
         self._uncoded = uncoded
         self.stream = stream
-        """What fragments without codes are scanned by."""
+        """Scans the fragments without codes."""
         self._resident = resident
         self._queries_at_once = max(1, (options.memory_mb << 19) // (4 * max(1, len(passages))))
 
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages: the same as `StreamingScan`, faster."""
+        """Return the k best passages of each query, exactly as `StreamingScan` does."""
         best = TopK(len(queries), k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
-        # If a device does not keep all codes, each round copies some again.
+        # If the codes exceed the GPU's memory, every round copies some again.
         at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
         parts = queries.split(at_once) if len(queries) else []
-        self._passages.rescore(queries, [each for part in parts for each in self._chosen(part, k)], best)
+        self._passages.rescore(queries, [shortlist for part in parts for shortlist in self._chosen(part, k)], best)
         return best.results()
 
     def _chosen(self, queries: Representations, k: int) -> list[Shortlist]:
-        """Return for each query what can be among its best k."""
         live_C = np.flatnonzero(self._passages.live_P)
         if len(live_C) < _FEW * len(self._passages):
             fine = CodedQueries(queries.vectors_MH, queries.offsets)
             return [self._passages.best_of(fine, query, live_C, k) for query in range(len(queries))]
         if self._resident is not None:
             return self._resident.shortlists(queries, k)
-        # Integer matrix products for many query vectors, a pass of the kernel for each of few.
+        # Integer matrix products are faster for many query vectors, the kernel for few.
         bits: Literal[8, 16] = 8 if len(queries.vectors_MH) > PRODUCT_VECTORS else 16
         coarse = CodedQueries(queries.vectors_MH, queries.offsets, bits)
         scores_QP = self._passages.scores(coarse)
@@ -87,18 +85,18 @@ class CodedScan(EncodedSearch):
 
 
 class CodedPassages:
-    """The passages of several segments, numbered through in order, deleted ones included.
+    """Scores the passages of several segments, by codes with an error bound or exactly by vectors.
 
-    Scores them by their codes, with a bound on the error, and by their vectors, exactly.
+    Passages are numbered consecutively across segments, including deleted ones.
     """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         self.starts = offsets_of([len(s.codes) for s in segments])
         self.numbers_P = _joined([s.numbers_P for s in segments], np.int32)
-        """int32 [P], their numbers in the order of the index; `NO_NUMBER` for deleted ones."""
+        """int32 [P], numbers in the order of the index; `NO_NUMBER` for deleted passages."""
         self.live_P = self.numbers_P != NO_NUMBER
-        """bool [P], False for deleted ones."""
+        """bool [P], False for deleted passages."""
         self._errors_P = np.full(len(self), _BOUNDLESS, np.float32)
         self._norms_P = np.zeros(len(self), np.float32)
         for segment, start, end in zip(segments, self.starts, self.starts[1:], strict=False):
@@ -110,9 +108,9 @@ class CodedPassages:
         return int(self.starts[-1])
 
     def scores(self, coded: CodedQueries) -> np.ndarray:
-        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages deleted or without vectors.
+        """Return approximate mean MaxSim, float32 [Q, P]; -inf for passages deleted or without vectors.
 
-        All segments have codes of their slots' vectors.
+        All segments must have codes of slot vectors.
         """
         vectors = [s.codes.slots.vectors for s in self.segments if s.codes.slots is not None]
         scores_QP = np.concatenate([coded.scores(each) for each in vectors], axis=1)
@@ -120,13 +118,13 @@ class CodedPassages:
         return scores_QP
 
     def best_of_all(self, coded: CodedQueries, query: int, scores_P: np.ndarray, k: int) -> Shortlist:
-        """Return the passages that can be among one query's best k; scores_P (float32) are its scores by codes."""
+        """Return the top-k candidates of one query, given its approximate scores, float32 [P]."""
         slack_P = coded.slack(query, self._errors_P, self._norms_P)
         chosen_C = can_be_best(scores_P, slack_P, k)
         return Shortlist(chosen_C, scores_P[chosen_C] + slack_P[chosen_C])
 
     def best_of(self, coded: CodedQueries, query: int, chosen_C: np.ndarray, k: int) -> Shortlist:
-        """Return the passages of `chosen_C` (int64, ascending) that can be among one query's best k of these."""
+        """Return the top-k candidates of one query among the passages chosen_C, int64 [C] ascending."""
         live_C = chosen_C[self.live_P[chosen_C]]
         parts = [
             np.zeros(len(rows_C), np.float32)
@@ -140,15 +138,13 @@ class CodedPassages:
         return Shortlist(live_C[kept], scores_C[kept] + slack_C[kept])
 
     def mean_scores(self, coded: CodedQueries, query: int, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: approximate products of one query's vector with mean vectors of passages, ascending."""
+        """Return approximate products of one query's vector with mean passage vectors, float32 [C]."""
         parts = [coded.chosen_scores(query, s.codes.means, rows_C) for s, rows_C in self.split(chosen_C)]
         return _joined(parts, np.float32)
 
     def rescore(self, queries: Representations, shortlists: Sequence[Shortlist], best: TopK) -> None:
-        """Score each query's shortlist into `best` by exact fp32 MaxSim, on as many threads as torch has.
-
-        The most promising come first: their scores rule out most of the others.
-        """
+        """Add exact fp32 MaxSim scores of each query's shortlist to `best`, on torch's number of threads."""
+        # The most promising passages first: their scores rule out most of the others.
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
         def score(query: int) -> None:
@@ -172,7 +168,7 @@ class CodedPassages:
             best.add_for(query, self.exact_scores(own_MH, chosen_C), self.numbers_P[chosen_C])
 
     def exact_scores(self, own_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
-        """Return float32 [C]: the mean MaxSim of one query (float32 [M, H]) with passages, int64 [C] ascending."""
+        """Return the mean MaxSim of one query (float32 [M, H]) with passages (int64 [C] ascending), float32 [C]."""
         scores_C = np.empty(len(chosen_C), np.float32)
         is_in_table_C = np.zeros(len(chosen_C), bool)
         start = 0
@@ -184,14 +180,14 @@ class CodedPassages:
             else:
                 scores_C[own] = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
         if is_in_table_C.any():
-            # Of all segments at once: Lance takes nearly as long for the rows of one.
+            # One read for all segments: Lance takes nearly as long for one of them.
             numbers_C = self.numbers_P[chosen_C[is_in_table_C]]
             stored = self.segments[0].index.vectors_of(numbers_C)
             scores_C[is_in_table_C] = exact_scores(own_MH, *stored, np.arange(len(numbers_C)))
         return scores_C
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
-        """Yield each segment that owns some of `chosen_C` (int64 [C], ascending), and their numbers within it."""
+        """Yield each segment that contains passages of chosen_C (int64 [C] ascending), and their rows within it."""
         borders = np.searchsorted(chosen_C, self.starts)
         for segment, start, low, high in zip(self.segments, self.starts[:-1], borders[:-1], borders[1:], strict=True):
             if high > low:
@@ -199,7 +195,6 @@ class CodedPassages:
 
 
 def _leading(most_C: np.ndarray, k: int) -> np.ndarray:
-    """Return bool [C]: the k highest, or all where that saves little."""
     if len(most_C) <= 2 * k:
         return np.ones(len(most_C), bool)
     leading_C = np.zeros(len(most_C), bool)

@@ -1,9 +1,8 @@
-"""The 8-bit codes of an index: what dense searches read of each fragment, in memory-mapped files beside the table.
+"""8-bit codes of each fragment's vectors, in memory-mapped files in the index folder.
 
-A fragment's data file never changes, so neither do these: deletions are looked up in the table at search time,
-compaction and replacement make new fragments, which get files of their own. Codes only narrow a search down; scores
-come from a copy of the vectors in these files, because Lance takes milliseconds to fetch a few. If bytes matter more,
-there are codes of mean vectors alone, which propose candidates, and scores come from the table.
+Fragments are immutable, so these files are too; deletions are read from the table at search time. Codes retrieve
+candidates, and a fp16 copy of the vectors rescores them, because Lance takes milliseconds to fetch a few. To save disk
+space, store codes of mean vectors only; scores then come from the table.
 
 Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passages.
 """
@@ -45,20 +44,19 @@ _BUILD_ROWS = 4096
 
 @dataclass(frozen=True)
 class Segment:
-    """A fragment, its codes, and which of its passages are still in the table."""
+    """A fragment with its codes."""
 
     index: PassageIndex
-    """Whose fragment it is: a version that nothing changes."""
+    """The pinned index version of the fragment."""
     fragment: Any
     folder: DerivedFolder
-    """Where its files lie."""
     codes: FragmentCodes
     numbers_P: np.ndarray
-    """int32 [P], the passages' numbers in the order of the index; `NO_NUMBER` for those deleted since."""
+    """int32 [P], numbers in the order of the index; `NO_NUMBER` for deleted passages."""
 
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
-    """Return the segments of an index version, and the fragments that have no codes."""
+    """Return the segments of an index version, and the fragments without codes."""
     found, without = with_files(index, CODES)
     version = index.pinned()
     segments = [
@@ -71,10 +69,10 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
 
 
 def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:
-    """Make the codes of one fragment.
+    """Build the codes of one fragment.
 
     Raises:
-        ValueError: a passage's vectors contain NaN or infinity; the message names it.
+        ValueError: a passage's vectors contain NaN or infinity.
     """
     hidden_size, files = index.manifest.hidden_size, _FILES[beside]
     assert hidden_size is not None, "there are vectors"
@@ -89,10 +87,10 @@ class SlotCodes:
     """The codes of all vectors of a fragment.
 
     Attributes:
-        vectors: the codes of N vectors, memory-mapped.
-        errors_P: float32 [P], longest rounding error of a passage's vectors.
-        norms_P: float32 [P], length of its longest vector.
-        copy_NH: float16 [N, H], the vectors themselves, memory-mapped.
+        vectors: codes of N vectors, memory-mapped.
+        errors_P: float32 [P], largest quantisation error of a passage's vectors (L2).
+        norms_P: float32 [P], largest norm of a passage's vectors.
+        copy_NH: float16 [N, H], the unquantised vectors, memory-mapped.
     """
 
     vectors: Codes
@@ -103,12 +101,12 @@ class SlotCodes:
 
 @dataclass(frozen=True)
 class FragmentCodes:
-    """The files of a fragment.
+    """The code files of a fragment.
 
     Attributes:
-        means: codes of the mean of each passage's vectors, memory-mapped.
-        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
-        slots: the codes of all its vectors; None where there are those of means alone.
+        means: codes of each passage's mean vector, memory-mapped.
+        rows_P: uint32 [P], ascending row of each passage in the fragment as written.
+        slots: codes of all vectors; None if only means are stored.
     """
 
     means: Codes
@@ -120,18 +118,18 @@ class FragmentCodes:
 
     @staticmethod
     def beside(header: Mapping[str, int]) -> Beside:
-        """Return what there is, by its header."""
+        """Return which codes are stored, given the header of the files."""
         return "vectors" if header["slots"] else "means"
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes:
-        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        """Map the files in `folder`; raises ValueError if they are inconsistent."""
         header = read_header(folder)
         hidden_size = header["hidden_size"]
         arrays = read_arrays(folder, _FILES[cls.beside(header)])
         _check_sizes(arrays, hidden_size)
-        each_its_own = np.arange(len(arrays["rows"]) + 1)
-        means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], each_its_own)
+        mean_offsets = np.arange(len(arrays["rows"]) + 1)
+        means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], mean_offsets)
         if "codes" not in arrays:
             return cls(means, arrays["rows"], None)
         vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
@@ -140,13 +138,12 @@ class FragmentCodes:
 
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:
-    """Raise ValueError where offsets from one file would reach beyond another, or fall short of it."""
     passages, counts_P = len(arrays["rows"]), arrays.get("counts", np.empty(0, np.int32))
     n_vectors = int(counts_P.sum(dtype=np.int64))
-    wanted = dict.fromkeys(("counts", "errors", "norms", "mean_scales"), passages)
-    wanted |= {"scales": n_vectors, "mean_codes": passages * hidden_size}
-    wanted |= dict.fromkeys(("codes", "vectors"), n_vectors * hidden_size)
-    wrong = [name for name, array in arrays.items() if len(array) != wanted.get(name, passages)]
+    sizes = dict.fromkeys(("counts", "errors", "norms", "mean_scales"), passages)
+    sizes |= {"scales": n_vectors, "mean_codes": passages * hidden_size}
+    sizes |= dict.fromkeys(("codes", "vectors"), n_vectors * hidden_size)
+    wrong = [name for name, array in arrays.items() if len(array) != sizes.get(name, passages)]
     if wrong or (counts_P < 0).any():
         raise ValueError(f"the files do not fit together ({', '.join(wrong) or 'counts'})")
 
@@ -156,7 +153,7 @@ CODES = FileKind("codes", FragmentCodes.open)
 
 
 def encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return what of a batch's passages goes into some files."""
+    """Return the arrays of a batch of passages by file name."""
     stored_NH, offsets = read_vectors(batch)
     vectors_NH = stored_NH.astype(np.float32)
     counts_P = np.diff(offsets)
@@ -182,17 +179,16 @@ def encode_batch(batch: pa.RecordBatch, files: Iterable[str]) -> dict[str, np.nd
 
 
 def _reduce(operation: np.ufunc, values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Reduce each passage's rows; 0 for a passage without any."""
     filled_P = np.diff(offsets) > 0
     reduced_P = np.zeros((len(filled_P), *values_N.shape[1:]), np.float32)
     if filled_P.any():
-        # Passages without rows own none of those between two others' starts.
+        # reduceat works on the starts of non-empty passages only.
         reduced_P[filled_P] = operation.reduceat(values_N, offsets[:-1][filled_P])
     return reduced_P
 
 
 def quantise(vectors_NH: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return codes int8 [N, H], scales float32 [N] and error lengths float32 [N] of float32 vectors."""
+    """Return codes (int8 [N, H]), scales and L2 errors (float32 [N]) of float32 vectors."""
     codes_NH = np.empty(vectors_NH.shape, np.int8)
     scales_N, errors_N = np.empty(len(vectors_NH), np.float32), np.empty(len(vectors_NH), np.float32)
     encode(vectors_NH, codes_NH, scales_N, errors_N)

@@ -1,11 +1,8 @@
-"""Exact search of a compressed index: approximate scores by its codec, exact ones of the few that can be the best.
+"""Exact search of a compressed index: approximate codec scores for all passages, exact scores for the candidates.
 
-A codec's scores differ from those of the stored vectors (decoded, rounded to fp16) by no more than that rounding and
-the order of sums, so the bound is tight, and few passages are decoded to be scored exactly.
-
-Packed vectors lie in memory-mapped files beside the table: they hold what its column `codes` holds, so that a
-compressed index stays as small as it is, and a search need not read the table, which may lie on an object store. As
-with all such files, deletions are looked up in the table.
+Codec scores differ from scores of the stored vectors only by fp16 rounding and summation order. The bound is tight,
+so few passages are decoded. Memory-mapped files contain the same encoded vectors as the table's column `codes`, so a
+search need not read a table on an object store.
 
 Legend: Q queries, P passages of a batch or a fragment, C chosen passages, M query vectors, N vectors, W bytes of a
 packed vector.
@@ -36,18 +33,18 @@ _FILES = {"packed": np.uint8, "counts": np.int32, "rows": np.uint32}
 _BUILD_ROWS = 4096
 _COLUMNS = ("codes",)
 _RELATIVE_ERROR = 2.0**-11 + 2.0**-13 + FP32_ROUNDING
-"""Of a score, relative to a query vector's length: fp16 rounding changes a unit vector by 2^-11 of its length. 2^-13 is
-for what little its numbers below fp16's normal range (2^-25 each) and the sums of table entries add."""
+"""Error of a score, relative to a query vector's length: fp16 rounding changes a unit vector by 2^-11 of its length.
+2^-13 covers subnormal fp16 numbers (2^-25 each) and the summation of table entries."""
 
 
 @dataclass(frozen=True)
 class FragmentPacked:
-    """The files of a fragment.
+    """The encoded vectors of a fragment.
 
     Attributes:
         packed_NW: uint8 [N, W], memory-mapped.
         offsets: int64 [P + 1]; passage i owns vectors offsets[i] to offsets[i + 1].
-        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+        rows_P: uint32 [P], ascending row of each passage in the fragment as written.
     """
 
     packed_NW: np.ndarray
@@ -59,7 +56,7 @@ class FragmentPacked:
 
     @classmethod
     def open(cls, folder: Path) -> FragmentPacked:
-        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        """Map the files in `folder`; raises ValueError if they are inconsistent."""
         width, arrays = read_header(folder)["width"], read_arrays(folder, _FILES)
         offsets = offsets_of(arrays["counts"])
         sizes = len(arrays["counts"]), len(arrays["packed"])
@@ -73,16 +70,16 @@ PACKED = FileKind("packed", FragmentPacked.open)
 
 
 def open_packed(index: PassageIndex) -> tuple[list[tuple[FragmentPacked, np.ndarray]], list[Any]]:
-    """Return the mapped vectors of a compressed index, and the fragments without.
+    """Return mapped vectors and passage numbers (int32 [P]) by fragment, and the fragments without files.
 
-    With each fragment's vectors come the numbers of its passages, int32 [P]; `NO_NUMBER` for deleted ones.
+    Deleted passages have `NO_NUMBER`.
     """
     found, without = with_files(index, PACKED)
     return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
 
 
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
-    """Make the packed vectors of one fragment."""
+    """Write the encoded vectors of one fragment."""
     assert index.manifest.codec is not None, "the index is compressed"
     with PACKED.folder_of(index, fragment).build() as folder:
         batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
@@ -97,9 +94,9 @@ def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
 
 
 class CompressedScan(EncodedSearch):
-    """Scores every passage by what the codec made of it; all queries share one pass.
+    """Scores every passage by its encoded vectors; all queries share one pass.
 
-    Packed vectors come from the mapped files of the fragments that have some, and from the table for the others.
+    Reads fragments without mapped files from the table.
     """
 
     way: ClassVar[Way] = "compressed"
@@ -111,14 +108,14 @@ class CompressedScan(EncodedSearch):
         mapped: Sequence[tuple[FragmentPacked, np.ndarray]],
         without: Sequence[Any],
     ) -> None:
-        """Search a compressed index; `mapped` and `without` are those of `open_packed`, `stream` scans it."""
+        """Search a compressed index; `mapped` and `without` come from `open_packed`."""
         self._index = index
         self._mapped, self._without = mapped, without
         self._stream = stream
         self._codec = codec_of(index.uri, index.manifest)
 
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages: the same as `StreamingScan`, faster."""
+        """Return the k best passages of each query, exactly as `StreamingScan` does."""
         order = self._stream.order
         best = TopK(len(queries), k, order.passages)
         rows = self._stream.batch_rows(queries)

@@ -1,7 +1,7 @@
-"""One GPU kernel for MaxSim over 8-bit codes: codes are read once, and only each passage's maxima are written.
+"""Fused GPU kernel for MaxSim over 8-bit codes, which reads codes once and writes only each passage's maxima.
 
-A query vector is two rows of int8, `LIMB * high + low` in steps of its own, some 16 bits together. Products with codes
-are whole numbers and add up exactly in 32 bits.
+A query vector is two rows of int8, `LIMB * high + low`, about 16 bits together. Integer products add up exactly in
+32 bits.
 
 Legend: P passages, N vectors of all passages together, M query vectors, H hidden size.
 """
@@ -30,13 +30,9 @@ _VECTORS = (8, 64)
 
 
 def best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
-    """Return float32 [P, M]: each query vector's largest inner product with a vector of each passage.
+    """Return each query vector's largest product with each passage, float32 [P, M], to be scaled by the query's step.
 
-    Products are in steps of the query vector: multiply them by its scale. -inf for passages without vectors.
-
-    Args:
-        codes: on a GPU.
-        limbs_MLH: int8 [M, 2, H], high and low, on the same GPU.
+    `limbs_MLH` is int8 [M, 2, H], high and low, on the GPU of the codes. Passages without vectors get -inf.
     """
     n_vectors, _, hidden_size = limbs_MLH.shape
     longest = max(1, codes.longest)

@@ -1,10 +1,8 @@
-"""The codes of a shard in a GPU's memory: copied once and scored there for all queries; only candidates come back.
+"""Scores the codes of a shard in GPU memory and returns only the candidates.
 
-Codes that do not fit beside the rest of the GPU's memory are copied again in each pass, once for all queries of it.
-Searches of one process share copied codes: other versions of the index, and filters, mostly have the same fragments.
-
-A query vector is rounded to 16 bits, as for scans by the processor, and kept as two rows of 8 bits, which GPUs multiply
-fastest. The products are exact, so the bounds are those of `vectors.maxsim`.
+Codes that do not fit are copied again in each pass. Searches of one process share copied codes, because index versions
+and filters mostly have the same fragments. A query vector is rounded to 16 bits and stored as two rows of 8 bits, which
+GPUs multiply fastest. The products are exact, so the bounds of `vectors.maxsim` apply.
 
 Legend: Q queries, P passages of a piece, E = P + 1, L limbs, F lower bounds kept of a query, C candidates, M vectors of
 all queries together, N vectors of all passages together, H hidden size.
@@ -29,14 +27,13 @@ from diffretriever.vectors.representations import Representations, offsets_of, r
 
 _PIECE_BYTES = 1 << 30
 _SHARE = 0.75
-"""Most of a device's memory that is used, with all that is there already: encoders need memory for their batches."""
+"""Maximum share of GPU memory in use; encoders need the rest for their batches."""
 _CELL_BYTES = 96
-"""Memory of a query and a passage while candidates are chosen: score, bounds, two numbers of a chosen one, and the
-maxima of 16 query vectors."""
+"""Memory per query and passage: score, bounds, two numbers of a candidate, and maxima of 16 query vectors."""
 _PASSAGE_BYTES = 8
 """Two bounds of a passage."""
 _shared: WeakValueDictionary[Hashable, DeviceCodes] = WeakValueDictionary()
-"""The pieces that some search of this process keeps, by `_Piece.key`."""
+"""Copied codes of this process by `_Piece.key`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class DeviceCodes:
 
     Attributes:
         codes_NH: int8.
-        scales_N: float32, value of a step of each vector's codes.
+        scales_N: float32, quantisation step of each vector.
         offsets_E: int64 [P + 1]; passage i owns vectors offsets_E[i] to offsets_E[i + 1].
         longest: most vectors of a passage.
         errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
@@ -61,14 +58,7 @@ class DeviceCodes:
 
     @classmethod
     def copy(cls, codes: Codes, errors_P: np.ndarray, norms_P: np.ndarray, device: torch.device) -> Self:
-        """Copy codes to a device.
-
-        Args:
-            codes: of P passages.
-            errors_P: float32, the most that rounding to codes took from a vector of the passage, in length.
-            norms_P: float32, length of its longest vector.
-            device: where to.
-        """
+        """Copy the codes of P passages, and their float32 [P] errors and norms, to a device."""
         return cls(
             _copied(codes.codes_NH, device),
             _copied(codes.scales_N, device),
@@ -83,10 +73,10 @@ class DeviceCodes:
 
 
 class DeviceQueries:
-    """Queries made ready, on a device, to be scored against codes that lie there."""
+    """Quantised queries on a device."""
 
     def __init__(self, vectors_MH: np.ndarray, offsets: np.ndarray, device: torch.device) -> None:
-        """Round queries (float16 or float32 [M, H], int64 offsets [Q + 1], each with a vector) and copy them."""
+        """Quantise queries (float16 or float32 [M, H], int64 offsets [Q + 1], none empty) and copy them."""
         coded = CodedQueries(vectors_MH, offsets)
         high_MH = np.rint(coded.codes_MH / LIMB).astype(np.int16)
         limbs_MLH = np.stack([high_MH, coded.codes_MH - LIMB * high_MH], axis=1).astype(np.int8)
@@ -101,7 +91,7 @@ class DeviceQueries:
         return len(self._counts)
 
     def scores(self, codes: DeviceCodes) -> Tensor:
-        """Return float32 [Q, P]: approximate mean MaxSim; -inf for passages without vectors."""
+        """Return approximate mean MaxSim, float32 [Q, P]; -inf for passages without vectors."""
         if codes.codes_NH.is_cuda:
             # Triton comes with torch for GPUs only.
             from diffretriever.search.dense.fused import best_of_each_passage
@@ -111,19 +101,19 @@ class DeviceQueries:
         return (sum_per_query(best_PM, self._counts) / self._counts_Q).T
 
     def slack(self, codes: DeviceCodes) -> Tensor:
-        """Return float32 [Q, P]: the most by which a score can differ from the fp32 score."""
+        """Return the error bound of each score, float32 [Q, P]."""
         return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
 
 
 def _best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
-    """Do what `fused.best_of_each_passage` does, on a processor."""
+    """CPU version of `fused.best_of_each_passage`."""
     vectors_HM = (LIMB * limbs_MLH[:, 0].float() + limbs_MLH[:, 1]).T
     products_NM = codes.codes_NH.float() @ vectors_HM
     return best_of_each(products_NM * codes.scales_N[:, None], codes.offsets_E.diff())
 
 
 def _copied(values: np.ndarray, device: torch.device) -> Tensor:
-    # Memory-mapped arrays cannot be written to, which torch will not have: hence the copy.
+    # torch rejects read-only arrays such as memory-mapped ones.
     return torch.from_numpy(np.array(values)).to(device)
 
 
@@ -133,12 +123,12 @@ def resident_codes(segments: Sequence[Segment], device: torch.device, memory_mb:
 
 
 class ResidentCodes:
-    """Finds, by codes on a device, the passages that can be among the best of queries."""
+    """Retrieves top-k candidates by codes on a device."""
 
     def __init__(self, segments: Sequence[Segment], device: torch.device, memory_mb: int) -> None:
-        """Copy the codes of segments to a device, as many as fit beside `memory_mb` MiB for scores.
+        """Copy the codes that fit to a device; `memory_mb` MiB are for scores.
 
-        Passages are numbered through in the order of the segments, deleted ones included.
+        Passages are numbered consecutively across segments, including deleted ones.
         """
         self._device = device
         self._pieces = list(_pieces(segments))
@@ -161,16 +151,16 @@ class ResidentCodes:
 
     @property
     def bytes(self) -> int:
-        """Memory that all codes take on the device."""
+        """Bytes of all codes on the device."""
         return sum(piece.bytes for piece in self._pieces)
 
     @property
     def fits(self) -> bool:
-        """Whether all codes stay on the device, so that a further pass copies nothing."""
+        """Whether all codes stay on the device."""
         return len(self._kept) == len(self._pieces)
 
     def shortlists(self, queries: Representations, k: int) -> list[Shortlist]:
-        """Return for each query the passages that can be among its best k, in one pass over the codes."""
+        """Return the top-k candidates of each query, in one pass over the codes."""
         groups = [_Group(part, k, self._device) for part in queries.split(self._queries_at_once)]
         for number, piece in enumerate(self._pieces):
             codes = self._kept.get(number) or piece.copy(self._device)
@@ -180,24 +170,18 @@ class ResidentCodes:
 
 
 class _Group:
-    """Queries that are scored together in a pass, and their candidates so far."""
-
     def __init__(self, queries: Representations, k: int, device: torch.device) -> None:
         self._queries, self._k = DeviceQueries(queries.vectors_MH, queries.offsets, device), k
         self._lower_QF = torch.empty(len(queries), 0, device=device)
         self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
     def _floor(self) -> Tensor:
-        """Return [Q, 1]: the least that the k-th best of the passages so far can score; -inf for fewer than k."""
         if self._lower_QF.shape[1] < self._k:
             return self._lower_QF.new_full((len(self._queries), 1), -torch.inf)
         return self._lower_QF[:, -1:]
 
     def add(self, codes: DeviceCodes, live_P: Tensor, start: int) -> None:
-        """Note which passages can be among the best k of those so far; `start` is the number of the first.
-
-        live_P is False for deleted passages, whose codes can be anything.
-        """
+        # Codes of deleted passages can contain any value.
         scores_QP = self._queries.scores(codes).masked_fill_(~live_P, -torch.inf)
         slack_QP = self._queries.slack(codes).masked_fill_(~live_P, 0)
         lower_QP = scores_QP - slack_QP
@@ -210,10 +194,9 @@ class _Group:
         self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, most_C))
 
     def shortlists(self) -> list[Shortlist]:
-        """Return for each query the candidates that reach the floor of all passages."""
         query_C, numbers_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
         kept = np.flatnonzero(most_C >= self._floor().cpu().numpy()[query_C, 0])
-        # Pieces come in the order of their passages, so that each query's stay ascending.
+        # Pieces are in passage order, so each query's candidates stay ascending.
         order = kept[np.argsort(query_C[kept], kind="stable")]
         borders = np.searchsorted(query_C[order], np.arange(len(self._queries) + 1))
         numbers_C, most_C = numbers_C[order], most_C[order]
@@ -222,31 +205,26 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A run of a segment's passages."""
-
     segment: Segment
     passages: slice
     rows: slice
-    """The vectors of these passages."""
+    """Rows of these passages' vectors."""
     start: int
-    """The number of the first passage among those of all segments."""
+    """Number of the first passage across all segments."""
 
     def __len__(self) -> int:
         return int(self.passages.stop - self.passages.start)
 
     @property
     def bytes(self) -> int:
-        """Memory that its codes take on a device."""
         return int(self.rows.stop - self.rows.start) * _vector_bytes(self.segment) + len(self) * _PASSAGE_BYTES
 
     def key(self, device: torch.device) -> Hashable:
-        """Return a key that is equal for pieces of equal codes on one device."""
-        # Files made after a deletion leave rows out that others of the same fragment have.
+        # Files built after a deletion lack rows that earlier files of the same fragment have.
         rows = hash(self.segment.codes.rows_P.tobytes())
         return self.segment.folder.place, rows, self.passages.start, self.passages.stop, device
 
     def copy(self, device: torch.device) -> DeviceCodes:
-        """Return its codes, copied to a device."""
         codes, own = _slots(self.segment), self.passages
         offsets = codes.vectors.offsets[own.start : own.stop + 1] - self.rows.start
         vectors = Codes(codes.vectors.codes_NH[self.rows], codes.vectors.scales_N[self.rows], offsets)
@@ -273,9 +251,9 @@ def _vector_bytes(segment: Segment) -> int:
 
 
 def room_on(device: torch.device) -> int:
-    """Return the bytes of a GPU that codes may take."""
+    """Return the bytes of GPU memory available for codes."""
     free, total = torch.cuda.mem_get_info(device)
-    # torch holds on to memory that this process has freed.
+    # torch caches memory that this process has freed.
     ours = torch.cuda.memory_allocated(device)
     free += torch.cuda.memory_reserved(device) - ours
     return max(0, min(int(_SHARE * free), int(_SHARE * total) - ours))

@@ -1,9 +1,8 @@
-"""Candidates by sketches of mean vectors: 28 bytes a passage are read of all, and the codes of the means of few.
+"""Retrieves candidates by binary sketches of mean vectors, at 28 bytes per passage.
 
-A passage is known by the mean of its slot vectors: one product a passage in place of K_q times K_p. Sketches say which
-passages have a high product with the mean of the query's vectors, eight times as many as are wanted. The 8-bit codes of
-the means of these say which to propose. A sample of the sketches says beforehand how high a product must be for that,
-so that most passages are looked at by half of their bits.
+Each passage is represented by the mean of its slot vectors: one product per passage instead of K_q times K_p. Sketches
+retrieve eight times the requested number of passages, and 8-bit codes of the means rerank them. A sample of sketches
+estimates the threshold first, so most passages are pruned by half of their bits.
 
 Legend: Q queries, P passages of a segment, S sampled ones of all segments, H hidden size, D directions, C chosen
 passages.
@@ -44,20 +43,20 @@ from diffretriever.vectors.sketches import (
 )
 
 SKETCHES = "sketch"
-"""Name of the folder of a segment's sketches, in that of its codes."""
+"""Subfolder of a segment's codes that contains its sketches."""
 _FILES = {"directions": np.float32, "higher": np.uint64, "lower": np.uint64, "factors": np.float32}
 _SAMPLED = 8192
-"""Means of a segment whose main directions are taken."""
+"""Means of a segment sampled for its main directions."""
 _AT_ONCE = 16_384
-"""Passages sketched at once: a whole number of the blocks that sketches lie in."""
+"""Passages sketched per batch; a multiple of the sketches' block size."""
 _SKETCHED_PER_CANDIDATE = 8
-"""Passages that the sketches name for one candidate."""
+"""Passages retrieved by sketches per candidate."""
 _FEWEST_SKETCHED = 512
-"""Passages that they name at least: to read so many means takes a tenth of a millisecond."""
+"""Minimum retrieved by sketches; reading their means takes 0.1 ms."""
 _LEAST_SAMPLE, _MOST_APART = 8192, 64
-"""Passages of the sample where there are so many, and how many there are at most for one of it."""
+"""Minimum size of the sample in a large index, and maximum step between sampled passages."""
 _DOUBT = 1.5
-"""Standard deviations by which an estimate from half of the bits may be too low."""
+"""Tolerance of estimates from half of the bits, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class MeanSketches:
 
     @classmethod
     def of(cls, means: Codes) -> Self:
-        """Find the main directions of a sample of mean vectors, and sketch all of them."""
+        """Sketch all mean vectors in the main directions of a sample."""
         rows = np.sort(np.random.default_rng(0).choice(len(means), min(len(means), _SAMPLED), replace=False))
         directions_HD = main_directions(means.decoded(rows))
         blocks = np.split(np.arange(len(means)), range(_AT_ONCE, len(means), _AT_ONCE))
@@ -85,7 +84,7 @@ class MeanSketches:
         return cls(directions_HD, Sketches(*arrays))
 
     def write(self, folder: Path) -> None:
-        """Write a file for each array into a folder."""
+        """Write one file per array to a folder."""
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
@@ -93,10 +92,10 @@ class MeanSketches:
 
     @classmethod
     def open(cls, folder: DerivedFolder, segment: Segment | None = None) -> Self | None:
-        """Read the sketches in a folder into memory: searches read all of them, a third faster than from a mapped file.
+        """Read the sketches of a folder into memory, which makes searches a third faster than mapped files.
 
         Raises:
-            DamagedError: they cannot be read, or are not of the segment's passages.
+            DamagedError: the sketches are unreadable or do not match the segment.
         """
         held = folder.open()
         if held is None:
@@ -120,19 +119,16 @@ def _sketches_of(segment: Segment) -> MeanSketches | None:
 
 
 class CandidateIndex:
-    """Proposes passages of one index version by the product of their mean vector with the query's.
-
-    It never scores what is returned.
-    """
+    """Retrieves candidate passages of one index version by the product of mean vectors; another stage scores them."""
 
     def __init__(self, segments: Sequence[Segment], sketches: Sequence[MeanSketches]) -> None:
-        """`segments` are those that have sketches, and `sketches` are those of each."""
+        """`segments` and `sketches` are parallel lists."""
         self.passages = CodedPassages(segments)
         self._kept = sketches
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
-        """Sketch the segments of an index that have no sketches, or damaged ones."""
+        """Build missing and damaged sketches of the segments of an index."""
         total = sum(len(segment.codes) for segment in segments)
         for segment in track(segments, f"sketches → {index.uri}", "passages", total, lambda each: len(each.codes)):
             folder = segment.folder.below(SKETCHES)
@@ -147,7 +143,7 @@ class CandidateIndex:
 
     @classmethod
     def open(cls, segments: Sequence[Segment]) -> Self:
-        """Open it over the segments that have sketches; a line in the log names damaged ones."""
+        """Open the segments that have intact sketches; log damaged ones."""
         opened = for_all(segments[0].index.uri, segments, _sketches_of) if segments else []
         pairs = zip(segments, opened, strict=True)
         found = [(segment, kept) for segment, kept in pairs if kept is not None]
@@ -155,16 +151,16 @@ class CandidateIndex:
 
     @staticmethod
     def check(folder: DerivedFolder) -> None:
-        """Compare the sketches in a fragment's codes, if there are some, with those that were written.
+        """Verify the sketches in a fragment's codes folder, if there are any.
 
         Raises:
-            DamagedError: they differ.
+            DamagedError: the sketches differ from their checksums.
         """
         folder.below(SKETCHES).check()
         MeanSketches.open(folder.below(SKETCHES))
 
     def propose(self, queries: Representations, n: int) -> list[np.ndarray]:
-        """Return at most n passages a query as numbers into `passages`, int64 [C], most promising first, none twice."""
+        """Return up to n distinct passages per query as numbers into `passages`, int64 [C], best first."""
         means_QH = means_of(queries)
         coded = CodedQueries(means_QH, np.arange(len(means_QH) + 1))
         return [self._ranked(coded, query, n) for query in range(len(queries))]
@@ -179,7 +175,6 @@ class CandidateIndex:
         return chosen_C[highest(self.passages.mean_scores(coded, query, chosen_C), n)]
 
     def _sketched(self, asked: Sequence[SketchedQuery], wanted: int, least: float) -> np.ndarray:
-        """Return the passages of the highest estimates, int64 [C] ascending; `least` as `Sketches.found` has it."""
         numbers, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
         for each, own, start, live_P in zip(self._kept, asked, self.passages.starts, self._live, strict=False):
             found = each.sketches.found(own, least, live_P)
@@ -188,11 +183,7 @@ class CandidateIndex:
         return np.sort(np.concatenate(numbers)[highest(np.concatenate(products), wanted)])
 
     def _least(self, asked: Sequence[SketchedQuery], wanted: int) -> float:
-        """Return what the estimate from half of the bits must reach for a passage to be looked at further.
-
-        The sample says how high estimates from all bits are of as many passages as are wanted, and how far off those
-        from half of them are.
-        """
+        """Estimate the threshold for products from half of the bits, from a sample of the passages."""
         found = [
             sketches.found(own, -np.inf, live_S) for own, (sketches, live_S) in zip(asked, self._samples, strict=True)
         ]
@@ -206,7 +197,6 @@ class CandidateIndex:
 
     @cached_property
     def _live(self) -> list[np.ndarray]:
-        """Which passages of each segment can be named."""
         return np.split(self.passages.live_P, self.passages.starts[1:-1])
 
     @cached_property
@@ -215,7 +205,7 @@ class CandidateIndex:
 
     @cached_property
     def _samples(self) -> list[tuple[Sketches, np.ndarray]]:
-        """Sketches of a sample of each segment's passages, and which of them can be named."""
+        """Sketches of a sample of each segment's passages, and which of them are live."""
         every = min(_MOST_APART, max(1, len(self.passages) // _LEAST_SAMPLE))
         rows = [np.arange(0, len(each.sketches), every) for each in self._kept]
         pairs = zip(self._kept, self._live, rows, strict=True)
@@ -223,16 +213,16 @@ class CandidateIndex:
 
 
 def means_of(queries: Representations) -> np.ndarray:
-    """Return float32 [Q, H]: the mean of each query's vectors."""
+    """Return the mean of each query's vectors, float32 [Q, H]."""
     sums_QH = np.add.reduceat(queries.vectors_MH.astype(np.float32), queries.offsets[:-1])
     means: np.ndarray = sums_QH / np.diff(queries.offsets)[:, None].astype(np.float32)
     return means
 
 
 def surely_reached(sample_S: np.ndarray, expected: float) -> float:
-    """Return a score that the highest reach of which a sample is expected to hold so many, by three deviations.
+    """Return a threshold that the expected number of top scores in the sample reaches, with a three-sigma margin.
 
-    -inf, which all reach, where that would be the whole sample.
+    Returns -inf if that is the whole sample.
     """
     rank = int(expected + 3 * np.sqrt(expected) + 3)
     if rank >= len(sample_S):

@@ -1,4 +1,4 @@
-"""Exact scan of the stored vectors themselves, streamed from disk in bounded memory.
+"""Exact scan of the stored vectors, streamed from disk in bounded memory.
 
 Legend: Q queries, P passages of a batch, M query vectors, N passage vectors, H hidden size.
 """
@@ -25,7 +25,7 @@ from diffretriever.vectors.representations import Representations, read_vectors
 
 _MAX_BATCH_ROWS = 16384
 _BLOCK_BYTES = 32 << 20
-"""Of a batch's vectors in fp32: of larger blocks, getting fresh memory takes as long as all the products."""
+"""Size of a batch's vectors in fp32; allocating larger blocks takes as long as all the products."""
 _COLUMNS = ("id", "reps")
 
 
@@ -48,21 +48,20 @@ class StreamingScan(EncodedSearch):
         self._device = device
         self._max_vectors = retriever.max_vectors("passage")
         self.order = index.order
-        """The passages that numbers stand for."""
+        """Maps passage numbers to ids."""
 
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages."""
+        """Return the k best passages of each query."""
         best = TopK(len(queries), k, self.order.passages)
         batches = self._index.addressed_batches(_COLUMNS, self.batch_rows(queries))
         self._add_batches(track(batches, "dense scan", "passages", len(self._index), len), queries, best)
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
-        """Score one fragment's passages into `best`."""
+        """Add the scores of one fragment's passages to `best`."""
         self._add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
 
     def _add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
-        """Score batches with `id`, `reps` and `_rowaddr` into `best`."""
         asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
         is_authors = asks_for_the_authors_score(self._options)

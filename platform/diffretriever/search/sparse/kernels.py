@@ -20,16 +20,16 @@ import numpy as np
 from diffretriever.core.kernels import kernel
 
 BLOCK_ROWS = 1 << 16
-"""Passages of a block: a row within it fits 16 bits."""
+"""Passages per block; row numbers fit 16 bits."""
 _LOOK = 128
-"""Rows looked at together."""
+"""Rows checked together."""
 COMPLEMENT = 0xFFFFFFFF
-"""The lower half of a key is this less the passage's number."""
+"""The lower half of a key is this minus the passage's number."""
 
 
 @kernel()
 def look_up(terms_D: np.ndarray, ids_T: np.ndarray, positions_T: np.ndarray) -> None:
-    """Write into positions_T the place of each term (ids_T, both int64) in terms_D (int32, ascending); -1: absent."""
+    """Write the position of each term (ids_T) in terms_D (int32, ascending) to positions_T, int64; -1 if absent."""
     for t in range(len(ids_T)):
         position = np.searchsorted(terms_D, ids_T[t])
         occurs = position < len(terms_D) and terms_D[position] == ids_T[t]
@@ -44,7 +44,7 @@ def new_pool(k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel()
 def best_keys(pool: tuple[np.ndarray, np.ndarray], k: int) -> np.ndarray:
-    """Return the k highest keys of a pool, or all where there are fewer, in any order: uint64."""
+    """Return up to k highest keys of a pool, uint64, unordered."""
     keys_C, state = pool
     return keys_C[: state[0] if state[0] <= k else _keep_best(keys_C, state[0], k)]
 
@@ -93,7 +93,7 @@ def _add_weights(
 
 @kernel()
 def select(bits_R: np.ndarray, numbers_R: np.ndarray, pool: tuple[np.ndarray, np.ndarray], k: int) -> None:
-    """Add the keys of a block's passages that may be among the k best, by the bits of their scores (int32)."""
+    """Add the keys of a block's top-k candidates, by the bits of their scores (int32)."""
     keys_C, state = pool
     count, lowest = state[0], np.int32(state[1])
     for row in range(0, len(numbers_R), _LOOK):

@@ -1,8 +1,7 @@
-"""Exact sparse search: postings of most fragments, and a stream of those that have none yet.
+"""Exact sparse search by postings, and by streaming fragments that have no postings yet.
 
-The postings of a fragment lie in memory-mapped files beside the table. A fragment's data file never changes, so
-neither do these: deletions are looked up in the table at search time, compaction and replacement make new fragments,
-which get files of their own.
+Postings are in memory-mapped files in the index folder. Fragments are immutable, so these files are too; deletions are
+read from the table at search time.
 
 Legend: P passages of a fragment, C chosen passages, F passages found for one query, V vocabulary.
 """
@@ -39,15 +38,15 @@ _QUERIES_AT_ONCE = 256
 
 
 class StreamingImpacts(EncodedSearch):
-    """Multiplies the queries with every passage; all queries share one pass over the table."""
+    """Scores every passage; all queries share one pass over the table."""
 
     way: ClassVar[Way] = "stream"
 
     def __init__(self, index: PassageIndex, memory_mb: int) -> None:
-        """Any index can be searched so; one without impacts gives nothing."""
+        """Open any index; without impacts, searches return no hits."""
         self._index = index
         self.order = index.order
-        """What the numbers of passages mean."""
+        """Maps passage numbers to ids."""
         self._memory_mb = memory_mb
         self._vocab_size = index.manifest.vocab_size or 0
 
@@ -59,7 +58,7 @@ class StreamingImpacts(EncodedSearch):
         return best.results()
 
     def add_fragment(self, fragment: Any, queries: Representations, best: TopK) -> None:
-        """Score one fragment's passages into `best`."""
+        """Add the scores of one fragment's passages to `best`."""
         self._add(self._index.fragment_batches(fragment, _COLUMNS, self._batch_rows(queries)), queries, best)
 
     def _add(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
@@ -110,13 +109,13 @@ class PostingsSearch(EncodedSearch):
 
 
 def may_have_postings(index: PassageIndex) -> bool:
-    """Return whether there are impacts to score by."""
-    # BM25 has sparse scores as well, but no vocabulary of a model's.
+    """Return whether the index has impacts."""
+    # BM25 also has sparse scores, but no model vocabulary.
     return index.manifest.vocab_size is not None and "sparse" in index.manifest.retriever.modes
 
 
 def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
-    """Return the fastest search that the index is ready for: an inverted index, or a stream of the stored impacts."""
+    """Return the fastest available search: by postings, or else by streaming the stored impacts."""
     stream = StreamingImpacts(index, options.memory_mb)
     if not may_have_postings(index):
         return stream
@@ -125,10 +124,10 @@ def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
 
 
 def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
-    """Make the postings of one fragment.
+    """Build the postings of one fragment.
 
     Raises:
-        ValueError: its impacts are not sound.
+        ValueError: the impacts are invalid.
     """
     assert index.manifest.vocab_size is not None, "impacts point into a vocabulary"
     batches = finite_rows(index.uri, index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS))
@@ -155,11 +154,11 @@ def _impacts(batches: Iterable[pa.RecordBatch], rows: list[np.ndarray]) -> Itera
 
 @dataclass(frozen=True)
 class FragmentPostings:
-    """The files of a fragment.
+    """The postings of a fragment.
 
     Attributes:
-        segment: the inverted index; its passage number p is the p-th of what follows.
-        rows_P: uint32 [P], ascending: the passage's place among the rows that the fragment was written with.
+        segment: the inverted index.
+        rows_P: uint32 [P], ascending row of each passage of the segment in the fragment as written.
     """
 
     segment: PostingsSegment
@@ -170,7 +169,7 @@ class FragmentPostings:
 
     @classmethod
     def open(cls, folder: Path) -> FragmentPostings:
-        """Map the files in `folder`; raises ValueError if they do not fit together."""
+        """Map the files in `folder`; raises ValueError if they are inconsistent."""
         segment, rows_P = PostingsSegment.open(folder), read_arrays(folder, _ROWS)["fragment_rows"]
         if len(rows_P) != segment.passages:
             raise ValueError("the files do not fit together")

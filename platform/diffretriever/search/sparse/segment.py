@@ -1,7 +1,6 @@
-"""A segment: the inverted index of one group of passages, as arrays that are mapped into memory.
+"""Memory-mapped inverted index of one group of passages, for learned impacts and for BM25.
 
-Learned impacts and BM25 are stored and searched the same way: a passage has one weight for each of its terms, and its
-score is the inner product with the query's weights.
+A passage has one weight per term; its score is the inner product with the query's weights.
 
 Legend: V vocabulary, D terms that occur, B blocks of 65,536 passages (the last may be smaller), P postings, I impacts
 of a batch, N passages, T terms of the queries, F passages found, Q queries.
@@ -26,7 +25,7 @@ from diffretriever.vectors.representations import offsets_of
 from diffretriever.vectors.sparse import check_ids
 
 Impacts: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of some texts: ids (integers, ascending within a passage), weights (float32), offsets (int64, texts + 1)."""
+"""Term ids (integers, ascending within a passage), weights (float32) and offsets (int64, texts + 1) of texts."""
 
 DTYPES: dict[str, type[Any]] = {
     "shape": np.int64,
@@ -47,12 +46,12 @@ _MOST_POSTINGS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class PostingsSegment:
-    """A segment that never changes. Passages have the numbers in which they came, from 0.
+    """An immutable segment. Passages are numbered in input order, from 0.
 
     Attributes:
         passages: N.
         vocab_size: V.
-        terms_D: int32; see `DTYPES` for this and the following. Large arrays of an opened segment are mapped files.
+        terms_D: int32; see `DTYPES` for the arrays. Large arrays of an opened segment are memory-mapped.
         starts_DB: uint32 [D, B + 1].
         rows_P: uint16.
         weights_P: float32.
@@ -67,13 +66,11 @@ class PostingsSegment:
 
     @classmethod
     def build(cls, batches: Iterable[Impacts], vocab_size: int, folder: Path) -> Self:
-        """Make a segment in memory: 6 bytes a posting. For a while, 8 bytes a posting are on disk, in `folder`.
-
-        `batches` are passages in order; every id is below `vocab_size`.
+        """Build a segment in memory (6 bytes per posting), spooling 8 bytes per posting to `folder`.
 
         Raises:
-            ValueError: an id is outside the vocabulary or not in order, a weight is not positive and finite, or there
-                are 2**32 postings or more.
+            ValueError: an id is outside the vocabulary or unsorted, a weight is not positive and finite, or there are
+                2**32 postings or more.
         """
         counts_V, lengths, passages = np.zeros(vocab_size, np.int64), [np.empty(0, np.int64)], 0
         with TemporaryFile(dir=folder) as ids_file, TemporaryFile(dir=folder) as weights_file:
@@ -88,7 +85,7 @@ class PostingsSegment:
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[Impacts], counts_V: np.ndarray, passages: int) -> Self:
-        """Make a segment in memory of valid impacts, 65,536 passages at a time; counts_V are the passages of each term.
+        """Build a segment from valid impacts, 65,536 passages per block; counts_V is each term's document frequency.
 
         Raises:
             ValueError: there are 2**32 postings or more.
@@ -104,12 +101,12 @@ class PostingsSegment:
             kernels.place(block, cursors_V, rows_P, weights_P)
         starts_DB[:, -1] = cursors_V[terms_D]
         for array in (terms_D, starts_DB, rows_P, weights_P):
-            # As mapped files are: kernels are compiled for one of the two.
+            # Read-only like mapped files, so that kernels compile once.
             array.flags.writeable = False
         return cls(passages, len(counts_V), terms_D, starts_DB, rows_P, weights_P)
 
     def save(self, folder: Path, prefix: str = "") -> None:
-        """Write the arrays into a folder, under names that begin with a prefix."""
+        """Write the arrays to a folder; file names start with `prefix`."""
         shape = np.array([self.passages, self.vocab_size])
         arrays = (shape, self.terms_D, self.starts_DB, self.rows_P, self.weights_P)
         for name, array in zip(DTYPES, arrays, strict=True):
@@ -117,11 +114,11 @@ class PostingsSegment:
 
     @classmethod
     def open(cls, folder: Path, prefix: str = "") -> Self:
-        """Map a segment that `save` wrote; its size makes little difference to how long that takes.
+        """Map a segment written by `save`.
 
         Raises:
-            ValueError: the arrays are not those of a segment.
-            OSError: one is missing.
+            ValueError: the arrays are inconsistent.
+            OSError: an array is missing.
         """
         shape, terms_D, starts, rows_P, weights_P = read_arrays(
             folder, {f"{prefix}{name}": dtype for name, dtype in DTYPES.items()}
@@ -140,10 +137,10 @@ class PostingsSegment:
 
 
 class Found(NamedTuple):
-    """The passages found for one query, by score descending, then by number ascending."""
+    """Hits of one query by descending score, then ascending number."""
 
     numbers: np.ndarray
-    """int32 [F], their numbers in the order of the index."""
+    """int32 [F], numbers in the order of the index."""
     scores: np.ndarray
     """float32 [F], above 0."""
 
@@ -151,18 +148,17 @@ class Found(NamedTuple):
 def search(
     segments: Sequence[PostingsSegment], numbers: Sequence[np.ndarray], queries: Impacts, k: int, *, threads: int = 1
 ) -> list[Found]:
-    """Return the k best passages of each of Q queries; every passage that shares a term with a query is scored.
+    """Return the k best passages of each of Q queries among those that share a term with it.
 
-    Scores are inner products in float32, added in the order of the query's terms: of ascending ids, to the bit those of
-    `scoring.sparse.sparse_scores`.
+    Scores are float32 inner products, summed in the order of the query's terms. With ascending ids they equal
+    `scoring.sparse.sparse_scores` to the bit.
 
     Args:
-        segments: of one vocabulary.
-        numbers: for each segment int32 [N], the numbers of its passages, by which ties are ranked; negative for
-            passages not to be found. No two are equal.
-        queries: ids in any order (one that is there twice counts twice), float32 weights above 0, and offsets.
+        segments: segments of one vocabulary.
+        numbers: unique passage numbers of each segment, int32 [N], which break ties; negative excludes a passage.
+        queries: ids in any order (repeated ids add up), float32 weights above 0, and offsets.
         k: at least 1.
-        threads: queries to search for at a time; the inner loops hold no lock.
+        threads: number of parallel queries.
 
     Raises:
         ValueError: a score exceeds float32, or k is below 1.
@@ -186,7 +182,6 @@ def _find(
     texts: Sequence[tuple[np.ndarray, np.ndarray]],
     k: int,
 ) -> list[Found]:
-    """Search for one query after the other, each with its ids and weights."""
     totals_R, most = np.empty(BLOCK_ROWS, np.float32), min(k, sum(segment.passages for segment in segments))
     scores, results = (totals_R, totals_R.view(np.int32)), []
     for ids_T, weights_T in texts:
@@ -218,13 +213,12 @@ def _check_passages(ids_I: np.ndarray, weights_I: np.ndarray, offsets: np.ndarra
 
 
 def check_weights(weights_I: np.ndarray, whose: str) -> None:
-    """Raise ValueError if a weight is not above 0 and finite, NaN included."""
+    """Raise ValueError unless all weights are positive and finite."""
     if len(weights_I) and not (weights_I.min() > 0 and weights_I.max() < np.inf):
         raise ValueError(f"the weights of {whose} must be above 0 and finite: encode again")
 
 
 def _blocks_in(ids_file: IO[bytes], weights_file: IO[bytes], lengths_N: np.ndarray) -> Iterator[Impacts]:
-    """Read spooled impacts back, one block of passages at a time."""
     ids_file.seek(0)
     weights_file.seek(0)
     for first in range(0, len(lengths_N), BLOCK_ROWS):
