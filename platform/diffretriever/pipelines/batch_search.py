@@ -1,9 +1,7 @@
-"""Many queries over an index: encode them, search the index's parts, merge exactly, write runs.
+"""Batch search: encode queries, search parts of the index, merge exactly, write TREC runs.
 
-The executor runs the encoders and the searches: in this process for few queries, else on Ray; see `executor`.
-
-What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
-BM25 counts words in all texts: it is no matter of parts, and searched for here.
+The output folder stores the results of each part until the runs are written, so that a killed job resumes. BM25 needs
+the statistics of the whole index and is therefore not searched in parts.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ _DECISIVE = {
 
 
 def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
-    """Search for the queries of a job and write a run for each mode. A job that is killed resumes.
+    """Search for the queries of a job and write a run for each mode. A killed job resumes.
 
     Raises:
-        ValueError: no index there, a mode it does not offer, malformed queries, or a request that the cluster cannot
-            meet; no run has been written then.
+        ValueError: The index is missing, lacks a mode, the queries are malformed, or the cluster is too small. Nothing
+            has been written then.
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
@@ -120,13 +118,13 @@ def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
 
 
 class _BatchSearch:
-    """The rounds of a batch search: some queries each, over all parts of the index.
+    """Rounds of a batch search: each searches all parts of the index for some of the queries.
 
-    Entries of the ledger: `queries/START` are encoded queries, `START/PART/LIST` is what a part gave a round, and
-    `START/LIST` what all parts together gave it.
+    Ledger entries: encoded queries (`queries/START`), results of a part (`START/PART/LIST`), merged results
+    (`START/LIST`).
 
     Attributes:
-        ledger: in a folder named after all that the results depend on.
+        ledger: its folder is named after everything that affects the results.
         searched: parts searched, summed over rounds.
         found: parts that an earlier attempt had searched.
     """
@@ -161,7 +159,6 @@ class _BatchSearch:
                 progress.update(len(table))
 
     def search(self, start: int, stop: int) -> None:
-        """Search for a round of queries: by texts here, by what is encoded in all parts, whose lists are merged."""
         if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(start, "bm25")):
             hits = self._bm25.search([query.text for query in self._queries[start:stop]], list_depth(self._job))
             self.ledger.put_table(_list_name(start, "bm25"), to_table(hits))
@@ -240,14 +237,14 @@ def _list_name(start: int, name: str, part: str | None = None) -> str:
 class SearchParts(Stage):
     """Searches parts of an index for all queries.
 
-    A block is the numbers of a part's fragments. It becomes a table of `search.batch.to_table` for each list that the
-    modes need, named `PART/dense` or `PART/sparse`.
+    A block contains the fragment numbers of a part. For each result list that the modes need, it becomes a table of
+    `search.batch.to_table`, named `PART/dense` or `PART/sparse`.
     """
 
     workers = "searchers"
 
     def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str) -> None:
-        """Take the search, the version of the index, encoded queries and the device to compute on."""
+        """Store the search options, index version, encoded queries and device."""
         self._job, self._version, self._queries, self._device = job, version, queries, device
 
     def setup(self) -> None:

@@ -1,4 +1,4 @@
-"""The indexes that an encode job writes: locked, committed to as blocks come, and finished."""
+"""Locks, commits to and finishes the indexes of an encode job."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _ROWS_AT_ONCE = 65_536
 
 
 class IndexWriter:
-    """Writes a collection to an index, and to further ones of smaller budgets. It holds their locks in a `with` block.
+    """Writes a collection to an index, and to indexes of smaller budgets; a context manager that locks them.
 
-    A block is committed exactly once: a job that is killed leaves valid indexes, and the same job adds the rest.
+    Each block is committed exactly once: a killed job leaves valid indexes, and the same job resumes.
     """
 
     def __init__(self, job: EncodeJob, collection: Collection, smaller: Mapping[int, str]) -> None:
-        """Open nothing yet; `smaller` has K_p → uri of each index of a smaller budget."""
+        """Store the job; `smaller` maps K_p to the URI of each index of a smaller budget."""
         self._job, self._collection, self._smaller = job, collection, smaller
         self._uris = (job.index, *smaller.values())
         self._locks = ExitStack()
@@ -58,8 +58,7 @@ class IndexWriter:
         """Lock the indexes, and open those that exist.
 
         Raises:
-            ValueError: another job writes to one, or the job syncs and the passages of the collection's name came from
-                another place.
+            ValueError: Another job writes to one, or a sync job's collection was indexed from another path.
         """
         with ExitStack() as locks:
             for uri in self._uris:
@@ -75,7 +74,7 @@ class IndexWriter:
         self._locks.__exit__(*error)
 
     def begun(self, retriever: RetrieverConfig) -> RetrieverConfig:
-        """Return a retriever in the precision and of the commits on the hub that the existing index was begun with."""
+        """Return the retriever with the precision and hub commits of the existing index."""
         existing = self._existing[0]
         if existing is None or not is_neural(retriever) or not is_neural(existing.manifest.retriever):
             return retriever
@@ -87,30 +86,30 @@ class IndexWriter:
         return PassageSelection(self._job, self._present)
 
     def with_metadata(self, source: Collection) -> WithMetadata:
-        """Return a collection with the metadata that the indexes have columns for; in a new one, the job's choice.
+        """Return the collection with the metadata columns of the indexes; of a new index, the job's choice.
 
         Raises:
-            ValueError: the job names a field that an index has no column for, or the indexes have different columns.
+            ValueError: The index lacks a column that the job names, or the indexes have different columns.
         """
-        wanted = self._job.metadata_wanted
+        requested = self._job.metadata_wanted
         columns = [index.manifest.metadata for index in self._existing if index is not None]
         if not columns:
-            return WithMetadata(source, wanted)
-        if any(each != columns[0] for each in columns):
+            return WithMetadata(source, requested)
+        if any(other != columns[0] for other in columns):
             raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
-        for name in wanted or ():
+        for name in requested or ():
             if name not in columns[0]:
                 known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
                 raise ValueError(
                     f"--metadata: {self._job.index} has no column '{name}': make it anew to have one.{known}"
                 )
-        return WithMetadata(source, wanted, columns[0])
+        return WithMetadata(source, requested, columns[0])
 
     def create(self, manifest: IndexManifest) -> None:
-        """Create the indexes that do not exist, and write the job and the collection's place to each one's folder.
+        """Create missing indexes, and record the job and the collection's path in each folder.
 
         Raises:
-            ValueError: an existing index was made by another retriever.
+            ValueError: An existing index was made by another retriever.
         """
         manifests = [manifest, *(_with_budget(manifest, budget) for budget in self._smaller)]
         for uri, existing, each in zip(self._uris, self._existing, manifests, strict=True):
@@ -122,13 +121,13 @@ class IndexWriter:
             note_place(index.uri, self._collection)
 
     def write(self, receipts: Iterable[Receipt], total: int, compactions: Sequence[CompactionBeside]) -> None:
-        """Commit blocks of `total` passages as they are written, and step compactions after each commit.
+        """Commit blocks as they arrive, and run compactions after each commit.
 
-        A new row replaces the old one of its id in the same commit.
+        `total` is the number of passages. A new row replaces the old row of its id in the same commit.
 
         Raises:
-            ValueError: a passage is encoded as NaN or infinity, and the job refuses bad input. Blocks so far are
-            committed. RuntimeError: blocks were lost.
+            ValueError: A passage encodes to NaN or infinity, and the job rejects it; earlier blocks are committed.
+            RuntimeError: Blocks were lost.
         """
         due = 0.0
         pending = [_Pending(index, held) for index, held in zip(self.indexes, self._present, strict=True)]
@@ -174,14 +173,14 @@ class IndexWriter:
 
     @property
     def steady_rate(self) -> float:
-        """Passages per second from the end of the first block on, which also waited for the encoders to load."""
+        """Passages per second after the first block, whose time includes loading."""
         if len(self._finished) < 2:
             return 0.0
         seconds = self._finished[-1][0] - self._finished[0][0]
         return sum(count for _, count in self._finished[1:]) / max(seconds, 1e-9)
 
     def delete_gone(self, selection: PassageSelection) -> int:
-        """Delete the collection's passages that the selection did not meet; return how many there were."""
+        """Delete indexed passages that the collection no longer has; return their number."""
         deleted = 0
         for index in self.indexes:
             gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
@@ -190,9 +189,9 @@ class IndexWriter:
         return deleted
 
     def finish(self) -> None:
-        """Join small fragments and make the files that searches are faster by, as the job says.
+        """Compact the index and write its derived files, if the job requests it.
 
-        This is done also where nothing was written: an earlier attempt may have been killed before it came here.
+        Runs even if nothing was written, because an earlier attempt may have been killed before this step.
         """
         if self._job.compact:
             for index in self.indexes:
@@ -212,7 +211,7 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
 
 
 class _Pending:
-    """The blocks that are written to an index and not committed yet."""
+    """Written blocks that are not committed yet."""
 
     def __init__(self, index: PassageIndex, present: KeySet) -> None:
         self._committer, self._present = Committer(index), present
