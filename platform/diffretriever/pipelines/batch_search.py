@@ -47,7 +47,7 @@ _DECISIVE = {
     "queries_at_once",
     "search_budget",
 }
-"""Settings that results depend on; those of the cluster are not among them."""
+"""Settings that affect results, unlike those of the cluster."""
 
 
 def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
@@ -60,15 +60,15 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     started = time.monotonic()
     index = PassageIndex.open(job.index)
     if job.filter is not None:
-        # To hear of a mistake before anything starts.
+        # An invalid filter fails before the work starts.
         condition_of(job.filter, index.manifest.metadata)
     collection = None if job.collection is None else open_collection(job.collection)
     job = job.model_copy(update={"modes": _modes(job, index)})
     queries = _read_queries(job, collection)
     if collection is not None:
-        job, told = settled_by_index(job, index, queries, collection.qrels(job.split))
-        for each in told:
-            _LOG.warning("warning: %s", each)
+        job, notices = settled_by_index(job, index, queries, collection.qrels(job.split))
+        for notice in notices:
+            _LOG.warning("warning: %s", notice)
     job = job.settled(default=False)
     retriever = _retriever(job, index)
     with executor_for(job.encoding, small=few_queries(index, len(queries))) as executor:
@@ -137,12 +137,12 @@ class _BatchSearch:
         self.searched = self.found = 0
 
     def rounds(self) -> list[tuple[int, int]]:
-        """Return where each round of queries starts and stops."""
+        """Return the first and last query (exclusive) of each round."""
         size, count = self._job.queries_at_once, len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def encode(self) -> None:
-        """Encode the queries that no attempt has encoded yet."""
+        """Encode the queries that are not in the ledger yet."""
         if not encoded_lists_for(self._job.modes):
             return
         blocks = {
@@ -184,8 +184,8 @@ class _BatchSearch:
 
     @cached_property
     def _bm25(self) -> Bm25Search:
-        found = Bm25Search(self._index)
-        return found if self._condition is None else found.admitting(IndexPart.filtered(self._index, self._condition))
+        bm25 = Bm25Search(self._index)
+        return bm25 if self._condition is None else bm25.admitting(IndexPart.filtered(self._index, self._condition))
 
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
         blocks = [self.ledger.get_table(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
@@ -201,7 +201,7 @@ class _BatchSearch:
         self.searched += len(parts)
 
     def write_run(self, mode: Mode) -> Path | StorePath:
-        """Write the run of one mode and return where it is."""
+        """Write the run of one mode and return its path."""
         path = self._job.output / f"{mode}.trec"
         system = system_name(self._index.manifest, self._job.query_budget)
         parts = track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len)

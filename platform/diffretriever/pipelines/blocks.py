@@ -39,9 +39,9 @@ Receipt: TypeAlias = dict[str, Any]
 
 QUERIES_PER_BLOCK = 256
 _BLOCK_BYTES = 32 << 20
-# Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
+# Fewer passages do not fill the encoder's batches; more are lost when a worker is killed.
 _MIN_ROWS, MAX_ROWS = 32, 512
-# About what a passage takes beside its vectors.
+# Approximate size of a passage without its vectors.
 _TEXT_BYTES = 4096
 _BUDGET = "budget"
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
@@ -52,8 +52,8 @@ RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are t
         ("not_finite", pa.list_(pa.string())),
         ("tokens", pa.int64()),
         ("padded_tokens", pa.int64()),
-        # Of the actor that encoded it: its name, its clock as it began and ended, and the seconds in between in which
-        # the device worked on this block; most bytes so far. None where nothing was encoded.
+        # The encoder's name, its monotonic clock at start and end, the seconds the device spent on this block, and peak
+        # memory in bytes. None if nothing was encoded.
         ("encoder", pa.string()),
         ("began", pa.float64()),
         ("ended", pa.float64()),
@@ -125,7 +125,7 @@ class Stage(ABC):
     workers: ClassVar[Literal["preparers", "encoders", "searchers", "writer"]]
     """Workers that run it."""
     overlaps: ClassVar[bool] = False
-    """Whether a worker is called for several blocks at once, each in a thread of its own."""
+    """Whether a worker processes several blocks concurrently, one per thread."""
 
     @abstractmethod
     def setup(self) -> None:
@@ -133,7 +133,7 @@ class Stage(ABC):
 
     @abstractmethod
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yield what the stage makes of the blocks in `rows`."""
+        """Process the blocks in `rows`; yield the results."""
 
 
 class PrepareBlocks(Stage):
@@ -173,7 +173,7 @@ class EncodeBlocks(Stage):
         self._started = StartedEncoder(self._start)
         self._writers = [BlockWriter(uri) for uri in self._budgets]
         self._name = uuid.uuid4().hex
-        # Blocks follow each other: batches of two in turn would be done at the same time, and the device wait for both.
+        # One block at a time on the device: interleaved blocks would finish together and leave it idle.
         self._turn = threading.Lock()
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -222,7 +222,7 @@ def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Ta
         return block, encoded, []
     kept_P = np.setdiff1d(np.arange(len(block)), wrong_P)
     ids = block.column("id").take(pa.array(wrong_P)).to_pylist()
-    return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
+    return block.take(pa.array(kept_P)), [representations.take(kept_P) for representations in encoded], ids
 
 
 class StoreBlocks(Stage):
@@ -245,7 +245,7 @@ class StoreBlocks(Stage):
 
 
 def _receipt(key: str, receipts: list[str], table: pa.Table, **rest: Any) -> pa.Table:
-    """Return a row of `RECEIPT_SCHEMA`; what is not said is None."""
+    """Return a row of `RECEIPT_SCHEMA`; missing fields are None."""
     row = {"key": key, "receipts": receipts, "ids": table.column("id").to_pylist(), **rest}
     assert row.keys() <= set(RECEIPT_SCHEMA.names), "the schema names all that a receipt says"
     return pa.Table.from_pylist([row], schema=RECEIPT_SCHEMA)
@@ -258,7 +258,7 @@ class DeviceUse:
         self._spans: dict[str, tuple[float, float]] = {}
         self._computed = 0.0
         self.peak_memory: int | None = None
-        """Most bytes of an encoder; None where nothing was encoded."""
+        """Peak memory of an encoder in bytes; None if nothing was encoded."""
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count a block, unless no encoder wrote it."""
@@ -274,7 +274,7 @@ class DeviceUse:
     def share(self) -> float | None:
         """Computing time as a share of the encoders' time from first to last block; None if nothing was encoded."""
         seconds = sum(ended - began for began, ended in self._spans.values())
-        # A GPU's clock is not the host's.
+        # GPU and host clocks differ.
         return min(1.0, self._computed / seconds) if seconds else None
 
 
@@ -292,7 +292,7 @@ class EncodeQueries(Stage):
     workers = "encoders"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """`start` is the encoder, or what a worker loads it from."""
+        """Take the encoder, or the settings from which a worker loads it."""
         self._start = start
 
     def setup(self) -> None:

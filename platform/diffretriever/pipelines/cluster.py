@@ -28,7 +28,7 @@ from diffretriever.schemas.settings import TRUST_VARIABLE, RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
-# What reading and preparing take beside the encoders.
+# CPUs for reading and preparing, in addition to the encoders.
 READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
@@ -45,13 +45,13 @@ _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
 _PLACE = Path(__file__).resolve().parents[2]
-"""The folder that holds this package: `platform` of a checkout, or where a wheel was installed."""
+"""The folder that contains this package: `platform` of a checkout, or that of an installed wheel."""
 T = TypeVar("T")
 _streams: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
 class Share(NamedTuple):
-    """What an actor takes of a machine, or a machine has."""
+    """Resources that an actor takes or a node offers."""
 
     cpus: float
     gpus: float
@@ -61,7 +61,7 @@ class Share(NamedTuple):
         return f"{self.gpus:g} GPU{'s' * (self.gpus != 1)} and {cpus}" if self.gpus else cpus
 
     def fits(self, machine: Share) -> int:
-        """Return how many of these a machine has room for."""
+        """Return how many of these fit on a node."""
         return min(int(has / takes + _ROUNDING) for has, takes in zip(machine, self, strict=True) if takes)
 
 
@@ -104,7 +104,7 @@ def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float,
 
 
 def see_nodes() -> tuple[Share, ...]:
-    """Return what each live node of the connected cluster has."""
+    """Return the resources of each live node of the connected cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return tuple(Share(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes)
 
@@ -119,7 +119,7 @@ class EncoderPool:
 
     @property
     def device(self) -> str:
-        """Where an encoder's weights go."""
+        """Device of an encoder's weights."""
         return os.environ.get(DEVICE_VARIABLE) or ("cuda" if self.gpus else "cpu")
 
 
@@ -180,7 +180,7 @@ def connect(address: str, **options: Any) -> None:
             sys.stderr.write("Ray's own processes started too late: starting it again\n")
         else:
             break
-    # Ray's own prints a stack and ends the process.
+    # Ray's own handler prints a stack trace and ends the process.
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
@@ -189,7 +189,7 @@ def _quieten() -> None:
     """Hide warnings that need no action."""
     # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
-    # A graph of few blocks has work for few encoders.
+    # Few blocks need few encoders.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
     # A local cluster makes a token for itself.
     logging.getLogger(_TOKENS).addFilter(_is_news)
@@ -294,6 +294,6 @@ def raise_mistake(error: ray.exceptions.RayError) -> None:
     cause = getattr(error, "cause", None)
     if isinstance(cause, ValueError):
         raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None
-    # Of what Ray Data has appended its advice to, the text alone names the file.
+    # Ray Data appends advice to the error, so only its text names the file.
     if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
         raise OSError(int(found[1]), found[2], found[3]) from None

@@ -13,7 +13,7 @@ from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.table import PassageIndex
 
-# What a killed driver loses beside the tasks that run.
+# A killed driver loses these, and the running tasks.
 _TASKS_PER_COMMIT = 8
 
 

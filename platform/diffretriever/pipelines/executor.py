@@ -172,7 +172,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _encoder(self) -> Encoder | EncoderStart:
-        """Return the loaded encoder, or what workers load it from."""
+        """Return the loaded encoder, or the settings from which workers load it."""
 
     @abstractmethod
     def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]: ...
@@ -209,7 +209,7 @@ class LocalExecutor(Executor):
         return manifest_of(self.encoder)
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return nothing: few blocks are joined at the end."""
+        """Return none: few blocks are compacted at the end."""
         return []
 
     def scan_parts(self, collection: Collection) -> Iterator[PartScan]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from diffretriever.pipelines.ray_executor import CompactionBeside
 
 _COMMIT_EVERY_SECONDS = 2.0
-# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
+# A commit rewrites the list of fragments, so tables with many fragments are committed less often.
 _COMMIT_SHARE = 0.02
 _DELETED_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 65_536
@@ -51,7 +51,7 @@ class IndexWriter:
         self._finished: list[tuple[float, int]] = []
         self.indexes: list[PassageIndex] = []
         self.left_out: list[str] = []
-        """Ids of passages that are encoded as NaN or infinity, and not written."""
+        """Ids of passages that encode to NaN or infinity and were not written."""
         self.use = DeviceUse()
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class IndexWriter:
         return retriever.model_copy(update={"backbone": backbone})
 
     def selection(self) -> PassageSelection:
-        """Return what chooses the passages that an index lacks."""
+        """Return the selection of passages that the indexes lack."""
         return PassageSelection(self._job, self._present)
 
     def with_metadata(self, source: Collection) -> WithMetadata:
@@ -112,10 +112,10 @@ class IndexWriter:
             ValueError: An existing index was made by another retriever.
         """
         manifests = [manifest, *(_with_budget(manifest, budget) for budget in self._smaller)]
-        for uri, existing, each in zip(self._uris, self._existing, manifests, strict=True):
+        for uri, existing, expected in zip(self._uris, self._existing, manifests, strict=True):
             if existing is not None:
-                check_same(existing.manifest, each, uri)
-            self.indexes.append(existing or PassageIndex.create(uri, each))
+                check_same(existing.manifest, expected, uri)
+            self.indexes.append(existing or PassageIndex.create(uri, expected))
         for index in self.indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", self._job.to_yaml())
             note_place(index.uri, self._collection)
@@ -130,15 +130,15 @@ class IndexWriter:
             RuntimeError: Blocks were lost.
         """
         due = 0.0
-        pending = [_Pending(index, held) for index, held in zip(self.indexes, self._present, strict=True)]
+        pending = [_Pending(index, keys) for index, keys in zip(self.indexes, self._present, strict=True)]
         with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
             for receipt in receipts:
-                for each, written in zip(pending, receipt["receipts"], strict=True):
-                    each.add(receipt["key"], written, receipt["ids"])
+                for writes, written in zip(pending, receipt["receipts"], strict=True):
+                    writes.add(receipt["key"], written, receipt["ids"])
                 if time.monotonic() >= due:
                     began = time.monotonic()
-                    for each in pending:
-                        each.commit()
+                    for writes in pending:
+                        writes.commit()
                     for compaction in compactions:
                         compaction.step()
                     ended = time.monotonic()
@@ -146,14 +146,14 @@ class IndexWriter:
                 progress.update(self._count(receipt), receipt["tokens"], receipt["padded_tokens"])
                 if receipt["not_finite"] and self._job.on_bad_input == "error":
                     break
-            for each in pending:
-                each.commit()
+            for writes in pending:
+                writes.commit()
         self._refuse_incomplete(total)
         for compaction in compactions:
             compaction.finish()
 
     def _count(self, receipt: Receipt) -> int:
-        """Take note of a receipt; return the number of its passages."""
+        """Count a receipt; return the number of its passages."""
         count = len(receipt["ids"]) + len(receipt["not_finite"])
         self._finished.append((time.monotonic(), count))
         self.left_out += receipt["not_finite"]

@@ -41,11 +41,11 @@ from diffretriever.training.data.sources import ExampleSource, open_source
 from diffretriever.vectors.hits import Hit
 
 _DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share"}
-"""Settings that results depend on."""
+"""Settings that affect results."""
 _SEARCH = ("index", "backbone", "adapter", "encoders")
-"""Settings that are those of a batch search."""
+"""Settings passed on to the batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
-# Of gzip: more takes most of the job's time for a few percent.
+# gzip level: higher levels take most of the job's time and save a few percent.
 _COMPRESSION = 2
 
 Search = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
@@ -158,7 +158,7 @@ def _mine(
     small = few_queries(index, len(first))
     executor = LocalExecutor(search_job.encoding) if is_bm25 else executor_for(search_job.encoding, small=small)
     with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
-        # Some at a time: a source need not fit in memory.
+        # In batches: a source need not fit in memory.
         while some := list(islice(parts, 2 * threads)):
             for made in pool.map(mine, *zip(*some, strict=True)):
                 counts.update(made)
@@ -174,17 +174,17 @@ def _mine_part(
         return dict(earlier)
     hits = search(number, [record.example.query for record in records])
     mined = [choose_negatives(record, ranked, corpus, job) for record, ranked in zip(records, hits, strict=True)]
-    passages = corpus.passages(passage for each in mined for passage, _ in each.negatives)
+    passages = corpus.passages(passage for chosen in mined for passage, _ in chosen.negatives)
     data = "".join(
-        mined_line(record.example, each, passages) for record, each in zip(records, mined, strict=True)
+        mined_line(record.example, chosen, passages) for record, chosen in zip(records, mined, strict=True)
     ).encode()
     if job.output.suffix == ".gz":
         data = gzip.compress(data, _COMPRESSION, mtime=0)
     counts = {
         "queries": len(mined),
-        "negatives": sum(len(each.negatives) for each in mined),
-        "incomplete": sum(len(each.negatives) < job.negatives for each in mined),
-        "positives_found": sum(bool(each.positives) for each in mined),
+        "negatives": sum(len(chosen.negatives) for chosen in mined),
+        "incomplete": sum(len(chosen.negatives) < job.negatives for chosen in mined),
+        "positives_found": sum(bool(chosen.positives) for chosen in mined),
     }
     ledger.put(f"{number:06}.lines", data)
     ledger.put_json(f"{number:06}.json", counts)
