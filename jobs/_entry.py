@@ -1,4 +1,4 @@
-"""What every job needs first: the library on the path, and errors that end in one clear line and a status."""
+"""Entry point of all jobs: import path, one-line errors and exit status."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SAFE = "what was committed is safe, the same command goes on from there"
 
 @contextmanager
 def _until_the_reader_leaves() -> Iterator[None]:
-    """End the process quietly, with the status of SIGPIPE, if the reader of its output leaves, as `head` does."""
+    """Exit quietly, with the status of SIGPIPE, if the output's reader closes, as `head` does."""
     try:
         try:
             yield
@@ -72,9 +72,8 @@ def _until_the_reader_leaves() -> Iterator[None]:
 def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """Fill the config from the command line and call `main`.
 
-    Exit status: 0 on success, 1 for a mistake that the message explains, 2 for a wrong command line, 130 when
-    interrupted, 141 when the reader of the output leaves, 143 when told to end; anything unforeseen leaves a traceback
-    and 1.
+    Exit status: 0 success, 1 error, 2 wrong command line, 130 interrupted, 141 output closed, 143 terminated.
+    Unexpected errors print a traceback and exit with 1.
     """
     signal.signal(signal.SIGTERM, _end)
     # Before required flags are asked for.
@@ -102,7 +101,6 @@ def _print_presets() -> None:
 
 
 def _examples(main: Callable[[C], None]) -> list[str]:
-    """Return examples of arguments for the job whose `main` this is, by the name of its file."""
     import inspect
 
     import yaml
@@ -112,7 +110,7 @@ def _examples(main: Callable[[C], None]) -> list[str]:
 
 
 def _say(error: BaseException) -> int | None:
-    """Say on standard error what ended a job, and return its exit status; None for what was not foreseen."""
+    """Print what ended a job, and return its exit status; None for unexpected errors."""
     # Of a signal within a call of Ray's, another error is made.
     for each in causes(error):
         if isinstance(each, KeyboardInterrupt):
@@ -130,7 +128,7 @@ def _say(error: BaseException) -> int | None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Return what a mistake or a full disk is to a user; None for what was not foreseen."""
+    """Return the message of a user error or a full disk; None for unexpected errors."""
     if full := full_disk(error):
         return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
     if isinstance(error, ValueError):
@@ -152,7 +150,7 @@ def _end(*_: object) -> None:
 
 
 def _with_absolute_output(config: C) -> C:
-    """Return the config with an absolute `output`, since workers run in other directories."""
+    """Make `output` absolute, since workers run in other directories."""
     output = getattr(config, "output", None)
     if output is None:
         return config
@@ -160,10 +158,10 @@ def _with_absolute_output(config: C) -> C:
 
 
 def absolute_place(place: str | Path | StorePath, flag: str) -> str:
-    """Return `place` as an absolute path or the URI of an object store.
+    """Return `place` as an absolute path or object-store URI.
 
     Raises:
-        ValueError: a relative path in a submitted job, whose working directory is a copy that Ray throws away.
+        ValueError: A relative path in a submitted job, whose working directory Ray deletes.
     """
     text = plain_place(str(place))
     if "://" in text:

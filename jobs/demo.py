@@ -29,7 +29,7 @@ _SPLIT = "test"
 
 
 def main(config: DemoJob) -> None:
-    """Encode, search and evaluate with each retriever; print the table and where the report lies."""
+    """Encode, search and evaluate with each retriever; print the table and the report's path."""
     from diffretriever.collections import open_collection
     from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
     from diffretriever.pipelines.encode import encode_collection

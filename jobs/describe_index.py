@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(config: DescribeJob) -> None:
-    """Print what the slots of the index's passages say, and the topics among them."""
+    """Print the terms that the slots of the index's passages predict, and its topics."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.schemas.search import SearchOptions
     from diffretriever.search import encoder_of

@@ -17,7 +17,7 @@ def main(config: EncodeJob) -> None:
 
 
 def describe(summary: EncodeSummary) -> str:
-    """Return the summary as lines for a person; nothing that was left out goes unsaid."""
+    """Return the summary as text, including everything that was skipped."""
     rows = counted(summary.rows, "passages")
     lines = [f"{summary.index}: {rows}, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
     if summary.steady_rate:

@@ -15,7 +15,7 @@ def main(job: PrepareTrainingJob) -> None:
 
 
 def describe(job: PrepareTrainingJob, manifest: TrainingSetManifest) -> str:
-    """Return the outcome as lines for a person; nothing that was left out goes unsaid."""
+    """Return the result as text, including everything that was skipped."""
     lines = [f"{job.output}: {manifest.counts.examples:,} examples"]
     lines += [f"  {source.name}: {_counts(source.counts)}" for source in manifest.sources]
     return "\n".join([*lines, f"  digest {manifest.digest}"])
