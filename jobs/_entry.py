@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout; a wheel has the jobs within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
-# Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+# Lance warns of fork without exec, which Ray does not use.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 # A job imports a million objects that stay. To look for garbage among them after every 700 new ones takes one second of
@@ -42,7 +42,7 @@ _LOST = (
     "RpcError",
     "WorkerCrashedError",
 )
-"""Errors of Ray's, which a job need not have loaded, of what died under its work."""
+"""Ray errors for lost workers and nodes, by name, because a job may not have loaded Ray."""
 _SAFE = "what was committed is safe, the same command goes on from there"
 
 
@@ -62,7 +62,7 @@ def _until_the_reader_leaves() -> Iterator[None]:
         # A connection's, not the output's.
         if not closed:
             raise
-        # Python writes at its end what could not be written before.
+        # Python flushes remaining output at exit.
         for number in closed:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         raise SystemExit(128 + signal.SIGPIPE) from None

@@ -9,7 +9,7 @@ from diffretriever.schemas.base import counted
 
 
 def main(config: AccelerateJob) -> None:
-    """Make what is missing and say what there is."""
+    """Write missing files and list all files."""
     from diffretriever.pipelines.accelerate import make_files
     from diffretriever.search.accelerate import accelerate
 

@@ -23,7 +23,7 @@ SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
     "MiniLM mean-pooled": ("minilm-pooled", ("dense+bm25",)),
     "DiffRetriever MiniLM": ("diffretriever-minilm", ()),
 }
-"""The rows of the table: the preset of an index, and what it is ranked by between its own scores and its default."""
+"""Rows of the table: the preset of an index, and its modes between its own scores and its default."""
 
 _SPLIT = "test"
 

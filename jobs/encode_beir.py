@@ -9,7 +9,7 @@ from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 
 
 def main(config: EncodeJob) -> None:
-    """Encode, then say what happened."""
+    """Encode and print the summary."""
     from diffretriever.pipelines.encode import encode_collection
 
     job = config.model_copy(update={"index": absolute_place(config.index, "--index")})

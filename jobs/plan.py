@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(config: PlanJob) -> None:
-    """Count and measure what is asked for, and print the plan."""
+    """Count and measure as requested, and print the plan."""
     from diffretriever.studies.planning import make_plan, page
 
     counted = _count(config.collection) if config.collection is not None else None

@@ -8,7 +8,7 @@ from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCoun
 
 
 def main(job: PrepareTrainingJob) -> None:
-    """Prepare, then say what became of every record."""
+    """Prepare and print the counts of records."""
     from diffretriever.pipelines.training_data import prepare_training
 
     print(describe(job, prepare_training(job)))

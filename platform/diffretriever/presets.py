@@ -30,7 +30,7 @@ from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
 _LIBRARY = "sentence-transformers/"
-"""What stands before a model that is used as sentence-transformers would use it."""
+"""Prefix of models that are used as by sentence-transformers."""
 _PATHS = ("/", "./", "../", "~")
 _NO_LIMIT = 1 << 20
 """Tokens: more than any model reads, so that only its own limit applies."""
@@ -39,7 +39,7 @@ _NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 _MOST_NAMED = 4
 """Presets that a message suggests."""
 _PURPOSE = "purpose"
-"""Key of a preset's sentence for people, which is no part of the config."""
+"""Key of a preset's description, which is not part of the config."""
 
 
 class Presets(Generic[C]):
@@ -114,7 +114,7 @@ def preset_names() -> list[str]:
 
 
 def list_presets() -> dict[str, str]:
-    """Return what each retriever preset is good for, by name."""
+    """Return the purpose of each retriever preset, by name."""
     return RETRIEVERS.purposes()
 
 

@@ -23,7 +23,7 @@ from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.selector import LearnedSelectorArtefact
 
 DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
-"""K_q that the rule chooses from where nobody says which."""
+"""Default budgets K_q of the rule."""
 
 # The paper's two ends of the best K_q by query length (Fig. 7), and our slope between them.
 _FEWEST, _MOST = 2.0, 8.0
@@ -31,7 +31,7 @@ _SUBWORDS_A_SLOT = 4.0
 
 _FOLDS = 5
 _SEED = 42
-# Penalties per query, on standardised features: from nearly none to nearly no slope.
+# Ridge penalties per query, on standardised features, from almost 0 to an almost flat slope.
 _PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # A slope is used when its gain on queries it was not fitted on is this many standard errors above 0. Chance alone gets
 # there in 4% of made-up sets of 150 queries without any signal.
@@ -179,7 +179,7 @@ class LinearModel:
     cost: float
     """λ, taken off per slot."""
     penalty: float | None
-    """Of ridge regression, per query; None where all coefficients are 0."""
+    """Ridge penalty per query; None if all coefficients are 0."""
 
     def choose(self, features_QF: np.ndarray) -> np.ndarray:
         """Return the position of each query's budget, int64 [Q]; ties take the smallest."""
@@ -236,7 +236,7 @@ def _fit(
     coefficients_AF = np.zeros((len(budgets), n_features))
     if penalty is not None:
         standard_QF = (features_QF - centre_F) / scale_F
-        # What all budgets share, how hard a query is, says nothing about which is better.
+        # A query's difficulty is the same for all budgets, so it is subtracted.
         gains_AQ = values_AQ - values_AQ.mean(axis=0)
         gram_FF = standard_QF.T @ standard_QF + penalty * n_queries * np.eye(n_features)
         slopes_A = np.log2(budgets) - np.log2(budgets).mean()

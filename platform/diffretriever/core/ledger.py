@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 IDENTITY_FILE = "identity"
-"""Entry that says which job a ledger belongs to."""
+"""Entry with the identity of the ledger's job."""
 
 
 class Ledger:
@@ -45,7 +45,7 @@ class Ledger:
         return is_file(self.place(name))
 
     def get(self, name: str) -> bytes | None:
-        """Return an entry, None where it is not there."""
+        """Return an entry, or None if there is none."""
         try:
             return read_bytes(f"{self._place}/{name}")
         except (FileNotFoundError, IsADirectoryError):
@@ -101,7 +101,7 @@ class Ledger:
             return feather.read_table(pa.BufferReader(data))
 
     def _claim(self, identity: dict[str, Any]) -> None:
-        # It is put before any other entry: where there is none, there is nothing of another job.
+        # The identity is written first: without it, the ledger has no entries of another job.
         if not self.has(IDENTITY_FILE):
             self.put_json(IDENTITY_FILE, identity)
             return

@@ -55,7 +55,7 @@ _DIFFERING = 5
 _LONGEST = 36
 """Characters of a name above a panel."""
 _DRAWN = 10
-"""Systems whose differences are drawn, the best included."""
+"""Maximum number of systems in the figure, including the best."""
 
 
 def compare_runs(job: CompareJob, command: str) -> ComparisonReport:

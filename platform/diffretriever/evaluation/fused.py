@@ -22,7 +22,7 @@ from diffretriever.vectors.fusion import FUSION_DEPTH, fused
 from diffretriever.vectors.hits import Hits
 
 _STEPS = 10
-"""Of a weight, from 0 to 1, where weights are tuned."""
+"""Steps of a tuned weight from 0 to 1."""
 _NAMED = 3
 """Queries that a message names."""
 

@@ -163,7 +163,7 @@ def _compute(
     numbered_qrels = {number: qrels[query] for number, query in numbers.items()}
     asked = [measure() for measure in measures]
     for measure in asked:
-        # ir_measures fills this in where a provider returns no value.
+        # ir_measures uses this if a provider returns no value.
         measure.DEFAULT = math.nan
     try:
         found = list(ir_measures.iter_calc(asked, numbered_qrels, {n: run[query] for n, query in numbers.items()}))

@@ -109,7 +109,7 @@ def _interval(result: EvaluationResult, measure: str) -> Interval:
 
 
 def title_of(report: EvaluationReport) -> str:
-    """Return one line: what was measured on what."""
+    """Return a line that names system and collection."""
     place = "" if report.collection is None else f" on {report.collection}"
     return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
 

@@ -21,7 +21,7 @@ ALPHA = 0.05
 _SEED = 42
 _ROUNDING = 1e-12
 _RESAMPLES = 1000
-# Sign flips: all of them up to this many differing queries, otherwise so many drawn, in parts of so many numbers.
+# Sign flips: exhaustive up to this number of differing queries, else this sample size, in chunks of this many values.
 _MOST_TRIED = 13
 _SIGN_FLIPS = 10_000
 _FLIPS_AT_ONCE = 2_000_000
