@@ -43,7 +43,7 @@ _LOST = (
     "WorkerCrashedError",
 )
 """Ray errors for lost workers and nodes, by name, because a job may not have loaded Ray."""
-_SAFE = "what was committed is safe, the same command goes on from there"
+_SAFE = "committed work is safe; run the same command to resume"
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def _say(error: BaseException) -> int | None:
             return 128 + signal.SIGINT
         # While Ray starts, the signal is answered by a handler of its own.
         if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
-            sys.stderr.write(f"told to end: {_SAFE}\n")
+            sys.stderr.write(f"terminated: {_SAFE}\n")
             return 128 + signal.SIGTERM
     sentence = _sentence(error) if isinstance(error, Exception) else None
     if sentence is None:
@@ -136,13 +136,13 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
-        said = str(error).strip().partition("\n")[0]
-        return f"Ray lost what worked for this job ({said}): {_SAFE}"
+        reason = str(error).strip().partition("\n")[0]
+        return f"Ray lost a process or node of this job ({reason}): {_SAFE}"
     return None
 
 
 class _EndedError(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 def _end(*_: object) -> None:

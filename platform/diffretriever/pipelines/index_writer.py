@@ -96,12 +96,13 @@ class IndexWriter:
         if not columns:
             return WithMetadata(source, requested)
         if any(other != columns[0] for other in columns):
-            raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
+            different = " and ".join(map(str, columns))
+            raise ValueError(f"the indexes have different metadata: {different}: create them again")
         for name in requested or ():
             if name not in columns[0]:
-                known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
+                known = suggest(name, columns[0]) if columns[0] else " It has no metadata."
                 raise ValueError(
-                    f"--metadata: {self._job.index} has no column '{name}': make it anew to have one.{known}"
+                    f"--metadata: {self._job.index} has no column '{name}': create it again to add one.{known}"
                 )
         return WithMetadata(source, requested, columns[0])
 
