@@ -1,4 +1,4 @@
-"""Say what a collection is about, by the words that its slots say."""
+"""Describe the topics of a collection by the tokens that its slots predict."""
 
 from __future__ import annotations
 

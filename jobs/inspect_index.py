@@ -1,4 +1,4 @@
-"""Say what is in an index, and check it."""
+"""Describe an index, and check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work out what an index takes before it is made."""
+"""Estimate the size, time and cost of an index before you create it."""
 
 from __future__ import annotations
 

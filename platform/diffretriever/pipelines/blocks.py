@@ -235,7 +235,7 @@ class StoreBlocks(Stage):
         self._uri = uri
 
     def setup(self) -> None:
-        """Read what the index's blocks must agree with."""
+        """Open the index for writing blocks."""
         self._writer = BlockWriter(self._uri)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:

@@ -187,7 +187,7 @@ def connect(address: str, **options: Any) -> None:
 
 def _quieten() -> None:
     """Hide warnings that need no action."""
-    # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+    # Lance warns of fork without exec, which Ray does not use.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     # Few blocks need few encoders.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")

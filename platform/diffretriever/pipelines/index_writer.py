@@ -174,7 +174,7 @@ class IndexWriter:
 
     @property
     def steady_rate(self) -> float:
-        """Passages per second after the first block, whose time includes loading."""
+        """Passages per second, without the first block, because its time includes loading the encoders."""
         if len(self._finished) < 2:
             return 0.0
         seconds = self._finished[-1][0] - self._finished[0][0]

@@ -42,7 +42,7 @@ from diffretriever.schemas.settings import RayConfig
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
 ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
-"""Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
+"""The same, with one packed block per batch. Ray Data accepts only a number as batch size with GPUs."""
 
 _FAILED_STARTS = 8
 """Actors that may fail to start in a row, in all of a graph's pool."""
@@ -119,7 +119,7 @@ class RayExecutor(Executor):
         return blocks_of(staged(packed, stage, self._pool_for(len(blocks))))
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return what joins fragments of each index while blocks are encoded."""
+        """Return the compactions to run while blocks are encoded."""
         return [CompactionBeside(index, self._pool_for(blocks).encoders) for index in indexes]
 
     def _encoder(self) -> EncoderStart:
@@ -177,7 +177,7 @@ class CompactionBeside:
         try:
             result = str(ray.get(reference))
         except ray.exceptions.RayError:
-            # The job's own work goes on; compaction at its end does this again, and says what is wrong.
+            # The job continues; the compaction at its end retries and reports the problem.
             self._most = 0
             return None
         if is_current(self._index.dataset, result):
@@ -196,7 +196,7 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
         options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
         return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     if stage.workers == "searchers":
-        # A part is searched as a whole: what a task is given must be one.
+        # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
         options = {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
     elif stage.workers == "preparers":
@@ -288,7 +288,7 @@ def _configure_ray_data() -> None:
 
 
 class _Sources(Datasource):
-    """Streams what each source yields in a read of its own."""
+    """Streams each source in a separate read task."""
 
     def __init__(self, sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
 
 PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
-# A masked token's row of logits takes about the memory that a token takes in the model for every so many values.
+# Number of logits that take about as much memory as one token in the model.
 _LOGITS_PER_TOKEN = 16384
 
 
