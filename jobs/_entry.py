@@ -1,4 +1,4 @@
-"""What every job needs first: the library on the path, and errors that end in one clear line and a status."""
+"""Entry point of all jobs: import path, one-line errors and exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Of a checkout; a wheel has the jobs within the package, which is on the path already.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
-# Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+# Lance warns of fork without exec, which Ray does not use.
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 # A job imports a million objects that stay. To look for garbage among them after every 700 new ones takes one second of
@@ -42,13 +42,13 @@ _LOST = (
     "RpcError",
     "WorkerCrashedError",
 )
-"""Errors of Ray's, which a job need not have loaded, of what died under its work."""
-_SAFE = "what was committed is safe, the same command goes on from there"
+"""Ray errors for lost workers and nodes, by name, because a job may not have loaded Ray."""
+_SAFE = "committed work is safe; run the same command to resume"
 
 
 @contextmanager
 def _until_the_reader_leaves() -> Iterator[None]:
-    """End the process quietly, with the status of SIGPIPE, if the reader of its output leaves, as `head` does."""
+    """Exit quietly, with the status of SIGPIPE, if the output's reader closes, as `head` does."""
     try:
         try:
             yield
@@ -62,7 +62,7 @@ def _until_the_reader_leaves() -> Iterator[None]:
         # A connection's, not the output's.
         if not closed:
             raise
-        # Python writes at its end what could not be written before.
+        # Python flushes remaining output at exit.
         for number in closed:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         raise SystemExit(128 + signal.SIGPIPE) from None
@@ -72,9 +72,8 @@ def _until_the_reader_leaves() -> Iterator[None]:
 def run(config_class: type[C], main: Callable[[C], None]) -> None:
     """Fill the config from the command line and call `main`.
 
-    Exit status: 0 on success, 1 for a mistake that the message explains, 2 for a wrong command line, 130 when
-    interrupted, 141 when the reader of the output leaves, 143 when told to end; anything unforeseen leaves a traceback
-    and 1.
+    Exit status: 0 success, 1 error, 2 wrong command line, 130 interrupted, 141 output closed, 143 terminated.
+    Unexpected errors print a traceback and exit with 1.
     """
     signal.signal(signal.SIGTERM, _end)
     # Before required flags are asked for.
@@ -102,7 +101,6 @@ def _print_presets() -> None:
 
 
 def _examples(main: Callable[[C], None]) -> list[str]:
-    """Return examples of arguments for the job whose `main` this is, by the name of its file."""
     import inspect
 
     import yaml
@@ -112,7 +110,7 @@ def _examples(main: Callable[[C], None]) -> list[str]:
 
 
 def _say(error: BaseException) -> int | None:
-    """Print the reason that ended a job to stderr and return its exit status; None for an unexpected error."""
+    """Print what ended a job, and return its exit status; None for unexpected errors."""
     # Of a signal within a call of Ray's, another error is made.
     for each in causes(error):
         if isinstance(each, KeyboardInterrupt):
@@ -120,7 +118,7 @@ def _say(error: BaseException) -> int | None:
             return 128 + signal.SIGINT
         # While Ray starts, the signal is answered by a handler of its own.
         if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
-            sys.stderr.write(f"told to end: {_SAFE}\n")
+            sys.stderr.write(f"terminated: {_SAFE}\n")
             return 128 + signal.SIGTERM
     sentence = _sentence(error) if isinstance(error, Exception) else None
     if sentence is None:
@@ -130,7 +128,7 @@ def _say(error: BaseException) -> int | None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Return the message of a user's mistake or of a full disk; None for an unexpected error."""
+    """Return the message of a user error or a full disk; None for unexpected errors."""
     if full := full_disk(error):
         return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
     if isinstance(error, ValueError):
@@ -138,13 +136,13 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
-        said = str(error).strip().partition("\n")[0]
-        return f"Ray lost what worked for this job ({said}): {_SAFE}"
+        reason = str(error).strip().partition("\n")[0]
+        return f"Ray lost a process or node of this job ({reason}): {_SAFE}"
     return None
 
 
 class _EndedError(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 def _end(*_: object) -> None:
@@ -152,7 +150,7 @@ def _end(*_: object) -> None:
 
 
 def _with_absolute_output(config: C) -> C:
-    """Return the config with an absolute `output`, since workers run in other directories."""
+    """Make `output` absolute, since workers run in other directories."""
     output = getattr(config, "output", None)
     if output is None:
         return config
@@ -160,10 +158,10 @@ def _with_absolute_output(config: C) -> C:
 
 
 def absolute_place(place: str | Path | StorePath, flag: str) -> str:
-    """Return `place` as an absolute path or the URI of an object store.
+    """Return `place` as an absolute path or object-store URI.
 
     Raises:
-        ValueError: a relative path in a submitted job, whose working directory is a copy that Ray throws away.
+        ValueError: A relative path in a submitted job, whose working directory Ray deletes.
     """
     text = plain_place(str(place))
     if "://" in text:

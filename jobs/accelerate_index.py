@@ -9,7 +9,7 @@ from diffretriever.schemas.base import counted
 
 
 def main(config: AccelerateJob) -> None:
-    """Build missing files and print which exist."""
+    """Write missing files and list all files."""
     from diffretriever.pipelines.accelerate import make_files
     from diffretriever.search.accelerate import accelerate
 

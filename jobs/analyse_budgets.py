@@ -11,7 +11,7 @@ from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 
 
 def main(config: AnalyseBudgetsJob) -> None:
-    """Analyse, and say where the report is."""
+    """Write the analysis and print the report's path."""
     from diffretriever.studies.budgets.oracle_gains import OracleSection
     from diffretriever.studies.budgets.report import analyse
 

@@ -9,7 +9,7 @@ from diffretriever.schemas.search import BatchSearchJob
 
 
 def main(config: BatchSearchJob) -> None:
-    """Search, then say where the runs are."""
+    """Search and print the paths of the runs."""
     from diffretriever.pipelines.batch_search import search_batch
 
     # Workers run in another directory.

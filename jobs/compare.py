@@ -11,7 +11,7 @@ from diffretriever.schemas.evaluate import CompareJob
 
 
 def main(config: CompareJob) -> None:
-    """Compare, print the table, say where the pages are."""
+    """Compare; print the table and the paths of the pages."""
     from diffretriever.evaluation.comparison import compare_runs, lettered_table
 
     report = compare_runs(config, shlex.join(["python", *sys.argv]))

@@ -9,7 +9,7 @@ from diffretriever.schemas.compress import CompressJob, CompressSummary
 
 
 def main(config: CompressJob) -> None:
-    """Compress, then print both sizes."""
+    """Compress and print the savings."""
     from diffretriever.pipelines.compress import compress_index
 
     job = config.model_copy(update={"index": absolute_place(config.index, "--index")})

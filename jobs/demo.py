@@ -23,13 +23,13 @@ SYSTEMS: dict[str, tuple[str, tuple[Mode, ...]]] = {
     "MiniLM mean-pooled": ("minilm-pooled", ("dense+bm25",)),
     "DiffRetriever MiniLM": ("diffretriever-minilm", ()),
 }
-"""The rows of the table: the preset of an index, and what it is ranked by between its own scores and its default."""
+"""Rows of the table: the preset of an index, and its modes between its own scores and its default."""
 
 _SPLIT = "test"
 
 
 def main(config: DemoJob) -> None:
-    """Encode, search and evaluate with each retriever; print the table and where the report lies."""
+    """Encode, search and evaluate with each retriever; print the table and the report's path."""
     from diffretriever.collections import open_collection
     from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
     from diffretriever.pipelines.encode import encode_collection

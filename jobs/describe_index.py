@@ -1,4 +1,4 @@
-"""Say what a collection is about, by the words that its slots say."""
+"""Describe the topics of a collection by the tokens that its slots predict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(config: DescribeJob) -> None:
-    """Print what the slots of the index's passages say, and the topics among them."""
+    """Print the terms that the slots of the index's passages predict, and its topics."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.schemas.search import SearchOptions
     from diffretriever.search import encoder_of

@@ -9,7 +9,7 @@ from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 
 
 def main(config: EncodeJob) -> None:
-    """Encode, then say what happened."""
+    """Encode and print the summary."""
     from diffretriever.pipelines.encode import encode_collection
 
     job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
@@ -17,7 +17,7 @@ def main(config: EncodeJob) -> None:
 
 
 def describe(summary: EncodeSummary) -> str:
-    """Return the summary as lines for a person; nothing that was left out goes unsaid."""
+    """Return the summary as text, including everything that was skipped."""
     rows = counted(summary.rows, "passages")
     lines = [f"{summary.index}: {rows}, {summary.encoded:,} encoded now in {summary.seconds:.0f} s"]
     if summary.steady_rate:

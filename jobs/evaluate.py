@@ -11,7 +11,7 @@ from diffretriever.schemas.evaluate import EvaluateJob
 
 
 def main(config: EvaluateJob) -> None:
-    """Evaluate, print the table, say where the report is."""
+    """Evaluate; print the table and the report's path."""
     from diffretriever.evaluation.evaluate import evaluate_job
     from diffretriever.evaluation.report import evaluation_table
 

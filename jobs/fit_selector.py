@@ -11,7 +11,7 @@ from diffretriever.schemas.selector import FitSelectorJob
 
 
 def main(config: FitSelectorJob) -> None:
-    """Fit, print the cross-validated table, say where selector and report are."""
+    """Fit; print the cross-validated table and the paths of selector and report."""
     from diffretriever.studies.budgets.selector_report import FITTED_SELECTOR_FILE, report_selector, selector_table
 
     report = report_selector(config, shlex.join(["python", *sys.argv]))

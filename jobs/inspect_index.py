@@ -1,4 +1,4 @@
-"""Say what is in an index, and check it."""
+"""Describe an index, and check it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VERSIONS_SHOWN = 20
 
 
 def main(config: InspectJob) -> None:
-    """Print what is known of the index; where a check was asked for and finds something, the exit status is 1."""
+    """Print a description of the index; exit with 1 if a requested check finds a problem."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.search.inspection import inspect
 
@@ -22,7 +22,7 @@ def main(config: InspectJob) -> None:
 
 
 def describe(report: IndexReport) -> str:
-    """Return the report as YAML: the newest versions, a line each, and the problems that a check found."""
+    """Return the report as YAML, with the latest versions and the problems found."""
     shown = report.model_dump(mode="json", exclude={"versions", "verification"})
     manifest = shown.pop("manifest")
     versions = report.versions[-_VERSIONS_SHOWN:]
@@ -40,7 +40,7 @@ def describe(report: IndexReport) -> str:
 
 
 def outcome(verification: Verification) -> dict[str, object]:
-    """Return what was checked, then each kind of problem with how often and where first."""
+    """Return what was checked, then each kind of problem with its count and first location."""
     checked = f"{verification.rows:,} passages, {verification.vectors:,} vectors, derived files"
     if verification.without_checksums:
         checked += f"; {verification.without_checksums:,} files have no checksum"

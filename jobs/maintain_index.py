@@ -9,7 +9,7 @@ from diffretriever.schemas.inspect import MaintainJob
 
 
 def main(config: MaintainJob) -> None:
-    """Delete, restore or compact; then print the number of passages."""
+    """Run the requested action and print the state of the index."""
     from diffretriever.index.table import PassageIndex
     from diffretriever.index.writer import WriterLock
 

@@ -8,7 +8,7 @@ from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 
 
 def main(config: MineNegativesJob) -> None:
-    """Mine, then print the counts."""
+    """Mine and print the counts."""
     from diffretriever.pipelines.mining import mine_negatives
 
     # Workers run in another directory.

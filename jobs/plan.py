@@ -1,4 +1,4 @@
-"""Estimate the cost of an index before you make it."""
+"""Estimate the size, time and cost of an index before you create it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(config: PlanJob) -> None:
-    """Compute and print the plan."""
+    """Count and measure as requested, and print the plan."""
     from diffretriever.studies.planning import make_plan, page
 
     counted = _count(config.collection) if config.collection is not None else None

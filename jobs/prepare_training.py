@@ -8,14 +8,14 @@ from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCoun
 
 
 def main(job: PrepareTrainingJob) -> None:
-    """Prepare, then say what became of every record."""
+    """Prepare and print the counts of records."""
     from diffretriever.pipelines.training_data import prepare_training
 
     print(describe(job, prepare_training(job)))
 
 
 def describe(job: PrepareTrainingJob, manifest: TrainingSetManifest) -> str:
-    """Return the outcome as lines for a person; nothing that was left out goes unsaid."""
+    """Return the result as text, including everything that was skipped."""
     lines = [f"{job.output}: {manifest.counts.examples:,} examples"]
     lines += [f"  {source.name}: {_counts(source.counts)}" for source in manifest.sources]
     return "\n".join([*lines, f"  digest {manifest.digest}"])

@@ -11,7 +11,7 @@ from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
 
 def main(config: PruneSlotsJob) -> None:
-    """Trace the curve, print it, and say where it is."""
+    """Trace the curve; print it and its path."""
     from diffretriever.studies.budgets.pruning_report import prune_slots, prune_table
 
     pruned = config.pruned and absolute_place(config.pruned, "--pruned")

@@ -11,7 +11,7 @@ from diffretriever.studies.reproduction.config import ReproduceJob
 
 
 def main(job: ReproduceJob) -> None:
-    """List the rows, or run them and print the measures and the report's path."""
+    """List or run the rows, print the measures and the report's path."""
     from diffretriever.studies.reproduction.exhibits import exhibit_listing, write_paper
     from diffretriever.studies.reproduction.plan import make_plan
     from diffretriever.studies.reproduction.report import listing, make_report, terminal_table, write_report

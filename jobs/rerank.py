@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(job: RerankJob) -> None:
-    """Rerank, then say what happened."""
+    """Rerank and print the result."""
     from diffretriever.rerank.run import rerank_run
 
     summary = rerank_run(job, _records(job))

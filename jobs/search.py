@@ -73,42 +73,40 @@ def _as_json(
 
 
 def _why(explanation: Explanation) -> Iterator[str]:
-    """Yield a block of lines: each query slot beside the passage slot that it met, the slots that none met, words."""
-    asked, held = explanation.query_readings, explanation.passage_readings
+    """Yield a line per query slot and the passage slot it matched, unmatched slots, and terms."""
+    query, passage = explanation.query_readings, explanation.passage_readings
     for match in explanation.slots:
         share = "" if match.share is None else f" ({match.share:.0%})"
         yield f"query slot {match.slot + 1} met passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
-        yield f"  query:   {_said(match.words, asked[match.slot] if asked else [])}"
-        yield f"  passage: {_said(match.passage_words, held[match.passage_slot] if held else [])}"
+        yield f"  query:   {_said(match.words, query[match.slot] if query else [])}"
+        yield f"  passage: {_said(match.passage_words, passage[match.passage_slot] if passage else [])}"
         if explanation.passage_parts:
             yield f"  reads:   {_excerpt(explanation.passage_parts[match.passage_slot])}"
-    met = {match.passage_slot for match in explanation.slots}
+    matched = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
-        if slot not in met:
-            yield f"passage slot {slot + 1}, met by none: {_said(words, held[slot] if held else [])}"
+        if slot not in matched:
+            yield f"passage slot {slot + 1}, met by none: {_said(words, passage[slot] if passage else [])}"
     if explanation.terms:
         shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
         yield f"words in common: {shared}"
 
 
 def _said(own: list[Word], reading: Reading) -> str:
-    """Return what a slot says: in any words with their logits, else the word of its text that it says most."""
     if reading:
-        return ", ".join(f"{each.word} {each.logit:.1f}" for each in reading)
+        return ", ".join(f"{term.word} {term.logit:.1f}" for term in reading)
     return ", ".join(word.word for word in own) or "-"
 
 
 def _excerpt(part: str) -> str:
-    """Return the first and last words that a slot pools from, on one line."""
     words = " ".join(part.split())
     return words if len(words) <= _EXCERPT else f"{words[: _EXCERPT // 2]} … {words[-_EXCERPT // 2 :]}"
 
 
 def _reason(chooser: BudgetChooser, choice: Choice) -> str:
-    looked_at = ", ".join(f"{name} {choice.features[name]:.4g}" for name in chooser.selector.features)
+    features = ", ".join(f"{name} {choice.features[name]:.4g}" for name in chooser.selector.features)
     allowed = ", ".join(map(str, chooser.selector.budgets))
     return f"K_q = {choice.budget}, chosen of {allowed} by {chooser.selector.name}" + (
-        f": {looked_at}" if looked_at else ""
+        f": {features}" if features else ""
     )
 
 

@@ -11,7 +11,7 @@ from diffretriever.schemas.sweep import SweepJob, SweepSummary
 
 
 def main(job: SweepJob) -> None:
-    """Encode, search and measure the grid; print it, and say where the selection is."""
+    """Encode, search and measure the grid; print it and the selection's path."""
     from diffretriever.evaluation.measures import parse_measures
     from diffretriever.studies.budgets.measuring import SELECTION_FILE, measure_sweep, select_budget, sweep_tables
     from diffretriever.studies.budgets.sweep import sweep_budgets

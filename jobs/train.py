@@ -12,7 +12,7 @@ from diffretriever.schemas.training import TrainingManifest, TrainJob
 
 
 def main(config: TrainJob) -> None:
-    """Train, or go on with it, then say where the adapter is."""
+    """Run or resume training, and print the adapter's path."""
     from diffretriever.pipelines.train import train
 
     places: dict[str, str] = {}
@@ -24,7 +24,7 @@ def main(config: TrainJob) -> None:
 
 
 def describe(manifest: TrainingManifest, job: TrainJob) -> str:
-    """Return a summary of the training, with the command to use the result."""
+    """Return a summary of the training, and how to use the adapter."""
     return (
         f"{job.output}/adapter: {manifest.trainable:,} parameters trained in {counted(manifest.step, 'steps')} on "
         f"{counted(manifest.examples, 'queries')}, recipe {job.recipe_title}\n"

@@ -32,7 +32,7 @@ _END_S = 300.0
 _LIMIT_S = 900.0
 _LEFT_S = 180.0
 """For what Ray has started to see that its job is gone, on a machine that is busy as well."""
-_TOLD_TO_END = "told to end: "
+_TOLD_TO_END = "terminated: "
 
 
 def _by_name(*wanted: str) -> Callable[[int, list[psutil.Process]], list[psutil.Process]]:

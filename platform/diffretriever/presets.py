@@ -1,4 +1,4 @@
-"""Named configs in the package's YAML files, configs in YAML files of the user's own, and what a config is called."""
+"""Loads named configs (presets) and YAML files of users, and names systems in runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from diffretriever.schemas.sweep import BudgetSelection
 
 C = TypeVar("C")
 _LIBRARY = "sentence-transformers/"
-"""What stands before a model that is used as sentence-transformers would use it."""
+"""Prefix of models that are used as by sentence-transformers."""
 _PATHS = ("/", "./", "../", "~")
 _NO_LIMIT = 1 << 20
 """Tokens: more than any model reads, so that only its own limit applies."""
@@ -39,14 +39,14 @@ _NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 _MOST_NAMED = 4
 """Presets that a message suggests."""
 _PURPOSE = "purpose"
-"""Key of a preset's sentence for people, which is no part of the config."""
+"""Key of a preset's description, which is not part of the config."""
 
 
 class Presets(Generic[C]):
     """The named configs of one kind."""
 
     def __init__(self, kind: str, file: str, adapter: TypeAdapter[C], others: str = "a .yaml file") -> None:
-        """`kind` and `others` are words of messages: a config, and what can stand in place of a name."""
+        """Take `kind`, the noun for a config, and `others`, alternatives to a name; both are for messages."""
         self._kind, self._file, self._adapter, self._others = kind, file, adapter, others
 
     @cached_property
@@ -58,19 +58,19 @@ class Presets(Generic[C]):
         return list(self._named)
 
     def purposes(self) -> dict[str, str]:
-        """Return what each preset is good for, by name, in the file's order."""
+        """Return the purpose of each preset, in the file's order."""
         return {name: values.get(_PURPOSE, "") for name, values in self._named.items()}
 
     def load(self, name: str) -> C:
-        """Return the preset `name`, or what the YAML file `name` describes.
+        """Load a preset or a YAML file.
 
         Raises:
-            ValueError: no such preset or file, or an unknown key.
+            ValueError: Unknown preset, file or key.
         """
         return self.parse(self.read(name), name)
 
     def parse(self, values: Any, name: str) -> C:
-        """Check values that were read under a name; raises `ValueError` for an unknown key or a wrong value."""
+        """Validate values read under a name; raises `ValueError` for an unknown key or invalid value."""
         if isinstance(values, dict):
             values = {key: value for key, value in values.items() if key != _PURPOSE}
         try:
@@ -83,7 +83,7 @@ class Presets(Generic[C]):
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
     def read(self, name: str) -> Any:
-        """Return the unchecked values of a preset or file; raises `ValueError` for an unknown or unreadable one."""
+        """Return the unvalidated values of a preset or file; raises `ValueError` if it is unknown or unreadable."""
         if name in self._named:
             return self._named[name]
         path = as_place(name)
@@ -99,7 +99,6 @@ class Presets(Generic[C]):
             raise ValueError(f"{name} is not valid YAML: {error}") from error
 
     def _suggested(self, name: str) -> str:
-        """Return the presets whose names begin with `name` or have it as a part, else the most similar one."""
         near = [f"'{known}'" for known in self._named if name.lower() in known]
         return f" Did you mean {' or '.join(near[:_MOST_NAMED])}?" if near else suggest(name, self._named)
 
@@ -115,12 +114,12 @@ def preset_names() -> list[str]:
 
 
 def list_presets() -> dict[str, str]:
-    """Return what each retriever preset is good for, by name."""
+    """Return the purpose of each retriever preset, by name."""
     return RETRIEVERS.purposes()
 
 
 def preset_table() -> str:
-    """Return the retriever presets as lines: name and what it is good for."""
+    """Return a table of the retriever presets: name and purpose."""
     width = max(map(len, preset_names()))
     return "\n".join(f"{name:{width}}  {purpose}" for name, purpose in list_presets().items())
 
@@ -128,19 +127,17 @@ def preset_table() -> str:
 def load_retriever(
     name: str, backbone: str | None = None, budget: Budget | Path | StorePath | None = None, adapter: str | None = None
 ) -> RetrieverConfig:
-    """Return the retriever called `name`, or described by the YAML file `name`, with parts replaced where given.
+    """Load a retriever by name, and replace the parts that are passed.
 
     Args:
-        name: of a preset, of a YAML file, `sentence-transformers/` and a model (see `library_model`), or PACKAGE:NAME
-            of an installed package (see `schemas.installed`).
-        backbone: folder or hub id to take in place of its backbone.
-        budget: K_q and K_p in place of its own. Here and in the YAML file it may also be the path of the
-            selection.json that a budget sweep wrote.
-        adapter: folder or hub id to take in place of its LoRA adapter.
+        name: preset, YAML file, `sentence-transformers/MODEL` (see `library_model`), or PACKAGE:NAME of an installed
+            package (see `schemas.installed`).
+        backbone: folder or hub id of another backbone.
+        budget: K_q and K_p, or path of the selection.json of a budget sweep; also allowed in the YAML file.
+        adapter: folder or hub id of another LoRA adapter.
 
     Raises:
-        ValueError: no such preset or file, an unknown key, a part that this method does not have, or a selection that
-            was made for another backbone.
+        ValueError: Unknown preset, file or key, a part that the method lacks, or a selection for another backbone.
     """
     values = _values_of(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
@@ -153,13 +150,13 @@ def load_retriever(
 
 
 def library_model(name: str) -> dict[str, Any]:
-    """Return the values of the config that runs a bi-encoder as its own files say: prompts, length, normalisation.
+    """Return the config of a bi-encoder from its own files: prompts, length, normalisation.
 
-    Behind `sentence-transformers/` stands what `SentenceTransformer` takes: a hub id, where a name without a slash is
-    one of the organisation sentence-transformers; or a folder, which begins with `/`, `./`, `../` or `~`, or a URI.
+    After `sentence-transformers/`, accepts what `SentenceTransformer` accepts: a hub id (without slash: of the
+    organisation sentence-transformers), a folder that begins with `/`, `./`, `../` or `~`, or a URI.
 
     Raises:
-        ValueError: no name, no such folder, or a hub id that is a folder here as well.
+        ValueError: Missing name or folder, or a hub id that is also a local folder.
     """
     model = name.removeprefix(_LIBRARY)
     if not model.strip():
@@ -196,7 +193,7 @@ def _with_budget(config: RetrieverConfig, budget: Budget | Path | StorePath) -> 
 
 
 def read_selection(path: Path | StorePath) -> BudgetSelection:
-    """Read a selection; raises `ValueError` for a missing file or other contents."""
+    """Read a selection; raises `ValueError` if the file is missing or invalid."""
     if not is_file(path):
         raise ValueError(f"no file {path}: give a budget such as q4p16, or the selection.json of a budget sweep")
     return read_model(path, BudgetSelection, "give a selection.json that jobs/sweep_budgets.py wrote")
@@ -204,10 +201,10 @@ def read_selection(path: Path | StorePath) -> BudgetSelection:
 
 def _selected(config: MaskedRetriever, path: Path | StorePath) -> Budget:
     selection, place = read_selection(path), config.backbone
-    wanted, found = _weights(place.source, place.adapter), _weights(selection.backbone, selection.adapter)
-    if wanted != found:
+    ours, theirs = _weights(place.source, place.adapter), _weights(selection.backbone, selection.adapter)
+    if ours != theirs:
         raise ValueError(
-            f"{path} was made for {found}, this retriever has {wanted}: sweep the budgets of this one, or give the "
+            f"{path} was made for {theirs}, this retriever has {ours}: sweep the budgets of this one, or give the "
             f"budget itself ({selection.budget} was chosen there)"
         )
     return selection.budget
@@ -218,10 +215,10 @@ def _weights(source: str, adapter: str | None) -> str:
 
 
 def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | None) -> NeuralRetriever:
-    """Return `config` with its backbone or adapter, where given, taken from another folder or hub id.
+    """Return `config` with another backbone or adapter, where given.
 
     Raises:
-        ValueError: the method has neither.
+        ValueError: The method has no backbone or adapter.
     """
     if not is_neural(config):
         raise ValueError(f"the {config.method} method has no backbone: leave --backbone and --adapter out")
@@ -234,18 +231,16 @@ def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | No
 
 
 def absolute_source(source: str) -> str:
-    """Return a local folder as an absolute path, since workers run in other directories; a hub id as it is."""
+    """Make a local folder absolute, since workers run in other directories; hub ids stay."""
     folder = Path(plain_place(source))
     return str(folder.absolute()) if folder.is_dir() else source
 
 
 def system_name(manifest: IndexManifest, query_budget: int | str | None = None) -> str:
-    """Return what a run calls the system that made it, such as `diffretriever-minilm.q4p16`; no spaces.
+    """Return the system's name for runs, such as `diffretriever-minilm.q4p16`; no spaces.
 
-    Args:
-        manifest: of the index that is searched. Its retriever is called by its preset and, where it is none, by its
-            method and the last part of its weights' places; a codec that its vectors are decoded from comes last.
-        query_budget: K_q of all queries, or what chose each one's; None is the retriever's own.
+    Consists of preset, or method and weights, of the budget, and of the codec, if any. `query_budget` is K_q or the
+    name of a selector; None: the retriever's.
     """
     config, parts = manifest.retriever, []
     if has_slots(config):
@@ -259,17 +254,17 @@ def system_name(manifest: IndexManifest, query_budget: int | str | None = None) 
 
 
 def retriever_name(config: RetrieverConfig) -> str:
-    """Return what people call a retriever: its preset, or its method and weights where it is none."""
+    """Return the name of a retriever: its preset, or its method and weights."""
     return _preset_of(config) or config.title
 
 
 def in_tag(name: str) -> str:
-    """Return a name as it can stand in the tag of a run: `-` in place of spaces, slashes and the like."""
+    """Make a name valid in a run's tag: `-` replaces spaces, slashes and similar."""
     return _NOT_IN_A_TAG.sub("-", name).strip("-") or "run"
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the preset that a config is, on any collection; budget, precision, revisions and how it is asked aside."""
+    """Return the matching preset, ignoring collection, budget, precision, revisions and prompts."""
     found = []
     for name in preset_names():
         preset = RETRIEVERS.load(name)

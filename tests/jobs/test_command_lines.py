@@ -186,19 +186,19 @@ _IN_A_CALL = """try:
     ("end", "status", "told"),
     [
         # Ray answers the signal itself while it starts: it exits with the signal's number.
-        ("sys.exit(15)", 128 + 15, "told to end: what was committed is safe"),
+        ("sys.exit(15)", 128 + 15, "terminated: committed work is safe"),
         # As in the middle of a call of Ray's, which is told of by another error.
-        (_IN_A_CALL.format("_entry._end()"), 128 + 15, "told to end: what was committed is safe"),
-        (_IN_A_CALL.format("raise KeyboardInterrupt"), 128 + 2, "interrupted: what was committed is safe"),
+        (_IN_A_CALL.format("_entry._end()"), 128 + 15, "terminated: committed work is safe"),
+        (_IN_A_CALL.format("raise KeyboardInterrupt"), 128 + 2, "interrupted: committed work is safe"),
         (
             "raise ray.exceptions.LocalRayletDiedError()",
             1,
-            "error: Ray lost what worked for this job (The task's local raylet died. Check raylet.out for",
+            "error: Ray lost a process or node of this job (The task's local raylet died. Check raylet.out for",
         ),
         (
             "raise ray.exceptions.ActorUnavailableError('RPC error: Socket closed', None)",
             1,
-            "error: Ray lost what worked for this job (The actor",
+            "error: Ray lost a process or node of this job (The actor",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_killed_and_terminated(checkpoint: Path, tmp_path: Path, cluster: None) 
         time.sleep(0.05)
     job.terminate()
     assert job.wait() == 128 + signal.SIGTERM
-    assert log.read_text().endswith("told to end: what was committed is safe, the same command goes on from there\n")
+    assert log.read_text().endswith("terminated: committed work is safe; run the same command to resume\n")
 
     committed = rows(index)
     again = subprocess.run(command, capture_output=True, env=running, text=True, check=False)

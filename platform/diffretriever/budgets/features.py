@@ -1,7 +1,7 @@
-"""What can be known of a query cheaply: from its text and subwords alone (paper §6.3), the collection, one short pass.
+"""Cheap features of a query: from its text and subwords (paper §6.3), the collection, or one short forward pass.
 
-Adding a feature is a function and a line in `FEATURES`. A selector may look at those that are known before the query is
-encoded; what needs a pass of the encoder is there to be analysed.
+To add a feature, write a function and a line in `FEATURES`. Selectors use features that are known before encoding;
+features of a forward pass are for analysis only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from diffretriever.schemas.base import suggest
 
 @dataclass(frozen=True, slots=True)
 class DocumentFrequencies:
-    """How many of the passages hold each word.
+    """Number of passages that contain each word.
 
     Attributes:
         passages: number of passages.
-        of_word: lower-case run of letters and digits → passages that hold it; words that none holds may be left out.
+        of_word: lower-case word of letters and digits → passages that contain it; missing words count 0.
     """
 
     passages: int
@@ -30,12 +30,12 @@ class DocumentFrequencies:
 
 @dataclass(frozen=True, slots=True)
 class FirstSlots:
-    """Figures of a query's first slots; NaN without a pass of the encoder with so many.
+    """Features of a query's first slots; NaN if that number of slots was not encoded.
 
     Attributes:
-        confidence: largest impact of its encoding with one slot, 0 without any.
-        agreement: cosine of its two vectors when encoded with two slots.
-        added: by what share of it the second slot raises the sum of impacts.
+        confidence: largest term weight with one slot, 0 if there is none.
+        agreement: cosine of the two vectors with two slots.
+        added: relative increase of the sum of term weights by the second slot.
     """
 
     confidence: float = math.nan
@@ -50,8 +50,8 @@ class QueryText:
     Attributes:
         text: the raw query.
         token_ids: its subwords without special tokens.
-        frequencies: of the collection that is searched, if they are known.
-        slots: of a pass of the encoder, if there was one.
+        frequencies: of the collection, if known.
+        slots: of a forward pass, if there was one.
     """
 
     text: str
@@ -67,13 +67,13 @@ class QueryText:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One number of a query.
+    """A numeric feature of a query.
 
     Attributes:
         title: for axes and tables, with its unit.
-        compute: of the query, to a finite number.
+        compute: returns a finite number.
         needs_frequencies: whether it needs `QueryText.frequencies`.
-        needs_slots: how many slots it needs, which are unknown before the query is encoded.
+        needs_slots: number of slots it needs, which are unknown before encoding.
     """
 
     title: str
@@ -83,7 +83,7 @@ class Feature:
 
 
 def features_of(query: QueryText) -> dict[str, float]:
-    """Return every feature that can be computed of `query`, by name in the order of `FEATURES`."""
+    """Return all features that can be computed of `query`, in the order of `FEATURES`."""
     has_frequencies = query.frequencies is not None
     return {
         name: feature.compute(query)
@@ -93,7 +93,7 @@ def features_of(query: QueryText) -> dict[str, float]:
 
 
 def count_documents(texts: Iterable[str]) -> DocumentFrequencies:
-    """Count the passages that hold each word, in one pass over their texts."""
+    """Count the passages that contain each word, in one pass over their texts."""
     counts: Counter[str] = Counter()
     passages = 0
     for text in texts:
@@ -114,7 +114,7 @@ def _length(query: QueryText) -> float:
 
 
 def _entropy(query: QueryText) -> float:
-    """Shannon entropy of the distribution of token ids within the query; 0 for an empty one."""
+    """Shannon entropy of the token ids; 0 if empty."""
     n = len(query.token_ids)
     # Sorted, so that queries of equal counts get the same bits, and tie.
     shares = [count / n for count in sorted(Counter(query.token_ids).values())]
@@ -126,7 +126,7 @@ def _content_words(query: QueryText) -> float:
 
 
 def _idfs(query: QueryText) -> list[float]:
-    """Inverse document frequency of each distinct word, in bits: log2((N + 1) / (n + 1)), never negative."""
+    """Inverse document frequency of each distinct word, in bits: log2((N + 1) / (n + 1))."""
     assert query.frequencies is not None, "the feature needs frequencies"
     passages, of_word = query.frequencies.passages, query.frequencies.of_word
     return [math.log2((passages + 1) / (of_word.get(word, 0) + 1)) for word in sorted(words_of(query.text))]

@@ -1,8 +1,7 @@
-"""Selectors choose a query's budget before the query is encoded: one K_q for all, a rule of the length, or a fit.
+"""Selectors choose K_q before the query is encoded: fixed, by a rule of the length, or fitted.
 
-A fit is a ridge regression of the gain by more slots on query features, used only where it pays. The gain of a query is
-one number, the slope of its values over log2 K_q. Five budgets fitted apart would have five times the chances to fit
-noise; the means of the budgets, which are not forced onto a line, still decide which is best for an average query.
+A fitted selector is a ridge regression of each query's slope of values over log2 K_q, used only where it improves on
+the best fixed budget. One slope per query fits less noise than a regression per budget.
 
 Legend: A budgets, F features, Q queries.
 """
@@ -24,7 +23,7 @@ from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.selector import LearnedSelectorArtefact
 
 DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
-"""K_q that the rule chooses from where nobody says which."""
+"""Default budgets K_q of the rule."""
 
 # The paper's two ends of the best K_q by query length (Fig. 7), and our slope between them.
 _FEWEST, _MOST = 2.0, 8.0
@@ -32,7 +31,7 @@ _SUBWORDS_A_SLOT = 4.0
 
 _FOLDS = 5
 _SEED = 42
-# Penalties per query, on standardised features: from nearly none to nearly no slope.
+# Ridge penalties per query, on standardised features, from almost 0 to an almost flat slope.
 _PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 # A slope is used when its gain on queries it was not fitted on is this many standard errors above 0. Chance alone gets
 # there in 4% of made-up sets of 150 queries without any signal.
@@ -51,7 +50,7 @@ class Selector(ABC):
 
     @abstractmethod
     def choose(self, features: Mapping[str, float]) -> int:
-        """Return K_q, one of `budgets`; a feature of `self.features` that is missing is a `ValueError`."""
+        """Return K_q, one of `budgets`; raises `ValueError` if a feature is missing."""
 
 
 class FixedSelector(Selector):
@@ -70,11 +69,10 @@ class FixedSelector(Selector):
 
 
 class RuleSelector(Selector):
-    """A slot for every four subwords, from 2 for the shortest queries to 8 for the longest.
+    """A slot for every four subwords, between 2 and 8.
 
-    The paper gives the two ends: the best K_q rises "from approximately 2 for the shortest queries to approximately 8
-    for the longest". The slope in between is ours. The allowed budget nearest on a scale of ratios is taken, of two the
-    smaller.
+    The paper gives the ends: the best K_q rises "from approximately 2 for the shortest queries to approximately 8
+    for the longest". The slope in between is ours. Takes the nearest allowed budget by ratio; ties take the smaller.
     """
 
     name, features = "rule", ("length",)
@@ -86,13 +84,13 @@ class RuleSelector(Selector):
         self.budgets = tuple(sorted(set(budgets)))
 
     def choose(self, features: Mapping[str, float]) -> int:
-        """Return the allowed K_q nearest to a quarter of the length, that kept within 2..8."""
+        """Return the allowed K_q nearest to a quarter of the length, clipped to 2..8."""
         wanted = min(max(_feature_value(features, "length") / _SUBWORDS_A_SLOT, _FEWEST), _MOST)
         return min(self.budgets, key=lambda budget: (abs(math.log2(budget / wanted)), budget))
 
 
 class LearnedSelector(Selector):
-    """Chooses the budget whose predicted value, less what its slots cost, is highest: a fitted selector."""
+    """A fitted selector: maximises predicted value minus the cost of slots."""
 
     def __init__(self, artefact: LearnedSelectorArtefact) -> None:
         self.name, self.budgets = f"learned λ={artefact.cost:g}", artefact.budgets
@@ -112,9 +110,9 @@ class LearnedSelector(Selector):
         )
 
     def choose(self, features: Mapping[str, float]) -> int:
-        """Return the K_q of the highest predicted value less λ·K_q; of equals the smallest.
+        """Return the K_q with the highest predicted value minus λ·K_q; ties take the smallest.
 
-        Features beyond those of training count as its nearest end: a line predicts nothing for longer queries.
+        Features are clipped to the range of the training queries.
         """
         row_F = np.array([_feature_value(features, name) for name in self.features])
         return self.budgets[int(self._model.choose(row_F[None])[0])]
@@ -124,12 +122,12 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
     """Return the selector that `source` names.
 
     Args:
-        source: `fixed:4` for K_q = 4 always, `rule` for the default rule, or the file of a fitted selector.
-        fingerprint: of the encoder that will encode the queries, as queries depend on it.
+        source: `fixed:4` for K_q = 4, `rule` for the default rule, or the file of a fitted selector.
+        fingerprint: of the encoder of the queries.
         budgets: K_q that the rule may choose.
 
     Raises:
-        ValueError: no such selector or file, or one that was fitted for another encoder.
+        ValueError: Unknown selector or file, or one that was fitted for another encoder.
     """
     kind, _, number = source.partition(":")
     if kind == "fixed" and number.isascii() and number.isdecimal():
@@ -148,7 +146,7 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
 
 
 def load_artefact(path: Path | StorePath) -> LearnedSelectorArtefact:
-    """Read the JSON of a fitted selector; a malformed file or an unknown feature is a `ValueError` with its name."""
+    """Read a fitted selector's JSON; raises `ValueError` for a malformed file or unknown feature."""
     artefact = read_model(path, LearnedSelectorArtefact, "give a selector that jobs/fit_selector.py has fitted")
     try:
         check_names(feature.name for feature in artefact.features)
@@ -181,21 +179,20 @@ class LinearModel:
     cost: float
     """λ, taken off per slot."""
     penalty: float | None
-    """Of ridge regression, per query; None where all coefficients are 0."""
+    """Ridge penalty per query; None if all coefficients are 0."""
 
     def choose(self, features_QF: np.ndarray) -> np.ndarray:
-        """Return each query's place among the budgets, int64 [Q]; of equal budgets the smallest."""
+        """Return the position of each query's budget, int64 [Q]; ties take the smallest."""
         standard_QF = (np.clip(features_QF, self.low_F, self.high_F) - self.centre_F) / self.scale_F
         scores_QA = self.intercepts_A + standard_QF @ self.coefficients_AF.T - self.cost * np.array(self.budgets)
         return scores_QA.argmax(axis=1)
 
 
 def fit(features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], cost: float) -> LinearModel:
-    """Fit a selector that is the best fixed budget unless the features surely improve on it.
+    """Fit a selector; falls back to the best fixed budget unless features clearly improve on it.
 
-    Cross-validation measures the gain of each penalty, in value less λ·K_q, over the budget that is best on the same
-    training queries. The best penalty is taken if its gain is above 0 by two standard errors. Otherwise all
-    coefficients are 0.
+    Cross-validation measures each penalty's gain, in value minus λ·K_q, over the best fixed budget. The best penalty is
+    used if its gain exceeds two standard errors. Otherwise all coefficients are 0.
 
     Args:
         features_QF: float64 [Q, F], finite.
@@ -219,7 +216,7 @@ def _is_sure(gains_Q: np.ndarray) -> bool:
 def _held_out_gains(
     features_QF: np.ndarray, values_AQ: np.ndarray, budgets: Sequence[int], cost: float, penalty: float
 ) -> np.ndarray:
-    """Return what each query gains by a selector fitted on others, float64 [Q]."""
+    """Return each query's gain by a selector fitted on other queries, float64 [Q]."""
     worth_AQ = values_AQ - cost * np.array(budgets)[:, None]
     gains_Q = np.empty(values_AQ.shape[1])
     for training, test in folds(len(gains_Q)):
@@ -239,7 +236,7 @@ def _fit(
     coefficients_AF = np.zeros((len(budgets), n_features))
     if penalty is not None:
         standard_QF = (features_QF - centre_F) / scale_F
-        # What all budgets share, how hard a query is, says nothing about which is better.
+        # A query's difficulty is the same for all budgets, so it is subtracted.
         gains_AQ = values_AQ - values_AQ.mean(axis=0)
         gram_FF = standard_QF.T @ standard_QF + penalty * n_queries * np.eye(n_features)
         slopes_A = np.log2(budgets) - np.log2(budgets).mean()
@@ -259,7 +256,7 @@ def _fit(
 
 
 def folds(n_queries: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (training, test) as int64 positions, five times; every query is in one test part. The seed is fixed."""
+    """Yield five (training, test) splits as int64 positions, with a fixed seed."""
     if n_queries == 1:
         yield np.zeros(1, np.int64), np.zeros(1, np.int64)
         return

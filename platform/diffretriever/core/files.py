@@ -1,10 +1,9 @@
-"""Read and write files at local paths and object-store URIs; a reader never sees half a file or half a folder.
+"""Reads and writes files atomically, at local paths and object-store URIs.
 
-Functions here raise FileNotFoundError for a missing file. An error of an object store is a ValueError that names the
-URI and the setting to check.
+A missing file raises FileNotFoundError. Object-store errors raise ValueError with the URI and the setting to check.
 
-pyarrow reads and writes objects, Lance tables. Both take endpoint, region and credentials from the same environment
-variables: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on.
+pyarrow reads and writes files, Lance reads and writes tables. Both are configured by the same environment variables:
+AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on.
 """
 
 from __future__ import annotations
@@ -63,15 +62,15 @@ def cache_dir() -> Path:
 
 
 def is_local(place: AnyPlace) -> bool:
-    """Return whether this is a path or a `file:` URI, not an object-store URI."""
+    """Return whether `place` is a path or a `file:` URI, not an object-store URI."""
     return "://" not in plain_place(str(place))
 
 
 def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
-    """Return pyarrow's filesystem of a local path or an object-store URI, and the path in it.
+    """Return pyarrow's filesystem of a path or URI, and the path in it.
 
     Raises:
-        ValueError: object stores of this kind are unknown, or the environment lacks a setting.
+        ValueError: Unknown kind of object store, or the environment lacks a setting.
     """
     import pyarrow as pa
     from pyarrow import fs
@@ -114,7 +113,7 @@ def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
 
 @contextmanager
 def _named(place: AnyPlace) -> Iterator[None]:
-    """Turn errors of an object store into those that the module describes."""
+    """Translate object-store errors as the module describes."""
     import pyarrow as pa
 
     try:
@@ -130,7 +129,7 @@ def _named(place: AnyPlace) -> Iterator[None]:
 
 @contextmanager
 def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, with `seek`; of an object, only the parts that are read are fetched."""
+    """Open a seekable file for reading bytes; objects are fetched only as far as they are read."""
     if is_local(place):
         with _path(place).open("rb") as file:
             yield file
@@ -168,15 +167,11 @@ def read_model(place: AnyPlace, kind: type[M], fix: str) -> M:
 
 @contextmanager
 def understood(place: AnyPlace, fix: str) -> Iterator[None]:
-    """Run code that reads and parses a file, and explain any error of its parsers.
-
-    Args:
-        place: the file.
-        fix: tells the user what to do about a damaged file.
+    """Explain parser errors in a block that reads the file `place`; `fix` tells the user how to repair it.
 
     Raises:
-        OSError: the file cannot be read; `filename` names it.
-        ValueError: the file is damaged or of another kind; the message names file, problem and fix.
+        OSError: The file cannot be read; `filename` names it.
+        ValueError: The file is damaged or of another kind; the message names file, problem and fix.
     """
     try:
         yield
@@ -216,7 +211,7 @@ def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
 
 
 def exists(place: AnyPlace) -> bool:
-    """Return whether there is a file, or a folder; a folder of an object store needs a file in it."""
+    """Return whether a file or folder exists; an object-store folder needs a file in it."""
     return _path(place).exists() if is_local(place) else _kind(place) != "NotFound"
 
 
@@ -241,7 +236,7 @@ def _kind(place: AnyPlace) -> str:
 
 
 def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
-    """Return pyarrow's description of each file in a folder, also below it if `deep`, by path."""
+    """Return pyarrow's file infos of a folder, sorted by path; recursively if `deep`."""
     from pyarrow import fs
 
     filesystem, path = filesystem_of(folder)
@@ -256,7 +251,7 @@ def file_size(place: AnyPlace) -> int:
 
 
 def file_state(place: AnyPlace) -> str:
-    """Return the size and the modification time of a file, as a text to compare."""
+    """Return size and modification time of a file as comparable text."""
     info = _info(place)
     if not info.is_file:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", str(place))
@@ -264,7 +259,7 @@ def file_state(place: AnyPlace) -> str:
 
 
 def remove(place: AnyPlace) -> None:
-    """Delete a file, or a folder with its content, if it is there."""
+    """Delete a file, or a folder with its content, if it exists."""
     filesystem, path = filesystem_of(place)
     kind = _kind(place)
     with _named(place):
@@ -287,7 +282,7 @@ def file_digest(place: AnyPlace) -> str:
 
 
 def json_digest(value: object) -> str:
-    """Return 16 hex digits of BLAKE2b of a JSON value; the order of the keys of an object counts."""
+    """Return 16 hex digits of BLAKE2b of a JSON value; the order of keys matters."""
     return hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
 
 
@@ -315,7 +310,7 @@ def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Give a folder to fill that appears at `target` only if the block succeeds."""
+    """Yield a folder to fill that appears at `target` only if the block succeeds."""
     temporary = _temporary_for(target)
     temporary.mkdir()
     try:
@@ -328,13 +323,13 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a local folder and its content are on the disk."""
+    """Flush a local folder and its content to disk."""
     for path in (*folder.rglob("*"), folder):
         sync_path(path)
 
 
 def sync_path(path: Path) -> None:
-    """Wait until the content of a local file, or the entries of a local folder, are on the disk."""
+    """Flush a local file, or the entries of a local folder, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -347,7 +342,7 @@ def sync_path(path: Path) -> None:
 
 
 def put_file(file: Path, target: AnyPlace) -> None:
-    """Copy a local file to a path or URI, whole or not at all."""
+    """Copy a local file atomically to a path or URI."""
     if not file.stat().st_size:
         write_bytes(target, b"")
         return
@@ -356,7 +351,7 @@ def put_file(file: Path, target: AnyPlace) -> None:
 
 
 def put_folder(folder: Path, target: AnyPlace, last: str) -> None:
-    """Copy the files of a local folder to a path or URI, `last` after all others: it marks a whole folder."""
+    """Copy the files of a local folder; `last` is copied last, to mark the folder as complete."""
     for file in sorted(folder.iterdir(), key=lambda file: (file.name == last, file.name)):
         put_file(file, as_place(target) / file.name)
 
@@ -378,7 +373,7 @@ def _move_unless_there(folder: Path, target: Path) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Wait until no other process of this machine is in such a block; the file stays."""
+    """Hold an exclusive lock on a file among the processes of this node; the file stays."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -386,14 +381,12 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
-    """Return a local copy of a folder on an object store; a machine fetches it once, until one of its files changes.
+    """Return a cached local copy of an object-store folder, fetched again only when a file changes.
 
-    Args:
-        place: the folder.
-        wanted: patterns of the files to fetch, as paths below the folder; `*` does not match `/`.
+    `wanted` has patterns of paths below the folder; `*` does not match `/`.
 
     Raises:
-        ValueError: no such file is there, or one changed meanwhile.
+        ValueError: No file matches, or one changed meanwhile.
     """
     files = _wanted_files(place, wanted)
     if not files:
@@ -413,7 +406,7 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
 
 
 def _wanted_files(place: StorePath, wanted: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Return path below the folder, size and time of the files that any pattern matches."""
+    """Return path below the folder, size and time of all matching files."""
     _, root = filesystem_of(place)
     files = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
     return [file for file in files if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]

@@ -1,4 +1,4 @@
-"""Finished pieces of long jobs: a job that was killed goes on from them."""
+"""Checkpoints of long jobs, from which a killed job resumes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 IDENTITY_FILE = "identity"
-"""Entry that says which job a ledger belongs to."""
+"""Entry with the identity of the ledger's job."""
 
 
 class Ledger:
-    """Entries by name in a folder, local or on an object store; each is a file that is whole or not there.
+    """Named entries in a local or object-store folder; each is written atomically.
 
-    A job puts an entry when a piece of its work is done, and looks for it before it does that piece. So that nothing is
-    taken over from other work, one of these says what a piece was made from: the identity of the ledger, the name of
-    the ledger's folder, the name of the entry, or the entry itself.
+    A job checks for an entry before it computes a part, and writes one after it. To keep the work of different jobs
+    apart, identify the inputs in the ledger's identity, the folder's name, the entry's name, or the entry.
 
-    Entries outlast the process that put them. Several threads or processes may put entries of different names.
+    Threads and processes may write entries of different names concurrently.
     """
 
     def __init__(self, folder: AnyPlace, identity: Mapping[str, Any] | None = None) -> None:
         """Open the ledger in `folder`, a path or object-store URI, which need not exist.
 
-        If `identity`, JSON values, is given and differs from that of the ledger, raise `ValueError` with the fields.
+        Raises:
+            ValueError: The ledger has another `identity` (JSON values); the message names the fields.
         """
         self._place = plain_place(str(folder)).rstrip("/")
         if identity is not None:
             self._claim(json.loads(json.dumps(identity)))
 
     def place(self, name: str) -> str:
-        """Return the path or URI of an entry, which need not be there."""
+        """Return the path or URI of an entry, which may not exist."""
         return f"{self._place}/{name}"
 
     def has(self, name: str) -> bool:
@@ -45,17 +45,17 @@ class Ledger:
         return is_file(self.place(name))
 
     def get(self, name: str) -> bytes | None:
-        """Return an entry, None where it is not there."""
+        """Return an entry, or None if there is none."""
         try:
             return read_bytes(f"{self._place}/{name}")
         except (FileNotFoundError, IsADirectoryError):
             return None
 
     def get_json(self, name: str) -> Any:
-        """Return what `put_json` put, None where it is not there.
+        """Return the value of `put_json`, or None if there is no such entry.
 
         Raises:
-            ValueError: the file was changed by something else and is no JSON any more.
+            ValueError: The file is not valid JSON.
         """
         data = self.get(name)
         if data is None:
@@ -64,7 +64,7 @@ class Ledger:
             return json.loads(data)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write or replace an entry; folders in its name are made. Any buffer will do for `data`."""
+        """Write or replace an entry; `data` is any buffer. Creates folders."""
         write_bytes(f"{self._place}/{name}", data)
 
     def put_json(self, name: str, value: Any) -> None:
@@ -72,11 +72,11 @@ class Ledger:
         self.put(name, f"{json.dumps(value)}\n".encode())
 
     def remove(self, name: str) -> None:
-        """Delete an entry, or all entries whose names begin with `NAME/`; there may be none."""
+        """Delete an entry, or all entries below `NAME/`, if any."""
         remove(f"{self._place}/{name}")
 
     def clear(self) -> None:
-        """Delete the folder with all that is in it, if it is there: the job is done."""
+        """Delete the folder, if it exists, when the job is done."""
         remove(self._place)
 
     def put_table(self, name: str, table: pa.Table) -> None:
@@ -89,7 +89,7 @@ class Ledger:
         self.put(name, sink.getvalue())
 
     def get_table(self, name: str) -> pa.Table:
-        """Return a table that `put_table` put and that must be there; raises `ValueError` if it is damaged."""
+        """Return the table of an existing entry; raises `ValueError` if it is damaged."""
         import pyarrow as pa
         from pyarrow import feather
 
@@ -101,7 +101,7 @@ class Ledger:
             return feather.read_table(pa.BufferReader(data))
 
     def _claim(self, identity: dict[str, Any]) -> None:
-        # It is put before any other entry: where there is none, there is nothing of another job.
+        # The identity is written first: without it, the ledger has no entries of another job.
         if not self.has(IDENTITY_FILE):
             self.put_json(IDENTITY_FILE, identity)
             return
@@ -111,7 +111,7 @@ class Ledger:
 
 
 def refuse_another(place: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise `ValueError` with the fields that differ if a folder contains `what`, such as "another sweep"."""
+    """Raise `ValueError` with the differing fields if a folder contains `what`, such as "another sweep"."""
     differing = differing_fields(dict(theirs), dict(ours))
     if not differing:
         return

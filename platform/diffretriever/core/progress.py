@@ -1,4 +1,4 @@
-"""Progress of loops: one live line in a terminal, a plain line every ten seconds in a log."""
+"""Progress of loops: a live line in a terminal, or a plain line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ tqdm.set_lock(threading.RLock())
 
 
 def show_progress() -> None:
-    """Enable quiet progress in this process; jobs call this, workers and servers do not."""
+    """Enable quiet progress in this process; for jobs, not for workers and servers."""
     global _shows  # noqa: PLW0603 (what a process is for does not change)
     _shows = True
 
@@ -40,10 +40,10 @@ class Progress(Bar):
 
         Args:
             label: name of the task, such as `writing runs`.
-            total: number of units; None: unknown.
+            total: number of units, if known.
             unit: unit in the plural.
             done: units finished before.
-            quiet: show nothing in the first two seconds, and only in a process that called `show_progress`.
+            quiet: show progress only after two seconds and after `show_progress`.
         """
         self._tokens = self._padded = 0
         self._is_live, self._is_shown = sys.stderr.isatty(), False
@@ -61,7 +61,7 @@ class Progress(Bar):
         )
 
     def update(self, n: float | None = 1, tokens: int = 0, padded_tokens: int = 0) -> None:
-        """Count finished units and, for encoding, their tokens without and with padding."""
+        """Count finished units and, for encoding, tokens without and with padding."""
         self._tokens += tokens
         self._padded += padded_tokens
         if self._padded:

@@ -1,4 +1,1 @@
-"""How good a run is: measures by ir_measures, intervals, and reports for people and programs.
-
-Import the leaf modules; the package alone loads neither ir_measures nor matplotlib.
-"""
+"""Evaluates runs: measures by ir_measures, intervals, and reports. Import the leaf modules."""

@@ -1,6 +1,6 @@
-"""Several systems on the same queries: means, which are significantly better than which, and where they differ.
+"""Compares systems on the same queries: means, significant differences, and queries on which they differ.
 
-A comparison is `comparison.json`, `per_query.parquet`, two figures, and the same page in Markdown, LaTeX and HTML.
+Writes `comparison.json`, `per_query.parquet`, two figures, and a page in Markdown, LaTeX and HTML.
 
 Legend: Q queries, C pairs of systems.
 """
@@ -55,15 +55,15 @@ _DIFFERING = 5
 _LONGEST = 36
 """Characters of a name above a panel."""
 _DRAWN = 10
-"""Systems whose differences are drawn, the best included."""
+"""Maximum number of systems in the figure, including the best."""
 
 
 def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
-    """Measure the runs and indexes of a compare job, write its files, and return what is in `comparison.json`.
+    """Measure the runs and indexes of a compare job, write its files, and return the content of `comparison.json`.
 
     Raises:
-        ValueError: a malformed run or qrels, no such index, collection, split or measure, a run that lacks queries, or
-            runs without a passage in common; nothing has been written then.
+        ValueError: Malformed run or qrels, unknown index, collection, split or measure, a run that lacks queries, or
+            runs without a common passage. Nothing has been written then.
     """
     collection = None if job.collection is None else open_collection(job.collection)
     name = None if collection is None else collection.name
@@ -74,12 +74,12 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
     else:
         assert collection is not None, "the config has checked this"
         qrels = collection.qrels(job.split)
-    found = read_runs(named_runs(job.runs, "--runs"))
+    finished = read_runs(named_runs(job.runs, "--runs"))
     searched = _Searched() if collection is None else _searched(job, collection)
-    # Runs and indexes are treated alike, whichever of them shows that queries are passages.
-    asked = job.model_copy(update={"exclude_self": True}) if searched.told else job
-    _, found, told = settled_by_runs(asked, found | searched.runs, qrels)
-    runs = FinishedRuns.of(found, qrels)
+    # Self-exclusion applies to all systems, whichever of them shows that queries are passages.
+    settled = job.model_copy(update={"exclude_self": True}) if searched.told else job
+    _, finished, notices = settled_by_runs(settled, finished | searched.runs, qrels)
+    runs = FinishedRuns.of(finished, qrels)
     measured = {name: runs.single(name) for name in runs.names}
     overlap = {name: overlap_of(run, qrels) for name, run in measured.items()}
     measured.update({f"fused by {by}": run for by, run in runs.fused_alike(job.fusions, measures).items()})
@@ -93,7 +93,7 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
         job.test,
         overlap=overlap,
         coverage=searched.coverage,
-        warnings=[*searched.warnings, *(searched.told or told)],
+        warnings=[*searched.warnings, *(searched.told or notices)],
     )
     write_comparison(job.output, report, systems)
     write_text(job.output / "compare.yaml", job.to_yaml())
@@ -102,42 +102,39 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
 
 @dataclass
 class _Searched:
-    """What the indexes of a job have found."""
+    """Search results of a job's indexes."""
 
     runs: dict[str, Run] = field(default_factory=dict)
-    """By the name of the index, and by the score where there are several."""
+    """By index name, and mode if there are several."""
     coverage: dict[str, Coverage] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     told: tuple[str, ...] = ()
-    """That queries are passages of an index, where that has decided."""
+    """Notices that queries are passages of an index."""
 
 
 def _searched(job: CompareJob, collection: Collection) -> _Searched:
-    found = _Searched()
+    results = _Searched()
     for name, place in job.named_indexes.items():
-        own = EvaluateJob(
+        evaluation = EvaluateJob(
             index=str(place),
             collection=job.collection,
             split=job.split,
             output=job.output,
             exclude_self=job.exclude_self,
         )
-        searched = search_collection(open_searcher(own.index, own.search_options), collection, own)
-        found.coverage[name] = searched.coverage
-        found.warnings += coverage_warnings(name, searched.coverage, collection.name)
-        found.told = found.told or searched.exclusion
+        searched = search_collection(open_searcher(evaluation.index, evaluation.search_options), collection, evaluation)
+        results.coverage[name] = searched.coverage
+        results.warnings += coverage_warnings(name, searched.coverage, collection.name)
+        results.told = results.told or searched.exclusion
         runs = searched.runs
-        found.runs |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
-    return found
+        results.runs |= {f"{name} {mode}" if len(runs) > 1 else name: run for mode, run in runs.items()}
+    return results
 
 
 def write_comparison(
     output: Path | StorePath, report: ComparisonReport, systems: Mapping[str, Mapping[str, EvaluationResult]]
 ) -> None:
-    """Write the files of a comparison into folder `output`, each whole or not at all; `systems` are those compared.
-
-    Equal inputs give equal bytes, but for `created` in the JSON.
-    """
+    """Write the files of a comparison atomically; equal inputs give equal bytes, except `created`."""
     rows = _labelled(systems)
     means, intervals = _labelled(report.measures), _labelled(report.intervals)
     figure = draw_measures(means, intervals, report.title, summary_of(report.queries))
@@ -159,19 +156,12 @@ def compared(
     coverage: Mapping[str, Coverage] | None = None,
     warnings: Sequence[str] = (),
 ) -> ComparisonReport:
-    """Return means, intervals and significant differences.
+    """Return means, intervals and significant differences of 1 to 26 systems.
 
-    Args:
-        title: what is compared.
-        systems: results by system and mode, at least one and at most 26 in all.
-        command: the command line.
-        test: of significance.
-        overlap: of runs with the qrels, by name.
-        coverage: of the collection by indexes, by name.
-        warnings: in addition to those that the overlap gives.
+    `systems` has results by system and mode, `overlap` and `coverage` are by name, and `warnings` add to the overlap's.
 
     Raises:
-        ValueError: systems were measured on different queries or by different measures, or there are too many.
+        ValueError: The systems have different queries or measures, or there are too many.
     """
     rows = _labelled(systems)
     _check_comparable(rows)
@@ -193,14 +183,14 @@ def compared(
 
 
 def comparison_table(systems: Mapping[str, Mapping[str, EvaluationResult]]) -> str:
-    """Return the means by system and measure as plain text, for the terminal."""
+    """Return the means by system and measure as plain text."""
     rows = _labelled(systems)
     measures = list(next(iter(rows.values())).mean)
     return format_table([[label, *row.mean.values()] for label, row in rows.items()], ["system", *measures])
 
 
 def lettered_table(report: ComparisonReport) -> str:
-    """Return the means with the letters of the systems that each is significantly better than, as plain text."""
+    """Return the means as plain text, with the letters of the systems that each is significantly better than."""
     means = _labelled(report.measures)
     letters = _letters(report)
     cells = [
@@ -212,9 +202,9 @@ def lettered_table(report: ComparisonReport) -> str:
 
 
 def better_than(rows: Mapping[str, EvaluationResult], test: Test) -> dict[str, dict[str, list[str]]]:
-    """Return which systems each is significantly better than, by measure: two-sided paired tests of all pairs.
+    """Return by measure the systems that each is significantly better than.
 
-    p-values are corrected by Holm for the pairs of a measure.
+    Two-sided paired tests of all pairs, with Holm's correction over the pairs of a measure.
     """
     found: dict[str, dict[str, list[str]]] = {}
     pairs = list(combinations(rows, 2))
@@ -286,7 +276,6 @@ def _intervals(report: ComparisonReport) -> Table:
 
 
 def _differing(rows: Mapping[str, EvaluationResult]) -> Table:
-    """Show the queries on which the best system and the next differ most."""
     measure, (best, second, *_) = _by_mean(rows)
     ours, theirs = (rows[label].per_query[measure] for label in (best, second))
     gains = sorted(ours, key=lambda query: (theirs[query] - ours[query], query))
@@ -298,7 +287,6 @@ def _differing(rows: Mapping[str, EvaluationResult]) -> Table:
 
 
 def _overlaps(report: ComparisonReport) -> Table:
-    """Show how much of each run is judged: a passage without a judgement counts as not relevant."""
     rows = [
         [name, f"{own.queries:,}", f"{own.judged:.1%}", f"{own.relevant:,}"] for name, own in report.overlap.items()
     ]
@@ -310,7 +298,7 @@ def _overlaps(report: ComparisonReport) -> Table:
 
 
 def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
-    """Return a PNG with a panel for each system but the best: its sorted differences from the best one, by query."""
+    """Return a PNG with a panel per system: its sorted per-query differences from the best system."""
     measure, ranked = _by_mean(rows)
     best, *others = ranked[:_DRAWN]
     title, subtitle = f"{measure}, query by query", f"each system less {best}; queries from its worst to its best"
@@ -333,7 +321,6 @@ def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
 
 
 def _by_mean(rows: Mapping[str, EvaluationResult]) -> tuple[str, list[str]]:
-    """Return the first measure, and the systems from the best to the worst by it."""
     measure = next(iter(next(iter(rows.values())).mean))
     return measure, sorted(rows, key=lambda label: -rows[label].mean[measure])
 
@@ -355,7 +342,6 @@ def _note(report: ComparisonReport) -> str:
 
 
 def _labelled(systems: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
-    """Name each row: the system, and its mode where the system has several."""
     return {
         system if len(modes) == 1 else f"{system} {mode}": value
         for system, modes in systems.items()

@@ -1,7 +1,7 @@
-"""What a measure depends on besides the ranking: the passages that an index contains, and queries that are passages.
+"""Conditions that affect measures: the passages in an index, and queries that are themselves passages.
 
-Where most queries of a collection are its own passages, as in BEIR's ArguAna and Quora, each is left out of its own
-results, as BEIR does. Equal ids alone do not tell: Cranfield numbers queries and passages from 1.
+If most queries are passages of the collection (BEIR's ArguAna and Quora), each is removed from its own results. Equal
+ids are not enough: Cranfield numbers both queries and passages from 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Job = TypeVar("_Job", bound=SelfExclusion)
 
 
 def coverage_of(index: PassageIndex, collection: Collection) -> Coverage:
-    """Return how many of a collection's passages an index contains: by ids, of a large corpus by the count alone."""
+    """Return how many of a collection's passages are in an index, by id; for large collections by count only."""
     count = collection.count()
     if count is not None:
         return Coverage(indexed=min(len(index), count), passages=count)
@@ -29,12 +29,12 @@ def coverage_of(index: PassageIndex, collection: Collection) -> Coverage:
 
 
 def coverage_told(name: str, coverage: Coverage, collection: str) -> str:
-    """Return the sentence on an index of this name, without its full stop."""
+    """Return a sentence on the coverage of a named index, without full stop."""
     return f"{name} contains {coverage.indexed:,} of the {coverage.passages:,} passages of {collection}"
 
 
 def coverage_warnings(name: str, coverage: Coverage, collection: str) -> list[str]:
-    """Return the sentence where passages are missing from an index of this name."""
+    """Return a warning if passages are missing from the index."""
     is_whole = coverage.indexed == coverage.passages
     return [] if is_whole else [f"{coverage_told(name, coverage, collection)}: encode the others, or measures mislead"]
 
@@ -42,13 +42,9 @@ def coverage_warnings(name: str, coverage: Coverage, collection: str) -> list[st
 def settled_by_index(
     job: _Job, index: PassageIndex, queries: Sequence[Query], qrels: Qrels
 ) -> tuple[_Job, tuple[str, ...]]:
-    """Return the job with self-exclusion set, and a sentence where the index's passages have set it.
+    """Set the job's self-exclusion; also return a sentence if the index's passages decided it.
 
-    Args:
-        job: whose flag wins.
-        index: with the passages.
-        queries: of the collection.
-        qrels: of the same split.
+    The job's flag takes precedence. `qrels` are those of the job's split.
     """
     if job.exclude_self is not None:
         return job, ()
@@ -66,14 +62,7 @@ def settled_by_index(
 def settled_by_passages(
     job: _Job, records: Iterable[Passage | BadRecord], queries: Sequence[Query], qrels: Qrels
 ) -> tuple[_Job, tuple[str, ...]]:
-    """Return the same where a collection's records are read.
-
-    Args:
-        job: whose flag wins.
-        records: of the collection.
-        queries: of the collection.
-        qrels: of the same splits.
-    """
+    """Set the job's self-exclusion from a collection's records; as `settled_by_index`."""
     if job.exclude_self is not None:
         return job, ()
     ids = {query.id for query in queries}
@@ -82,9 +71,9 @@ def settled_by_passages(
 
 
 def settled_by_runs(job: _Job, runs: Mapping[str, Run], qrels: Qrels) -> tuple[_Job, dict[str, Run], tuple[str, ...]]:
-    """Return the job with self-exclusion set, the runs accordingly, and a sentence where the runs have set it.
+    """Set self-exclusion and apply it to the runs; also return a sentence if the runs decided it.
 
-    Runs have no texts: queries are passages if one of the runs ranks their ids first in most queries.
+    Queries count as passages if a run ranks their own ids first for most queries.
     """
     told: tuple[str, ...] = ()
     if job.exclude_self is None:
@@ -96,11 +85,11 @@ def settled_by_runs(job: _Job, runs: Mapping[str, Run], qrels: Qrels) -> tuple[_
 def _settled(job: _Job, own: int, qrels: Qrels) -> tuple[_Job, tuple[str, ...]]:
     if not _is_most(own, qrels):
         return job.settled(default=False), ()
-    told = (
+    notice = (
         f"{own:,} of {len(qrels):,} queries are passages of the collection: each is left out of its own results, as "
         "BEIR does; --no-exclude-self keeps them"
     )
-    return job.settled(default=True), (told,)
+    return job.settled(default=True), (notice,)
 
 
 def _is_most(own: int, qrels: Qrels) -> bool:
@@ -108,7 +97,6 @@ def _is_most(own: int, qrels: Qrels) -> bool:
 
 
 def _count_own(queries: Sequence[Query], qrels: Qrels, texts: Mapping[str, str]) -> int:
-    """Count the queries whose id and text are a passage's, one that is not judged relevant to them."""
     return sum(
         query.id in texts and _is_not_relevant(query.id, qrels) and _plain(query.text) == _plain(texts[query.id])
         for query in queries
@@ -118,8 +106,8 @@ def _count_own(queries: Sequence[Query], qrels: Qrels, texts: Mapping[str, str])
 def _count_own_first(run: Run, qrels: Qrels) -> int:
     first = run.of_queries(list(qrels)).hits.first(1)
     queries = pa.array(list(qrels), pa.large_string()).take(pa.array(first.queries()))
-    own = zip(queries.to_pylist(), first.names(), strict=True)
-    return sum(query == passage and _is_not_relevant(query, qrels) for query, passage in own)
+    pairs = zip(queries.to_pylist(), first.names(), strict=True)
+    return sum(query == passage and _is_not_relevant(query, qrels) for query, passage in pairs)
 
 
 def _is_not_relevant(query: str, qrels: Qrels) -> bool:

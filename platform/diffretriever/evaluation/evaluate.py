@@ -1,4 +1,4 @@
-"""From an index and a collection's queries, or from finished runs, to runs, measures and a report on disk."""
+"""Evaluates an index on a collection's queries, or finished runs: writes runs, measures and a report."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _LOG = logging.getLogger(__name__)
 
 
 def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
-    """Run an evaluate job and write its files; return the results by mode, or by the name of the run or fusion.
+    """Run an evaluate job and write its files; return results by mode, run or fusion.
 
     Raises:
-        ValueError: no such index, collection, split or measure, or a malformed run; nothing has been written then.
+        ValueError: Unknown index, collection, split or measure, or a malformed run. Nothing has been written then.
     """
     parse_measures(job.measures)
     return _evaluate_runs(job, command) if job.runs else _evaluate_index(job, command)
 
 
 def with_measures(job: EvaluateJob, collection: str | None) -> EvaluateJob:
-    """Return the job with measures: its own, or those of the collection of this name and the job's split."""
+    """Return the job with its own measures, or the defaults of the collection and split."""
     return job.model_copy(update={"measures": job.measures or measures_of(collection, job.split)})
 
 
@@ -95,16 +95,10 @@ class Searched:
 def search_collection(
     searcher: Searcher, collection: Collection, job: EvaluateJob, budgets: list[int] | None = None
 ) -> Searched:
-    """Search an index for the queries of a collection.
-
-    Args:
-        searcher: of the index.
-        collection: that it indexes.
-        job: its `split` and the fields that `search_queries` reads.
-        budgets: each query's K_q, as for `search_queries`.
+    """Search an index for the queries of its collection; `budgets` as for `search_queries`.
 
     Raises:
-        ValueError: the index contains no passage that the collection judges relevant, or as the searcher does.
+        ValueError: The index contains no relevant passage, or as the searcher does.
     """
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     index, relevant = searcher.index, relevant_in(qrels)
@@ -122,16 +116,12 @@ def search_collection(
 def search_queries(
     searcher: Searcher, queries: list[Query], job: EvaluateJob, budgets: list[int] | None = None
 ) -> dict[Mode, Run]:
-    """Return the run of each mode, without queries' own documents if the job excludes them.
+    """Return the run of each mode; if the job excludes them, without the queries' own documents.
 
-    Args:
-        searcher: of the index.
-        queries: ids and texts.
-        job: its `modes`, `filter`, `top_k`, `drops_self` and `query_budget` are used.
-        budgets: each query's K_q; None is the job's for all, or the retriever's own.
+    `budgets` is each query's K_q; None: the job's or the retriever's.
 
     Raises:
-        ValueError: as the searcher does.
+        ValueError: As the searcher does.
     """
     if budgets is None and job.query_budget:
         budgets = [job.query_budget] * len(queries)

@@ -1,4 +1,4 @@
-"""What all figures share: size, head, colours, and a PNG whose bytes depend on its content alone."""
+"""Common layout of figures: size, title and colours, and PNGs that are reproducible to the byte."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ HEAD_INCHES = 0.72
 
 
 def headed_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
-    """Return an empty figure with two lines at its top; panels go below them.
-
-    Args:
-        width: in inches; more where the two lines need it.
-        height: in inches, the two lines included.
-        title: the first line.
-        subtitle: the second line.
-    """
+    """Return an empty figure with two title lines; sizes in inches, wider if the lines need it."""
     width = max(width, 0.3 + 0.112 * len(title), 0.3 + 0.075 * len(subtitle))
     below = (0.01, 0.01, 0.98, 0.99 - HEAD_INCHES / height)
     figure = Figure(
@@ -50,16 +43,9 @@ def panel_figure(
     margin_inches: tuple[float, float] = (0.0, 0.0),
     share_y: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a headed figure with panels of one size, row by row.
+    """Return a titled figure with a grid of `n_panels` equal panels, filled row by row.
 
-    Args:
-        n_panels: at least 1.
-        n_columns: at most this many panels stand in a row.
-        panel_inches: width and height of a panel.
-        title: first line of the head.
-        subtitle: second line.
-        margin_inches: width and height beside the panels and the head, for labels and legends.
-        share_y: whether all panels have one scale.
+    Sizes are (width, height) in inches; `margin_inches` is for labels and legends.
     """
     n_columns = min(n_columns, n_panels)
     n_rows = -(-n_panels // n_columns)
@@ -73,7 +59,7 @@ def panel_figure(
 
 
 def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
-    """Give a panel thin grid lines along one axis and no frame but its base."""
+    """Draw thin grid lines along one axis, and no frame except the base."""
     panel.grid(axis=grid_axis, color=GRID, linewidth=0.8, zorder=0)
     panel.set_axisbelow(True)
     panel.tick_params(axis="both", length=0, labelsize=8.5, labelcolor=INK)
@@ -83,7 +69,7 @@ def quiet(panel: Axes, grid_axis: Literal["x", "y"]) -> None:
 
 
 def label_curve(panel: Axes, ticks: Sequence[int], x_label: str, y_label: str) -> None:
-    """Give a panel of curves an x axis in powers of two with these ticks, labels and a legend."""
+    """Set a log2 x axis with these ticks, labels and a legend."""
     panel.set_xscale("log", base=2)
     panel.set_xticks(ticks, [str(tick) for tick in ticks])
     panel.minorticks_off()
@@ -95,7 +81,7 @@ def label_curve(panel: Axes, ticks: Sequence[int], x_label: str, y_label: str) -
 
 
 def in_the_foot(panel: Axes, text: str, x: float) -> None:
-    """Write a number into the foot of a bar, where no other mark lies over it."""
+    """Write a number into the base of a bar."""
     panel.annotate(
         text, (x, 0), (0, 4), textcoords="offset points", ha="center", fontsize=7.5, color=INK, zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},

@@ -1,4 +1,4 @@
-"""Finished runs of several retrievers: read, checked, weighted and fused.
+"""Fuses finished runs of several retrievers, and tunes the weights.
 
 Legend: Q queries.
 """
@@ -22,7 +22,7 @@ from diffretriever.vectors.fusion import FUSION_DEPTH, fused
 from diffretriever.vectors.hits import Hits
 
 _STEPS = 10
-"""Of a weight, from 0 to 1, where weights are tuned."""
+"""Steps of a tuned weight from 0 to 1."""
 _NAMED = 3
 """Queries that a message names."""
 
@@ -37,9 +37,9 @@ class FinishedRuns:
     """Runs of several retrievers over the same queries.
 
     Attributes:
-        names: of the runs, none twice.
+        names: unique names of the runs.
         query_ids: of Q queries.
-        lists: for each run the hits of these queries; passages have the same numbers in all of them.
+        lists: hits by run; passage numbers are shared by all runs.
     """
 
     names: tuple[str, ...]
@@ -48,10 +48,10 @@ class FinishedRuns:
 
     @classmethod
     def of(cls, runs: Mapping[str, Run], qrels: Qrels) -> Self:
-        """Return the hits of these runs, at least one, for the queries of the qrels; a run may lack some of them.
+        """Return the runs' hits for the queries of the qrels; a run may lack some queries.
 
         Raises:
-            ValueError: a run has none of the queries, or has no passage in common with another.
+            ValueError: A run has none of the queries, or no passage in common with another.
         """
         for name, run in runs.items():
             if not qrels.keys() & set(run.query_ids):
@@ -66,7 +66,7 @@ class FinishedRuns:
         return Run(self.query_ids, self.lists[self.names.index(name)])
 
     def ranges(self, depth: int) -> list[float]:
-        """Return of each run the mean over queries of its best score less its worst among the `depth` best; above 0."""
+        """Return the mean score range over queries of each run's `depth` best passages; above 0."""
         found: list[float] = []
         for hits in self.lists:
             cut = hits.first(depth)
@@ -77,7 +77,7 @@ class FinishedRuns:
         return [spread or 1.0 for spread in found]
 
     def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
-        """Return all runs fused with equal weights, by each way to fuse, as deep as the measures look."""
+        """Fuse all runs with equal weights by each fusion method, as deep as the measures need."""
         weights, depth = shares(self.names), deepest_rank(parse_measures(measures)) or FUSION_DEPTH
         return {by: self.fused(by, weights, depth) for by in dict.fromkeys(fusions)}
 
@@ -86,13 +86,12 @@ class FinishedRuns:
         return Run(self.query_ids, fused(self.lists, k, by=by, weights=[weights[name] for name in self.names]))
 
     def tuned(self, qrels: Qrels, by: Fusion, measure: str) -> dict[str, float]:
-        """Return the best weights among all in steps of .1; of several, those that are most alike.
+        """Return the best weights on a grid with step .1; ties prefer the most equal weights.
 
-        Those of `linear` are multiples of the inverse of the runs' usual ranges of scores, which may differ a
-        hundredfold.
+        Weights of `linear` are scaled by the inverse of the runs' score ranges.
 
         Raises:
-            ValueError: as `evaluate` does.
+            ValueError: As `evaluate` does.
         """
         depth = deepest_rank(parse_measures([measure])) or FUSION_DEPTH
         units = self.ranges(depth) if by == "linear" else [1.0] * len(self.names)
@@ -105,13 +104,13 @@ class FinishedRuns:
 
 
 def shares(names: Sequence[str], weights: Sequence[float] = ()) -> dict[str, float]:
-    """Return each run's weight as a share of their sum; default: equal ones."""
+    """Return each run's weight as a share of their sum (default: equal weights)."""
     values = list(weights) or [1.0] * len(names)
     return {name: value / sum(values) for name, value in zip(names, values, strict=True)}
 
 
 def check_disjoint(reported: Qrels, tuned: Qrels) -> None:
-    """Raise `ValueError` where weights would be tuned on a query that is reported."""
+    """Raise `ValueError` if a reported query would be used for tuning."""
     common = [query for query in tuned if query in reported]
     if common:
         named = f"{', '.join(common[:_NAMED])}{', …' if len(common) > _NAMED else ''}"

@@ -1,6 +1,4 @@
-"""Measures of a run against judgements, all computed by ir_measures, and what the two have in common.
-
-Where that is too little to trust the measures, sentences say so.
+"""Measures of a run against qrels, computed by ir_measures, and warnings on their overlap.
 
 Legend: Q queries of the qrels.
 """
@@ -42,10 +40,10 @@ _DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The measures of one run; measures are named as the user wrote them.
+    """The measures of one run, named as the user wrote them.
 
     Attributes:
-        mean: measure → mean over all queries of the qrels; of a measure in `summed` the sum.
+        mean: measure → mean over all queries of the qrels; the sum for measures in `summed`.
         per_query: measure → query id → value.
         summed: measures that ir_measures sums over queries: NumQ, NumRet, NumRel and NumRelRet.
     """
@@ -55,14 +53,14 @@ class EvaluationResult:
     summed: frozenset[str] = frozenset()
 
     def scale(self, measure: str) -> int:
-        """Return the factor from a mean over queries to `mean`: 1, or the number of queries where they are summed."""
+        """Return the factor from a mean over queries to `mean`: 1, or Q for summed measures."""
         return len(self.per_query[measure]) if measure in self.summed else 1
 
 
 def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
-    """Return `DEFAULT_MEASURES`, those without grades from the grade on that is relevant in the split.
+    """Return `DEFAULT_MEASURES`; binary ones count from the split's relevant grade.
 
-    So on TREC's queries of MS MARCO they are nDCG@10, MRR(rel=2)@10 and Recall(rel=2)@100.
+    On TREC's MS MARCO queries these are nDCG@10, MRR(rel=2)@10 and Recall(rel=2)@100.
     """
     least = 1 if collection is None else least_relevance(collection, split)
     if least == 1:
@@ -71,35 +69,27 @@ def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
 
 
 def parse_measures(names: Iterable[str]) -> list[Measure]:
-    """Return the ir_measures measures of these names, such as `nDCG@10`, `MRR@10`, `Recall@100`.
+    """Parse names such as `nDCG@10`, `MRR@10`, `Recall@100`.
 
     Raises:
-        ValueError: a name that ir_measures does not know or cannot compute, with a known one suggested; or a cutoff or
-            grade below 1.
+        ValueError: Unknown or unsupported measure (with a suggestion), or a cutoff or grade below 1.
     """
     return [_parse_measure(name) for name in names]
 
 
 def deepest_rank(measures: Iterable[Measure]) -> int | None:
-    """Return the last rank that any of these measures reads; None for all ranks."""
+    """Return the deepest rank that these measures read; None for all ranks."""
     depths = [_depth(measure) for measure in measures]
     return None if None in depths else max(filter(None, depths), default=None)
 
 
 def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES) -> EvaluationResult:
-    """Measure a run.
+    """Measure a run against qrels (query id → passage id → relevance).
 
-    Every query of the qrels counts: one that the run lacks, or that has no relevant passage, is 0. Queries
-    that only the run has are ignored.
-
-    Args:
-        run: ranked passages of queries.
-        qrels: query id → passage id → relevance.
-        measures: names as in `parse_measures`.
+    All queries of the qrels count: missing ones, and those without relevant passages, are 0. Other queries are ignored.
 
     Raises:
-        ValueError: no query in the qrels, a measure that cannot be computed, or passages that are chunks of what is
-            judged.
+        ValueError: Empty qrels, a measure that cannot be computed, or passages that are chunks of judged documents.
     """
     if not qrels:
         raise ValueError("the qrels hold no query: give the qrels of the split that was searched")
@@ -157,10 +147,7 @@ def _depth(measure: Measure) -> int | None:
 
 
 def _by_rank(run: Run, queries: Iterable[str], depth: int | None) -> dict[str, dict[str, float]]:
-    """Return scores that only say the rank, down to `depth`, of those of the queries that the run has passages for.
-
-    The providers behind ir_measures break ties differently from each other, and some round scores to fp32.
-    """
+    """Replace scores by ranks: the providers of ir_measures break ties differently, and some round to fp32."""
     hits = run.hits if depth is None else run.hits.first(depth)
     names, ends = hits.names(), hits.offsets.tolist()
     values = [float(-rank) for rank in range(int(np.diff(hits.offsets).max(initial=0)))]
@@ -171,13 +158,12 @@ def _by_rank(run: Run, queries: Iterable[str], depth: int | None) -> dict[str, d
 def _compute(
     measures: Iterable[Measure], qrels: Qrels, run: Mapping[str, Mapping[str, float]]
 ) -> dict[tuple[Measure, str], float]:
-    """Return the values by measure and query, for the queries of the run, all of which the qrels have."""
     # gdeval reads a query id from its last hyphen on, and accepts digits only.
     numbers = {str(number): query for number, query in enumerate(run, 1)}
     numbered_qrels = {number: qrels[query] for number, query in numbers.items()}
     asked = [measure() for measure in measures]
     for measure in asked:
-        # ir_measures fills this in where a provider returns no value.
+        # ir_measures uses this if a provider returns no value.
         measure.DEFAULT = math.nan
     try:
         found = list(ir_measures.iter_calc(asked, numbered_qrels, {n: run[query] for n, query in numbers.items()}))
@@ -199,19 +185,19 @@ def _compute(
 
 
 def relevant_in(qrels: Qrels) -> list[str]:
-    """Return the passages that are judged relevant for any query, in the order of their ids."""
+    """Return the passages that are relevant to any query, in order of id."""
     return sorted({passage for values in qrels.values() for passage, value in values.items() if value > 0})
 
 
 def overlap_of(run: Run, qrels: Qrels) -> Overlap:
-    """Return what a run and qrels have in common."""
-    asked = run.of_queries(list(qrels)).hits
-    first = asked.first(_DEPTH)
+    """Return the overlap of a run with the qrels."""
+    hits = run.of_queries(list(qrels)).hits
+    first = hits.first(_DEPTH)
     counts_Q = np.diff(first.offsets)
     queries = [query for query, count in zip(qrels, counts_Q.tolist(), strict=True) for _ in range(count)]
     judged = sum(passage in qrels[query] for query, passage in zip(queries, first.names(), strict=True))
-    found = pa.array(np.unique(asked.numbers_F))
-    known = pc.is_in(asked.passages.ids.take(found), value_set=pa.array(relevant_in(qrels), pa.large_string()))
+    retrieved = pa.array(np.unique(hits.numbers_F))
+    known = pc.is_in(hits.passages.ids.take(retrieved), value_set=pa.array(relevant_in(qrels), pa.large_string()))
     return Overlap(
         queries=int((counts_Q > 0).sum()),
         judged=judged / len(queries) if queries else 0.0,
@@ -220,12 +206,14 @@ def overlap_of(run: Run, qrels: Qrels) -> Overlap:
 
 
 def warnings_of(name: str, overlap: Overlap, queries: int) -> list[str]:
-    """Return the sentences to show for a run of this name, measured on so many queries; none where all is well."""
+    """Return warnings for a run with this overlap, measured on this number of queries."""
     if not overlap.queries:
         return [f"{name} has passages for none of the {queries:,} judged queries: is it of the same split?"]
-    told = []
+    warnings = []
     if overlap.queries < queries:
-        told.append(f"{name} has passages for {overlap.queries:,} of {queries:,} judged queries: the others count as 0")
+        warnings.append(
+            f"{name} has passages for {overlap.queries:,} of {queries:,} judged queries: the others count as 0"
+        )
     if not overlap.relevant:
-        told.append(f"{name} finds no passage that is judged relevant: is it of the same collection?")
-    return told
+        warnings.append(f"{name} finds no passage that is judged relevant: is it of the same collection?")
+    return warnings

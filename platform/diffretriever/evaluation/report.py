@@ -33,7 +33,7 @@ _OVER_GRID = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
 
 
 def evaluation_report(results: Mapping[str, EvaluationResult], **facts: Any) -> EvaluationReport:
-    """Return the report of results by mode, at least one, all over the same queries; `facts` are its other fields."""
+    """Return the report of one or more modes over the same queries; `facts` are its other fields."""
     first = next(iter(results.values()))
     return EvaluationReport(
         measures={mode: result.mean for mode, result in results.items()},
@@ -45,7 +45,7 @@ def evaluation_report(results: Mapping[str, EvaluationResult], **facts: Any) -> 
 
 
 def index_facts(index: PassageIndex, job: EvaluateJob) -> dict[str, Any]:
-    """Return the fields of a report on the rankings of an index; the job is resolved."""
+    """Return the report's fields on the index, for a resolved job."""
     manifest = index.manifest
     return {
         "retriever": manifest.title,
@@ -62,15 +62,9 @@ def write_evaluation(
     results: Mapping[str, EvaluationResult],
     query_texts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write `metrics.json`, `per_query.parquet`, `report.md` and `report.png`, each whole or not at all.
+    """Write `metrics.json`, `per_query.parquet`, `report.md` and `report.png` atomically.
 
-    Equal inputs give equal bytes.
-
-    Args:
-        output: folder; made if it is not there, files of an earlier report are replaced.
-        report: of the results.
-        results: by mode.
-        query_texts: query id → text, for the hardest and easiest queries.
+    Equal inputs give equal bytes. Creates the folder and replaces earlier files. `query_texts` maps query id to text.
     """
     figure = draw_measures(report.measures, report.intervals, title_of(report), summary_of(report.queries))
     write_bytes(output / "report.png", figure)
@@ -81,13 +75,13 @@ def write_evaluation(
 
 
 def evaluation_table(results: Mapping[str, EvaluationResult]) -> str:
-    """Return the means by mode and measure as plain text, for the terminal."""
+    """Return the means by mode and measure as plain text."""
     measures = list(next(iter(results.values())).mean)
     return format_table([[mode, *result.mean.values()] for mode, result in results.items()], ["mode", *measures])
 
 
 def per_query_table(results: Mapping[str, Mapping[str, EvaluationResult]]) -> pa.Table:
-    """Return a row for each query, label and measure; `results` are by label under the name of the labels' column."""
+    """Return a row per query, label and measure; `results` are by label under the column's name."""
     ((column, by_label),) = results.items()
     rows = [
         (query, label, measure, value)
@@ -115,20 +109,20 @@ def _interval(result: EvaluationResult, measure: str) -> Interval:
 
 
 def title_of(report: EvaluationReport) -> str:
-    """Return one line: what was measured on what."""
+    """Return a line that names system and collection."""
     place = "" if report.collection is None else f" on {report.collection}"
     return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
 
 
 def summary_of(n_queries: int) -> str:
-    """Return the line under a figure's title: how many queries, and what the intervals are."""
+    """Return a figure's subtitle: number of queries and kind of intervals."""
     return f"{n_queries:,} queries, means with bootstrap 95% intervals"
 
 
 def evaluation_page(
     report: EvaluationReport, results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]
 ) -> str:
-    """Return the page of one evaluation: what was run, its measures, extreme queries, how to repeat it."""
+    """Return the page of one evaluation: settings, measures, extreme queries and the command."""
     parts = [
         f"# {title_of(report)}",
         markdown_table(_facts(report), ["what", "value"]),
@@ -144,7 +138,6 @@ def evaluation_page(
 
 
 def _measures(report: EvaluationReport) -> list[list[Cell]]:
-    """Return `mean [low, high]` of each measure, a row for each mode."""
     return [
         [mode, *(f"{means[m]:.4f} [{low:.3f}, {high:.3f}]" for m, (low, high) in report.intervals[mode].items())]
         for mode, means in report.measures.items()
@@ -172,11 +165,7 @@ def _listed(weights: Mapping[str, float]) -> str:
 
 
 def _extreme_queries(results: Mapping[str, EvaluationResult], query_texts: Mapping[str, str]) -> list[str]:
-    """Return two tables: the queries with the lowest and the highest value of the first measure.
-
-    They are sought in the mode with the best mean; queries that tie there are told apart by their mean over
-    modes.
-    """
+    """Rank queries by the first measure in the best mode; ties by their mean over modes."""
     measure = next(iter(next(iter(results.values())).mean))
     best = max(results, key=lambda mode: results[mode].mean[measure])
     values = {mode: result.per_query[measure] for mode, result in results.items()}
@@ -205,13 +194,9 @@ def draw_measures(
     title: str,
     subtitle: str,
 ) -> bytes:
-    """Return a PNG with a bar for each label (mode or system) in a panel for each measure.
+    """Return a PNG with a panel per measure and a bar per label (mode or system).
 
-    Args:
-        means: label → measure → mean; every label has the same measures.
-        intervals: label → measure → (low, high), drawn as an error bar.
-        title: first line above the panels.
-        subtitle: second line.
+    `means` is label → measure → mean, with the same measures for all labels; `intervals` are error bars (low, high).
     """
     labels, measures = list(means), list(next(iter(means.values())))
     size = _PANEL_INCHES, 0.6 + _BAR_INCHES * len(labels)
@@ -224,7 +209,6 @@ def draw_measures(
 
 
 def _draw_panel(panel: Axes, measure: str, rows: list[tuple[str, float, Interval]]) -> None:
-    """Draw one measure: the first label on top, its value at the end of the bar."""
     furthest = max(max(high, mean) for _, mean, (_, high) in rows)
     # Measures of 0..1 share one scale, so that panels can be read against each other.
     right = 1.0 if furthest <= 1 else furthest

@@ -1,8 +1,7 @@
 """Bootstrap intervals, paired tests with Holm's correction, and rank correlations of per-query values.
 
-Tests and coefficients are `scipy.stats`'. The bootstrap is written out, because scipy's has neither averages over data
-sets nor coefficients that are undefined on some resamples. So is the randomisation test: it draws one set of sign flips
-for all comparisons, 240 times as fast as `scipy.stats.permutation_test` for the 24 budgets of a sweep.
+Uses `scipy.stats`, except where scipy lacks a feature (averages over data sets, undefined resamples) or is slow: the
+randomisation test shares its sign flips among comparisons and is 240 times as fast for a sweep of 24 budgets.
 
 Legend: C comparisons, N queries.
 """
@@ -22,26 +21,21 @@ ALPHA = 0.05
 _SEED = 42
 _ROUNDING = 1e-12
 _RESAMPLES = 1000
-# Sign flips: all of them up to this many differing queries, otherwise so many drawn, in parts of so many numbers.
+# Sign flips: exhaustive up to this number of differing queries, else this sample size, in chunks of this many values.
 _MOST_TRIED = 13
 _SIGN_FLIPS = 10_000
 _FLIPS_AT_ONCE = 2_000_000
 
 
 def bootstrap_interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return the 95% percentile bootstrap interval of the mean, from 1000 resamples with a fixed seed."""
+    """Return the 95% percentile bootstrap interval of the mean (1000 resamples, fixed seed)."""
     return bootstrap_average([np.fromiter(values, dtype=np.float64)])
 
 
 def bootstrap_statistic(statistic: Callable[..., float], *samples: np.ndarray) -> tuple[float, float]:
-    """Return the 95% percentile bootstrap interval of any statistic of paired samples.
+    """Return the 95% percentile bootstrap interval of a statistic of paired samples, float64 [N] each.
 
-    A query is drawn with all its values. Resamples on which the statistic is not defined (NaN), such as a ratio by a
-    sum of 0, are left out.
-
-    Args:
-        statistic: of as many arrays as there are samples; called 1000 times.
-        samples: float64 [N] each, N at least 1.
+    `statistic` takes one array per sample and is called 1000 times. Resamples on which it is NaN are left out.
     """
     n = len(samples[0])
     assert n, "an interval needs a value"
@@ -55,11 +49,7 @@ def bootstrap_statistic(statistic: Callable[..., float], *samples: np.ndarray) -
 
 
 def bootstrap_average(samples: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return the 95% interval of an average over data sets, each of the same weight: each is resampled by itself.
-
-    Args:
-        samples: float64 [N] for each data set, N its own and at least 1.
-    """
+    """Return the 95% interval of the unweighted average over data sets, float64 [N] each, resampled separately."""
     assert all(map(len, samples)), "an interval needs a value"
     generator = np.random.default_rng(_SEED)
     found = np.zeros(_RESAMPLES)
@@ -77,10 +67,10 @@ def _central(found: np.ndarray) -> tuple[float, float]:
 
 
 def paired_p(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
-    """Return the p-value of the two-sided paired t-test over queries; 1 where no query differs, or there is but one.
+    """Return the p-value of the two-sided paired t-test over queries; 1 if no query differs or N = 1.
 
     Raises:
-        ValueError: they are of different queries.
+        ValueError: The queries differ.
     """
     if ours.keys() != theirs.keys():
         lacking = min(ours.keys() ^ theirs.keys())
@@ -89,11 +79,7 @@ def paired_p(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
 
 
 def t_test_p(differences_N: np.ndarray) -> float:
-    """Return the p-value of the two-sided paired t-test; 1 where no query differs, or there is but one.
-
-    Args:
-        differences_N: float64 [N], ours less theirs.
-    """
+    """Return the p-value of the two-sided paired t-test of differences, float64 [N]; 1 if all are 0 or N = 1."""
     n = len(differences_N)
     if n < 2 or not differences_N.any():
         return 1.0
@@ -104,22 +90,21 @@ def t_test_p(differences_N: np.ndarray) -> float:
 
 
 def randomisation_p_each(differences_CN: np.ndarray) -> list[float]:
-    """Return the p-values of two-sided paired randomisation tests of means (Fisher's; Smucker et al. 2007).
+    """Return p-values of two-sided paired randomisation tests (Fisher; Smucker et al. 2007).
 
-    Under the hypothesis of no difference each query's two values could as well have come the other way round. All ways
-    are tried where at most 13 queries differ, otherwise 10,000 drawn with a fixed seed, the same for all comparisons,
-    beside the one observed, so that p is never 0.
+    Exact if at most 13 queries differ. Otherwise 10,000 sign flips with a fixed seed, shared by all comparisons, plus
+    the observed one, so p > 0.
 
     Args:
-        differences_CN: float64 [C, N], ours less theirs for C comparisons over the same queries.
+        differences_CN: float64 [C, N], ours minus theirs for C comparisons over the same queries.
     """
     few_C = (differences_CN != 0).sum(axis=1) <= _MOST_TRIED
-    found = np.ones(len(differences_CN))
+    p_C = np.ones(len(differences_CN))
     for place in np.flatnonzero(few_C):
-        found[place] = _all_ways(differences_CN[place])
+        p_C[place] = _all_ways(differences_CN[place])
     if not few_C.all():
-        found[~few_C] = _drawn_ways(differences_CN[~few_C])
-    return found.tolist()
+        p_C[~few_C] = _drawn_ways(differences_CN[~few_C])
+    return p_C.tolist()
 
 
 def _all_ways(differences_N: np.ndarray) -> float:
@@ -143,7 +128,7 @@ def _drawn_ways(differences_CN: np.ndarray) -> np.ndarray:
 
 
 def _reached(differences_CN: np.ndarray) -> np.ndarray:
-    """Return the sums to be reached; sums that are equal but for rounding count as equal."""
+    """Return the sums to reach, with a tolerance for rounding."""
     return np.abs(differences_CN.sum(axis=1)) - 1e-9 * np.abs(differences_CN).sum(axis=1)
 
 
@@ -159,7 +144,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A coefficient in -1..1 with its 95% bootstrap interval; all NaN where a side is constant."""
+    """A coefficient in -1..1 with its 95% bootstrap interval; NaN if a side is constant."""
 
     value: float
     low: float
@@ -167,12 +152,12 @@ class Correlation:
 
 
 def spearman(x_N: np.ndarray, y_N: np.ndarray) -> Correlation:
-    """Return Spearman's rho of float64 [N] and [N] (paper §6.3): the correlation of ranks, ties sharing their mean."""
+    """Return Spearman's rho of float64 [N] and [N] (paper §6.3); ties share their mean rank."""
     return _correlation(stats.spearmanr, x_N, y_N)
 
 
 def kendall(x_N: np.ndarray, y_N: np.ndarray) -> Correlation:
-    """Return Kendall's tau-b of float64 [N] and [N] (paper §6.3), which corrects for ties."""
+    """Return Kendall's tau-b of float64 [N] and [N] (paper §6.3), corrected for ties."""
     return _correlation(stats.kendalltau, x_N, y_N)
 
 

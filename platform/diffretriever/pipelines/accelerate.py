@@ -1,7 +1,6 @@
-"""Codes and postings of many fragments at once: one Ray task a fragment, on any machine that can reach the index.
+"""Write missing 8-bit codes and postings, one Ray task per fragment.
 
-A task reads its fragment in batches and writes mapped files, so what is in memory at a time is bounded by the number
-of workers. Files appear whole, so a killed job is run again.
+Tasks read a fragment in batches, so memory is bounded by the number of workers. A killed job can be run again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ _PAYS_BYTES = 1 << 20
 
 
 def accelerate_index(index: PassageIndex) -> None:
-    """Give an index the codes and postings that its searches pay for, as the last step of a job that writes to it.
+    """Write the codes and postings that make searches of the index faster, after a job has written to it.
 
-    A candidate index that was calibrated then knows all passages again, new ones and those of compacted fragments.
-    What a killed job did not come to, the same job makes when it is run again. Many passages are worked on in the Ray
-    session at hand, or in one of its own.
+    Also extends a calibrated candidate index to new and compacted fragments. Resumes after a killed job.
 
     Raises:
         ValueError: as `complete` does.
@@ -52,7 +49,6 @@ def has_files(index: PassageIndex) -> bool:
 
 
 def _pays(index: PassageIndex) -> bool:
-    """Return whether searches of an index are to have files: it holds many vectors, or has some files already."""
     retriever, hidden_size = index.manifest.retriever, index.manifest.hidden_size
     if hidden_size is None or not is_neural(retriever):
         return False
@@ -61,10 +57,10 @@ def _pays(index: PassageIndex) -> bool:
 
 
 def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
-    """Make the missing files of fragments: on Ray where there are many passages in several fragments.
+    """Write missing files of fragments: on Ray for many passages in several fragments.
 
     Raises:
-        ValueError: the files of a fragment could not be made; those of others may be there.
+        ValueError: A file could not be written; files of other fragments may exist.
     """
     from diffretriever.search.accelerate import make_missing
 

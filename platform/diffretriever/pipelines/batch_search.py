@@ -1,9 +1,7 @@
-"""Many queries over an index: encode them, search the index's parts, merge exactly, write runs.
+"""Batch search: encode queries, search parts of the index, merge exactly, write TREC runs.
 
-The executor runs the encoders and the searches: in this process for few queries, else on Ray; see `executor`.
-
-What each part gave is kept in the output folder until the runs are written, so a job that is killed goes on from there.
-BM25 counts words in all texts: it is no matter of parts, and searched for here.
+The output folder stores the results of each part until the runs are written, so that a killed job resumes. BM25 needs
+the statistics of the whole index and is therefore not searched in parts.
 """
 
 from __future__ import annotations
@@ -49,28 +47,28 @@ _DECISIVE = {
     "queries_at_once",
     "search_budget",
 }
-"""Settings that results depend on; those of the cluster are not among them."""
+"""Settings that affect results, unlike those of the cluster."""
 
 
 def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
-    """Search for the queries of a job and write a run for each mode. A job that is killed resumes.
+    """Search for the queries of a job and write a run for each mode. A killed job resumes.
 
     Raises:
-        ValueError: no index there, a mode it does not offer, malformed queries, or a request that the cluster cannot
-            meet; no run has been written then.
+        ValueError: The index is missing, lacks a mode, the queries are malformed, or the cluster is too small. Nothing
+            has been written then.
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
     if job.filter is not None:
-        # To hear of a mistake before anything starts.
+        # An invalid filter fails before the work starts.
         condition_of(job.filter, index.manifest.metadata)
     collection = None if job.collection is None else open_collection(job.collection)
     job = job.model_copy(update={"modes": _modes(job, index)})
     queries = _read_queries(job, collection)
     if collection is not None:
-        job, told = settled_by_index(job, index, queries, collection.qrels(job.split))
-        for each in told:
-            _LOG.warning("warning: %s", each)
+        job, notices = settled_by_index(job, index, queries, collection.qrels(job.split))
+        for notice in notices:
+            _LOG.warning("warning: %s", notice)
     job = job.settled(default=False)
     retriever = _retriever(job, index)
     with executor_for(job.encoding, small=few_queries(index, len(queries))) as executor:
@@ -120,13 +118,13 @@ def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
 
 
 class _BatchSearch:
-    """The rounds of a batch search: some queries each, over all parts of the index.
+    """Rounds of a batch search: each searches all parts of the index for some of the queries.
 
-    Entries of the ledger: `queries/START` are encoded queries, `START/PART/LIST` is what a part gave a round, and
-    `START/LIST` what all parts together gave it.
+    Ledger entries: encoded queries (`queries/START`), results of a part (`START/PART/LIST`), merged results
+    (`START/LIST`).
 
     Attributes:
-        ledger: in a folder named after all that the results depend on.
+        ledger: its folder is named after everything that affects the results.
         searched: parts searched, summed over rounds.
         found: parts that an earlier attempt had searched.
     """
@@ -139,12 +137,12 @@ class _BatchSearch:
         self.searched = self.found = 0
 
     def rounds(self) -> list[tuple[int, int]]:
-        """Return where each round of queries starts and stops."""
+        """Return the first and last query (exclusive) of each round."""
         size, count = self._job.queries_at_once, len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def encode(self) -> None:
-        """Encode the queries that no attempt has encoded yet."""
+        """Encode the queries that are not in the ledger yet."""
         if not encoded_lists_for(self._job.modes):
             return
         blocks = {
@@ -161,7 +159,6 @@ class _BatchSearch:
                 progress.update(len(table))
 
     def search(self, start: int, stop: int) -> None:
-        """Search for a round of queries: by texts here, by what is encoded in all parts, whose lists are merged."""
         if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(start, "bm25")):
             hits = self._bm25.search([query.text for query in self._queries[start:stop]], list_depth(self._job))
             self.ledger.put_table(_list_name(start, "bm25"), to_table(hits))
@@ -187,8 +184,8 @@ class _BatchSearch:
 
     @cached_property
     def _bm25(self) -> Bm25Search:
-        found = Bm25Search(self._index)
-        return found if self._condition is None else found.admitting(IndexPart.filtered(self._index, self._condition))
+        bm25 = Bm25Search(self._index)
+        return bm25 if self._condition is None else bm25.admitting(IndexPart.filtered(self._index, self._condition))
 
     def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
         blocks = [self.ledger.get_table(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
@@ -204,7 +201,7 @@ class _BatchSearch:
         self.searched += len(parts)
 
     def write_run(self, mode: Mode) -> Path | StorePath:
-        """Write the run of one mode and return where it is."""
+        """Write the run of one mode and return its path."""
         path = self._job.output / f"{mode}.trec"
         system = system_name(self._index.manifest, self._job.query_budget)
         parts = track(self._runs(mode), f"writing {path.name}", "queries", len(self._queries), len)
@@ -240,14 +237,14 @@ def _list_name(start: int, name: str, part: str | None = None) -> str:
 class SearchParts(Stage):
     """Searches parts of an index for all queries.
 
-    A block is the numbers of a part's fragments. It becomes a table of `search.batch.to_table` for each list that the
-    modes need, named `PART/dense` or `PART/sparse`.
+    A block contains the fragment numbers of a part. For each result list that the modes need, it becomes a table of
+    `search.batch.to_table`, named `PART/dense` or `PART/sparse`.
     """
 
     workers = "searchers"
 
     def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str) -> None:
-        """Take the search, the version of the index, encoded queries and the device to compute on."""
+        """Store the search options, index version, encoded queries and device."""
         self._job, self._version, self._queries, self._device = job, version, queries, device
 
     def setup(self) -> None:

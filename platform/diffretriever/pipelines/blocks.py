@@ -1,12 +1,7 @@
-"""Blocks of passages or queries, the unit of work, and the stages that they go through, in whatever worker.
+"""Write batches ("blocks") of passages or queries, and the stages that process them in workers.
 
-A block of passages is encoded together, written together and committed together. Ray Data merges and splits its own
-blocks as it sees fit. A block of ours therefore travels as one row: its key and its table as Arrow IPC bytes, so that
-its boundaries and its key are the same in every attempt.
-
-Workers prepare blocks, encode and write them, or write them as they are. An encoder actor has several blocks in hand,
-each in a thread of its own: while one is on the device, another is normalised, made to a table and written, so that the
-device waits for nobody.
+A block is encoded, written and committed as a whole. It travels as one row, key and Arrow IPC bytes, because Ray Data
+splits and merges its own blocks. An encoder actor handles several blocks in threads, to keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -44,9 +39,9 @@ Receipt: TypeAlias = dict[str, Any]
 
 QUERIES_PER_BLOCK = 256
 _BLOCK_BYTES = 32 << 20
-# Fewer passages leave the encoder's batches unfilled; more lose much when a worker dies.
+# Fewer passages do not fill the encoder's batches; more are lost when a worker is killed.
 _MIN_ROWS, MAX_ROWS = 32, 512
-# About what a passage takes beside its vectors.
+# Approximate size of a passage without its vectors.
 _TEXT_BYTES = 4096
 _BUDGET = "budget"
 RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are those that were left out
@@ -57,8 +52,8 @@ RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are t
         ("not_finite", pa.list_(pa.string())),
         ("tokens", pa.int64()),
         ("padded_tokens", pa.int64()),
-        # Of the actor that encoded it: its name, its clock as it began and ended, and the seconds in between in which
-        # the device worked on this block; most bytes so far. None where nothing was encoded.
+        # The encoder's name, its monotonic clock at start and end, the seconds the device spent on this block, and peak
+        # memory in bytes. None if nothing was encoded.
         ("encoder", pa.string()),
         ("began", pa.float64()),
         ("ended", pa.float64()),
@@ -69,14 +64,14 @@ RECEIPT_SCHEMA = pa.schema(  # of a block: `ids` are written, `not_finite` are t
 
 
 def rows_per_block(retriever: RetrieverConfig, hidden_size: int | None) -> int:
-    """Return how many passages keep a block near 32 MB, from K_p and H; between 32 and 512."""
+    """Return the number of passages, 32 to 512, that makes a block about 32 MB."""
     row_bytes = _TEXT_BYTES + retriever.max_vectors("passage") * (hidden_size or 0) * 2
     return max(_MIN_ROWS, min(MAX_ROWS, _BLOCK_BYTES // row_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class PassageBlocks:
-    """The passages of a collection that are to be encoded, in blocks."""
+    """The passages to encode, in blocks."""
 
     collection: WithMetadata
     scanned: ScanResult
@@ -90,7 +85,7 @@ class PassageBlocks:
         return math.ceil(self.scanned.n_kept / self.rows)
 
     def readers(self) -> list[Callable[[], Iterator[pa.Table]]]:
-        """Return a function for each part of the collection, which yields its packed blocks."""
+        """Return a function for each part of the collection that yields its packed blocks."""
         return [partial(_read_part, self.collection, part, self.rows) for part in self.scanned.parts if part.n_kept]
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -125,12 +120,12 @@ def unpack(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 class Stage(ABC):
-    """A step that packed blocks go through. An executor sends it to workers, and each of them sets it up once."""
+    """A processing step for packed blocks; each worker calls `setup` once."""
 
     workers: ClassVar[Literal["preparers", "encoders", "searchers", "writer"]]
     """Workers that run it."""
     overlaps: ClassVar[bool] = False
-    """Whether a worker is called for several blocks at once, each in a thread of its own."""
+    """Whether a worker processes several blocks concurrently, one per thread."""
 
     @abstractmethod
     def setup(self) -> None:
@@ -138,16 +133,16 @@ class Stage(ABC):
 
     @abstractmethod
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yield what the stage makes of the blocks in `rows`."""
+        """Process the blocks in `rows`; yield the results."""
 
 
 class PrepareBlocks(Stage):
-    """Tokenises each block's passages and finds their content words, which become columns of the block."""
+    """Tokenises passages and adds columns with their tokens and content words."""
 
     workers = "preparers"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """`start` is the encoder, or what a worker loads its preparer from."""
+        """Take the encoder, or the source from which a worker loads its preparer."""
         self._start = start
 
     def setup(self) -> None:
@@ -164,13 +159,13 @@ class PrepareBlocks(Stage):
 
 
 class EncodeBlocks(Stage):
-    """Encodes prepared blocks and writes them as uncommitted fragments; yields their receipts."""
+    """Encodes prepared blocks, writes them as uncommitted fragments and yields their receipts."""
 
     workers = "encoders"
     overlaps = True
 
     def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
-        """`start` is the encoder, or how a worker loads it; `budgets` has uri → K_p of each index."""
+        """Take the encoder or its source, and `budgets`: uri → K_p of each index."""
         self._start, self._budgets = start, budgets
 
     def setup(self) -> None:
@@ -178,16 +173,16 @@ class EncodeBlocks(Stage):
         self._started = StartedEncoder(self._start)
         self._writers = [BlockWriter(uri) for uri in self._budgets]
         self._name = uuid.uuid4().hex
-        # Blocks follow each other: batches of two in turn would be done at the same time, and the device wait for both.
+        # One block at a time on the device: interleaved blocks would finish together and leave it idle.
         self._turn = threading.Lock()
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Encode and write each block; nothing becomes visible before the driver commits the receipt.
+        """Encode and write each block; the driver commits the receipts.
 
-        Passages whose vectors or impacts hold NaN or infinity are left out, and the receipt names them.
+        Passages with NaN or infinity are left out, and the receipt lists them.
 
         Raises:
-            ValueError: the encoder could not be loaded, or has other weights than the index's.
+            ValueError: The encoder could not be loaded, or its weights differ from the index's.
         """
         from diffretriever.backbones.device import peak_memory
         from diffretriever.encoders.preparer import from_arrow
@@ -218,22 +213,20 @@ class EncodeBlocks(Stage):
             )
 
     def _submitted(self, encoder: Encoder, texts: list[PreparedText]) -> Submitted:
-        """Give the device a block, whose texts have one representation for each index."""
         return encoder.submit(texts, list(self._budgets.values()) if len(self._budgets) > 1 else [])
 
 
 def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:
-    """Return the passages whose representations are all finite, these, and the ids of the other passages."""
     wrong_P = reduce(np.union1d, map(not_finite, encoded))
     if not len(wrong_P):
         return block, encoded, []
     kept_P = np.setdiff1d(np.arange(len(block)), wrong_P)
     ids = block.column("id").take(pa.array(wrong_P)).to_pylist()
-    return block.take(pa.array(kept_P)), [each.take(kept_P) for each in encoded], ids
+    return block.take(pa.array(kept_P)), [representations.take(kept_P) for representations in encoded], ids
 
 
 class StoreBlocks(Stage):
-    """Writes each block's texts as they are, for retrievers that encode nothing (BM25)."""
+    """Writes the texts of blocks, for retrievers without an encoder (BM25)."""
 
     workers = "writer"
 
@@ -242,7 +235,7 @@ class StoreBlocks(Stage):
         self._uri = uri
 
     def setup(self) -> None:
-        """Read what the index's blocks must agree with."""
+        """Open the index for writing blocks."""
         self._writer = BlockWriter(self._uri)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -252,20 +245,20 @@ class StoreBlocks(Stage):
 
 
 def _receipt(key: str, receipts: list[str], table: pa.Table, **rest: Any) -> pa.Table:
-    """Return a row of `RECEIPT_SCHEMA`; what is not said is None."""
+    """Return a row of `RECEIPT_SCHEMA`; missing fields are None."""
     row = {"key": key, "receipts": receipts, "ids": table.column("id").to_pylist(), **rest}
     assert row.keys() <= set(RECEIPT_SCHEMA.names), "the schema names all that a receipt says"
     return pa.Table.from_pylist([row], schema=RECEIPT_SCHEMA)
 
 
 class DeviceUse:
-    """How much of encoders' devices a job used: adds up what receipts say; see `RECEIPT_SCHEMA`."""
+    """GPU use of a job, summed over receipts; see `RECEIPT_SCHEMA`."""
 
     def __init__(self) -> None:
         self._spans: dict[str, tuple[float, float]] = {}
         self._computed = 0.0
         self.peak_memory: int | None = None
-        """Most bytes of an encoder; None where nothing was encoded."""
+        """Peak memory of an encoder in bytes; None if nothing was encoded."""
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Count a block, unless no encoder wrote it."""
@@ -279,17 +272,14 @@ class DeviceUse:
 
     @property
     def share(self) -> float | None:
-        """Of the time from the beginning of an encoder's first block to the end of its last, in which it computed.
-
-        None where nothing was encoded.
-        """
+        """Computing time as a share of the encoders' time from first to last block; None if nothing was encoded."""
         seconds = sum(ended - began for began, ended in self._spans.values())
-        # A GPU's clock is not the host's.
+        # GPU and host clocks differ.
         return min(1.0, self._computed / seconds) if seconds else None
 
 
 def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
-    """Return queries as a block to encode with K_q = `budget`, or with the configured one."""
+    """Return queries as a block to encode with K_q = `budget`, or with the configured K_q."""
     columns = {"text": pa.array([query.text for query in queries], pa.string())}
     if budget is not None:
         columns[_BUDGET] = pa.array([budget] * len(queries), pa.int32())
@@ -302,7 +292,7 @@ class EncodeQueries(Stage):
     workers = "encoders"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """`start` is the encoder, or what a worker loads it from."""
+        """Take the encoder, or the settings from which a worker loads it."""
         self._start = start
 
     def setup(self) -> None:

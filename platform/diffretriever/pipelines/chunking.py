@@ -1,4 +1,4 @@
-"""Whether a collection's documents are encoded in chunks, and by which tokens these are measured."""
+"""Decides whether documents are split into chunks, and how their length is measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Counts the tokens of a text by a retriever's tokenizer, which each process reads when it is first needed."""
+    """Counts tokens with a retriever's tokenizer, which each process loads on first use."""
 
     retriever_json: str
 
@@ -32,17 +32,15 @@ class TokenCount:
 
 
 def count_words(text: str) -> int:
-    """Return how many words a text has, for retrievers that read no tokens."""
+    """Count words, for retrievers without a tokenizer."""
     return len(text.split())
 
 
 def chunked(collection: Collection, tokens: int | None, retriever: RetrieverConfig) -> Collection:
-    """Return a collection in chunks of `tokens` tokens, titles included, or as it is.
+    """Split documents into chunks of `tokens` tokens, title included; 0 disables splitting.
 
-    A retriever never finds text beyond the tokens that it reads. By default (None), folders and files of text are
-    therefore in chunks that it reads whole. Other collections have passages already, which are judged by their ids:
-    they are in chunks only if the job sets `tokens`. With 0 there are no chunks. Retrievers without tokenizer count
-    words.
+    By default (None), folders and text files are split to the retriever's limit; other collections are not.
+    Retrievers without a tokenizer count words.
     """
     if tokens == 0 or isinstance(collection, ChunkedCollection) or (tokens is None and not collection.holds_documents):
         return collection
@@ -56,7 +54,6 @@ def chunked(collection: Collection, tokens: int | None, retriever: RetrieverConf
 
 
 def _tokens_read(preparer: Preparer) -> int:
-    """Return how many tokens of a passage a retriever reads: its limit, without what that counts beside the text."""
     limit = min(preparer.text.max_passage_tokens, preparer.vocabulary.max_length)
     if preparer.text.length_semantics == "text":
         return limit

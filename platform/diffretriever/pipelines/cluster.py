@@ -1,4 +1,4 @@
-"""The cluster: connecting to it by Ray, and how many encoders its nodes have room for."""
+"""Connects to the Ray cluster and sizes the pool of encoders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from diffretriever.schemas.settings import TRUST_VARIABLE, RayConfig
 
 # Ray counts resources in ten-thousandths.
 _ROUNDING = 1e-9
-# What reading and preparing take beside the encoders.
+# CPUs for reading and preparing, in addition to the encoders.
 READER_CPUS = 0.1
 PREPARE_CPUS = 0.15
 _CPUS_WITHOUT_GPU = 0.75
@@ -45,13 +45,13 @@ _HOW_TO_RETRY = "\nFailed to apply UDF transform after"
 _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
 _PLACE = Path(__file__).resolve().parents[2]
-"""The folder that holds this package: `platform` of a checkout, or where a wheel was installed."""
+"""The folder that contains this package: `platform` of a checkout, or that of an installed wheel."""
 T = TypeVar("T")
 _streams: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 
 class Share(NamedTuple):
-    """What an actor takes of a machine, or a machine has."""
+    """Resources that an actor takes or a node offers."""
 
     cpus: float
     gpus: float
@@ -61,12 +61,12 @@ class Share(NamedTuple):
         return f"{self.gpus:g} GPU{'s' * (self.gpus != 1)} and {cpus}" if self.gpus else cpus
 
     def fits(self, machine: Share) -> int:
-        """Return how many of these a machine has room for."""
+        """Return how many of these fit on a node."""
         return min(int(has / takes + _ROUNDING) for has, takes in zip(machine, self, strict=True) if takes)
 
 
 def room_for(nodes: Sequence[Share], share: Share, beside: float = 0.0) -> int:
-    """Return how many shares the nodes have room for, with `beside` CPUs left for other work."""
+    """Return how many actors with this share fit on the nodes, with `beside` CPUs left for other work."""
     room = sum(share.fits(node) for node in nodes)
     return max(0, min(room, int((sum(node.cpus for node in nodes) - beside) / share.cpus + _ROUNDING)))
 
@@ -75,7 +75,7 @@ def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> flo
     """Return the GPUs of each actor with a model: one if a node has any.
 
     Raises:
-        ValueError: nodes may come, and no node that is alive has a GPU; `flag` then sets the number.
+        ValueError: The cluster autoscales and no running node has a GPU; set `flag`.
     """
     if any(node.gpus for node in nodes):
         return 1.0
@@ -87,16 +87,10 @@ def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> flo
 
 
 def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float, *, autoscale: bool) -> str | None:
-    """Return why there is no room for `wanted` actors; None if there is, or if nodes may come.
+    """Return why `wanted` actors do not fit, or None if they fit or nodes may be added.
 
-    Says on stderr that the job waits where not one actor has room now.
-
-    Args:
-        nodes: of the cluster.
-        share: what each actor takes.
-        wanted: how many there are to be, at least 1.
-        beside: CPUs for other work.
-        autoscale: whether nodes may come.
+    Prints a warning if the job has to wait for the first actor. `share` is the resources of an actor; `beside` is the
+    CPUs reserved for other work.
     """
     room = room_for(nodes, share, beside)
     if autoscale:
@@ -110,7 +104,7 @@ def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float,
 
 
 def see_nodes() -> tuple[Share, ...]:
-    """Return what each live node of the connected cluster has."""
+    """Return the resources of each live node of the connected cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return tuple(Share(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes)
 
@@ -125,16 +119,13 @@ class EncoderPool:
 
     @property
     def device(self) -> str:
-        """Where an encoder's weights go."""
+        """Device of an encoder's weights."""
         return os.environ.get(DEVICE_VARIABLE) or ("cuda" if self.gpus else "cpu")
 
 
 @contextmanager
 def ray_session() -> Iterator[None]:
-    """Connect to the running cluster, or start a local one, which is stopped at the end.
-
-    RAY_ADDRESS names a cluster; `local` always starts one.
-    """
+    """Connect to the cluster in RAY_ADDRESS or a running one, or start a local one and stop it at the end."""
     if ray.is_initialized():
         yield
         return
@@ -148,19 +139,21 @@ def ray_session() -> Iterator[None]:
 
 
 def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]:
-    """Return a stream of results, which is ended before Ray is if nobody does so earlier.
+    """Wrap a result stream so that it ends before Ray shuts down.
 
-    A job that ends by an error leaves it half read. Ray Data would then be torn down without Ray, and start another.
+    Otherwise a failed job leaves the stream half read, and Ray Data starts another Ray when it is torn down.
     """
     _streams.add(stream)
     return stream
 
 
 def connect(address: str, **options: Any) -> None:
-    """Connect to the cluster at `address`, or start a `local` one on this machine; `options` are of `ray.init`.
+    """Connect to the cluster at `address`, or start a `local` one; `options` are passed to `ray.init`.
+
+    If TMPDIR is too long for Ray's sockets, Ray's files are in /tmp/ray.
 
     Raises:
-        ValueError: RAY_TMPDIR is too long for Ray's sockets. If TMPDIR is too long, Ray's files are in /tmp/ray.
+        ValueError: RAY_TMPDIR is too long for Ray's sockets.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     _quieten()
@@ -187,16 +180,16 @@ def connect(address: str, **options: Any) -> None:
             sys.stderr.write("Ray's own processes started too late: starting it again\n")
         else:
             break
-    # Ray's own prints a stack and ends the process.
+    # Ray's own handler prints a stack trace and ends the process.
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 
 def _quieten() -> None:
     """Hide warnings that need no action."""
-    # Ray starts its processes by fork and exec, never by fork alone, which is what Lance warns of.
+    # Lance warns of fork without exec, which Ray does not use.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
-    # A graph of few blocks has work for few encoders.
+    # Few blocks need few encoders.
     warnings.filterwarnings("ignore", message="The minimum number of concurrent actors")
     # A local cluster makes a token for itself.
     logging.getLogger(_TOKENS).addFilter(_is_news)
@@ -207,19 +200,16 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def is_cluster_at_hand() -> bool:
-    """Return whether `ray_session` would use a Ray that runs already.
+    """Return whether `ray_session` would use a running Ray.
 
     Raises:
-        ValueError: no Ray answers at the address in the environment.
+        ValueError: No Ray answers at the address in the environment.
     """
     return ray.is_initialized() or _running_cluster() != "local"
 
 
 def _running_cluster() -> str:
-    """Return the cluster that `ray.init` would find, or `local` where there is none that answers.
-
-    A head that was killed leaves its address behind, and Ray then tries it for minutes before it gives up.
-    """
+    """Return the address of the cluster that answers, or `local`; a killed head leaves a stale address."""
     found = os.environ.get("RAY_ADDRESS") or read_ray_address()
     if not found:
         return "local"
@@ -236,18 +226,17 @@ def _running_cluster() -> str:
 
 
 def worker_variables() -> dict[str, str]:
-    """Return the environment variables of workers: where the code is, and whose code may run.
+    """Return environment variables of workers: the code's path and the permission to run remote code.
 
-    The second is always there, though it may be empty: a cluster's own environment is not the command at hand.
+    The permission is always set, possibly empty, to override the cluster's environment.
     """
     return {"PYTHONPATH": python_path(), TRUST_VARIABLE: ",".join(trusted_sources())}
 
 
 def python_path() -> str:
-    """Where workers find this package.
+    """Return the path from which workers import this package.
 
-    In a submitted job the driver runs in a copy of the working directory, and so does every worker, each machine
-    with its own copy: only relative paths hold on all of them.
+    Submitted jobs run in copies of the working directory, so only relative paths are valid on all nodes.
     """
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and Path.cwd() == _PLACE.parent:
         return _PLACE.name
@@ -255,12 +244,12 @@ def python_path() -> str:
 
 
 def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
-    """Return the encoders that the cluster has room for; with `autoscale`, `encoders` of them, as nodes come.
+    """Return the encoders that fit on the cluster; with `autoscale`, `encoders` of them.
 
-    Encoders with a model have a GPU each where the cluster has any.
+    Encoders with a model get one GPU each if the cluster has any.
 
     Raises:
-        ValueError: the cluster has no room for the encoders, or `autoscale` comes without `encoders`.
+        ValueError: The encoders do not fit, or `autoscale` is set without `encoders`.
     """
     if config.autoscale and config.encoders is None:
         raise ValueError("--autoscale: pass --encoders, the number of encoders to grow to")
@@ -282,10 +271,9 @@ def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
 
 
 def cpus_here(wanted: float) -> float:
-    """Return the CPUs to ask Ray for on the driver's machine: `wanted`, or none where it offers fewer.
+    """Return the CPUs to request on the driver's node: `wanted`, or 0 if it offers fewer.
 
-    Heads are often started with `--num-cpus 0`, to keep work away from them; what must run beside the driver would
-    wait there for ever.
+    Heads often start with `--num-cpus 0`; a task pinned to one would wait forever.
     """
     here = ray.get_runtime_context().get_node_id()
     offered = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
@@ -293,7 +281,7 @@ def cpus_here(wanted: float) -> float:
 
 
 def result_of(reference: Any) -> Any:
-    """Return what a Ray task gives; a `ValueError` of the task is raised as such, without Ray's traceback."""
+    """Return the result of a Ray task; re-raise its `ValueError` without Ray's traceback."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:
@@ -302,10 +290,10 @@ def result_of(reference: Any) -> Any:
 
 
 def raise_mistake(error: ray.exceptions.RayError) -> None:
-    """Raise the `ValueError`, or the `OSError` of a file, that a task ended with; return if it ended otherwise."""
+    """Re-raise the `ValueError`, or `OSError` of a file, that a task failed with; else return."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, ValueError):
         raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None
-    # Of what Ray Data has appended its advice to, the text alone names the file.
+    # Ray Data appends advice to the error, so only its text names the file.
     if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
         raise OSError(int(found[1]), found[2], found[3]) from None

@@ -1,8 +1,6 @@
-"""An index's small fragments joined by Ray tasks on any machine; the driver commits what they have written.
+"""Compacts small fragments of an index in Ray tasks; the driver commits the results.
 
-A fragment of a few gigabytes is some hundred blocks of an encode job. `ray_executor.CompactionBeside` joins them while
-such a job runs: its blocks are written and committed one by one, so that little is lost with a worker, and the table
-has few fragments all the same. `compact_index` does what is left at the end.
+`compact_index` runs at the end of a job. `ray_executor.CompactionBeside` compacts while an encode job runs.
 """
 
 from __future__ import annotations
@@ -15,18 +13,17 @@ from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import execute, plan
 from diffretriever.index.table import PassageIndex
 
-# What a killed driver loses beside the tasks that run.
+# A killed driver loses these, and the running tasks.
 _TASKS_PER_COMMIT = 8
 
 
 def compact_index(index: PassageIndex, keep_versions: float | None = None) -> None:
-    """Join small fragments, drop deleted rows, forget versions older than `keep_versions` days or an hour.
+    """Merge small fragments, drop deleted rows, and remove versions older than `keep_versions` days, or an hour.
 
-    Hold the `WriterLock`. A job that is killed leaves a valid index, and the same job run again does what is left.
-    Several tasks run in the current Ray session, or in one of its own; a single one runs here.
+    Hold the `WriterLock`. A killed job leaves a valid index, and the same job resumes. Several tasks run on Ray.
 
     Raises:
-        ValueError: another process changed the index meanwhile; what was joined before stays.
+        ValueError: Another process changed the index; finished compactions are kept.
     """
     tasks = plan(index.dataset)
     if tasks:

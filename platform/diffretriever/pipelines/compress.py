@@ -1,4 +1,4 @@
-"""Index to compressed index: a codec trained on a sample, codes written in Ray tasks, one commit by the driver."""
+"""Compresses an index: trains a codec on a sample, encodes vectors in Ray tasks, and commits once."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SAMPLE = 131072
 
 
 def compress_index(job: CompressJob) -> CompressSummary:
-    """Run a compress job in the Ray session at hand, or in one of its own; an index of a single part, right here.
+    """Run a compress job, on Ray if the index has several parts.
 
-    A job that is killed leaves the index as it was, and what it had written for the same job run again.
+    A killed job leaves the index unchanged; the same job resumes.
 
     Raises:
-        ValueError: no vectors to compress, or vectors that are no longer there.
+        ValueError: The index has no vectors to compress, or they are no longer there.
     """
     started = time.monotonic()
     PassageIndex.open(job.index)
@@ -80,7 +80,6 @@ def _work_place(job: CompressJob) -> str:
 
 
 def _ledger(job: CompressJob, index: PassageIndex) -> Ledger:
-    """Return the ledger of this very job: the codec, and the receipt of each part; other jobs have folders beside."""
     return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}")
 
 
@@ -100,7 +99,6 @@ def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
 
 
 def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
-    """Write the parts that no earlier attempt has written, and commit all; return the passages written."""
     assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}

@@ -1,11 +1,7 @@
-"""Collection to index: scan, select, encode and write in blocks, commit from the driver, exactly once.
+"""Encodes a collection into an index: scan, select, encode and write in blocks, commit exactly once.
 
-One reader yields blocks of the selected passages. Workers tokenise each block, encode it and write it as uncommitted
-fragments (see `blocks`); the driver commits them every two seconds (see `index_writer`). The executor decides where
-workers run.
-
-The collection is scanned before encoding starts, so that a bad record ends the job early. The scan's time is negligible
-beside encoding: docs/decisions/index.md has the figures.
+Workers tokenise, encode and write blocks as uncommitted fragments (`blocks`); the driver commits them every two seconds
+(`index_writer`). The collection is scanned first, so that a bad record ends the job early.
 """
 
 from __future__ import annotations
@@ -45,21 +41,18 @@ def encode_collection(
     retriever: RetrieverConfig | None = None,
     executor: Executor | None = None,
 ) -> EncodeSummary:
-    """Encode the passages that an index lacks, and commit each exactly once.
-
-    A job that is killed leaves a valid index with what it had committed; the same job run again adds the rest.
+    """Encode the passages that an index lacks, and commit each exactly once. A killed job resumes.
 
     Args:
-        job: of the index.
-        smaller: K_p → uri of further indexes, each with a smaller budget, to write from the same forward passes. Only
-            for nested slots.
-        collection: to encode in place of the one that the job names.
-        retriever: to encode by in place of the one that the job describes.
-        executor: of the job; None: this process for few passages, else Ray.
+        job: index, collection, retriever and options.
+        smaller: K_p → URI of further indexes to write from the same forward passes; nested slots only.
+        collection: replaces the job's collection.
+        retriever: replaces the job's retriever.
+        executor: default: this process for few passages, else Ray.
 
     Raises:
-        ValueError: bad input, a retriever other than the index's, or a request the cluster cannot meet; nothing has
-            been encoded then. Or a passage is encoded as NaN or infinity: what was committed stays.
+        ValueError: Bad input, another retriever than the index's, or a cluster that is too small; nothing was encoded.
+            Or a passage encodes to NaN or infinity; committed passages stay.
     """
     started = time.monotonic()
     source = Source.open(job, collection, retriever)
@@ -81,27 +74,27 @@ def encode_collection(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The passages that a job is to encode, and the retriever."""
+    """The passages to encode, and the retriever."""
 
     job: EncodeJob
     collection: Collection
-    """In chunks where the job encodes chunks."""
+    """Split into chunks if the job requests it."""
     retriever: RetrieverConfig
     quarantine: Path | StorePath | None
-    """File for bad records; None: the job refuses them."""
+    """File for bad records; None: the job rejects them."""
 
     @classmethod
     def open(cls, job: EncodeJob, collection: Collection | None, retriever: RetrieverConfig | None) -> Source:
-        """Open the collection and the retriever that a job names, or take those that are given.
+        """Open the job's collection and retriever, unless they are passed.
 
         Raises:
-            ValueError: either does not exist or is malformed, or the quarantine is another file.
+            ValueError: One is missing or malformed, or the quarantine path is another kind of file.
         """
         collection = collection or open_collection(job.collection, job.named_fields)
         quarantine = None
         if job.on_bad_input != "error":
-            beside = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
-            quarantine = own_file(beside, collection)
+            path = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
+            quarantine = own_file(path, collection)
             refuse_other_files(quarantine, collection.inputs())
         if retriever is None:
             retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
@@ -111,8 +104,7 @@ class Source:
         """Scan the collection once, and select the passages that the indexes lack.
 
         Raises:
-            ValueError: there are no records, bad ones, or passages that are in the index with another text, and the job
-                refuses them.
+            ValueError: The collection is empty, or the job rejects bad records or passages whose text has changed.
         """
         counts = writer.selection()
         collection = writer.with_metadata(self.collection)
@@ -133,7 +125,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The outcome of a scan: which passages to encode, and how many are there, replaced or skipped."""
+    """Result of a scan: the passages to encode, and counts of present, replaced and skipped passages."""
 
     source: Source
     collection: WithMetadata
@@ -142,12 +134,12 @@ class Selection:
     counts: PassageSelection
 
     def blocks(self, manifest: IndexManifest) -> PassageBlocks:
-        """Return the passages to encode, in blocks that the retriever of a manifest keeps near 32 MB."""
+        """Return the passages to encode, in blocks of about 32 MB."""
         rows = self.source.job.rows_per_block or rows_per_block(manifest.retriever, manifest.hidden_size)
         return PassageBlocks(self.collection, self.scanned, rows)
 
     def set_aside(self, left_out: list[str]) -> None:
-        """Add passages that are encoded as NaN or infinity to the quarantine."""
+        """Add passages that encode to NaN or infinity to the quarantine."""
         if left_out:
             assert self.source.quarantine is not None, "such passages are refused otherwise"
             reason = f"{_NOT_FINITE}: the retriever encodes it so"

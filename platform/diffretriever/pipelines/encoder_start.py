@@ -1,6 +1,6 @@
-"""The encoder of a worker: what it is loaded from, on any machine the same one.
+"""Loads the same encoder in every worker.
 
-A user's mistake ends the job; a machine that cannot fetch the model from the hub leaves the work to another one.
+User errors end the job; if a node cannot fetch the model from the hub, the work moves to another node.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EncoderStart:
-    """What the encoder actors of a job start with."""
+    """Settings from which the encoder actors of a job load their encoder."""
 
     retriever_json: str
-    """The encoder, every choice made."""
+    """Retriever config with all settings resolved."""
     weights: str | None
-    """Digest of the weights that an actor must find."""
+    """Expected digest of the weights."""
     device: str
-    """Where they go."""
+    """Device of the weights."""
     threads: int
-    """Of torch."""
+    """Number of torch threads."""
     tokens_per_batch: int | None = None
     tokenizer: str | None = None
-    """Digest of the tokenizer that an actor must find."""
+    """Expected digest of the tokenizer."""
     compiled: bool = False
     """Whether the model's layers are compiled."""
 
     @classmethod
     def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
-        """Return the start of the encoder with a manifest."""
+        """Return the settings for the encoder of a manifest."""
         return cls(
             manifest.retriever.model_dump_json(),
             manifest.weights,
@@ -56,22 +56,21 @@ class EncoderStart:
 
     @property
     def preparer(self) -> Preparer:
-        """The retriever's preparer, read once a process."""
+        """The retriever's preparer, loaded once per process."""
         return preparer_of(self.retriever_json)
 
 
 class StartedEncoder:
-    """The encoder of an actor, which loads it as it starts.
+    """Loads the encoder when an actor starts.
 
-    Ray Data starts another actor in the place of one that fails at that, on another machine where it can. A user's
-    mistake would be the same there: so it is kept, and ends the job when the first block is to be encoded.
+    Ray Data replaces an actor that fails to start. A user error would recur there, so it is raised by the first block.
     """
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """Load the encoder, unless it is loaded already.
+        """Load the encoder, unless it is passed.
 
         Raises:
-            FetchError: the hub, which the probe found the model on, did not give it to this machine.
+            FetchError: This node could not fetch the model from the hub.
         """
         self._encoder: Encoder | None = None
         self._mistake = ""
@@ -89,34 +88,34 @@ class StartedEncoder:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder; torch computes in as many threads as the job says wherever somebody asks for it.
+        """The encoder; also sets torch's thread count in the calling thread.
 
         Raises:
-            ValueError: it could not be loaded, or its weights are others than the job's.
+            ValueError: It could not be loaded, or its weights differ from the job's.
         """
         if self._encoder is None:
             raise ValueError(self._mistake)
         if self._threads is not None:
             import torch
 
-            # Each of an actor's threads has a number of its own.
+            # torch's thread count is set per thread.
             torch.set_num_threads(self._threads)
         return self._encoder
 
 
 @cache
 def preparer_of(retriever_json: str) -> Preparer:
-    """Return what prepares texts for a retriever, read once a process."""
+    """Return the preparer of a retriever, loaded once per process."""
     from diffretriever.encoders import load_preparer
 
     return load_preparer(retriever_from(retriever_json))
 
 
 def load_in_actor(start: EncoderStart) -> Encoder:
-    """Load the encoder of an actor, which works with so many threads from then on.
+    """Load the encoder of an actor, and set torch's thread count.
 
     Raises:
-        ValueError: it cannot be loaded or compiled, or its weights or its tokenizer are others than the job's.
+        ValueError: It cannot be loaded or compiled, or weights or tokenizer differ from the job's.
     """
     import torch
 
@@ -143,18 +142,15 @@ def load_in_actor(start: EncoderStart) -> Encoder:
 
 
 def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
-    """Return a retriever whose revisions on the hub are commits; raises ValueError as `pinned` does."""
+    """Pin the retriever's hub revisions to commits; raises ValueError as `pinned` does."""
     if retriever.runs_its_code:
-        # Consent is to the revision as it is written.
+        # trust_remote_code applies to the revision as written.
         return retriever
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
 
 
 def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
-    """Pin `auto` precision and revisions on the hub to those that an index was begun with.
-
-    Only what is left open is taken over: a probe may choose otherwise today, and a branch may have moved.
-    """
+    """Pin `auto` precision and hub revisions to those of the existing index; explicit settings stay."""
     kept: dict[str, str | None] = {}
     if place.dtype == "auto":
         kept["dtype"] = begun.dtype
@@ -166,10 +162,10 @@ def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
 
 
 def retriever_from(text: str) -> NeuralRetriever:
-    """Return the retriever that a job sent to this process.
+    """Parse the retriever that a job sent to this process.
 
     Raises:
-        ValueError: this machine lacks the package that it is in.
+        ValueError: This node lacks the retriever's package.
     """
     try:
         return RETRIEVER_ADAPTER.validate_json(text)  # type: ignore[return-value] # jobs give no other

@@ -1,7 +1,6 @@
-"""Where the stages of a job run: in this process, or on Ray.
+"""Runs the stages of a job in this process or on Ray.
 
-No other module knows. Starting Ray takes longer than a small job, which therefore runs in this process, unless a Ray
-runs already or the job sets an option of Ray.
+Small jobs run in this process, because starting Ray takes longer, unless Ray already runs or the job sets a Ray option.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
 
 _OPTIONS_OF_RAY = ("encoders", "cpus_per_encoder", "gpus_per_encoder", "autoscale")
 _FEW_PASSAGES = 100_000
-"""This process searches as many for a block of queries in the seconds that Ray takes to start."""
+"""Searching this many passages takes about as long as starting Ray."""
 
 
 def executor_for(config: RayConfig, *, small: bool) -> Executor:
-    """Return the executor of a job: `LocalExecutor` if `runs_here`, else `RayExecutor`.
+    """Return `LocalExecutor` if `runs_here`, else `RayExecutor`.
 
     Raises:
-        ValueError: no Ray answers at the address in the environment.
+        ValueError: No Ray answers at the address in the environment.
     """
     if runs_here(config, small=small):
         return LocalExecutor(config)
@@ -61,33 +60,33 @@ def executor_for(config: RayConfig, *, small: bool) -> Executor:
 
 
 def runs_here(config: RayConfig, *, small: bool) -> bool:
-    """Return whether a job runs in this process: its work is small, it sets no option of Ray, and no Ray runs already.
+    """Return whether a job is small, sets no Ray option, and Ray is not running yet.
 
     Raises:
-        ValueError: no Ray answers at the address in the environment.
+        ValueError: No Ray answers at the address in the environment.
     """
     from diffretriever.pipelines.cluster import is_cluster_at_hand
 
     fields = type(config).model_fields
-    asks = any(getattr(config, name) != fields[name].default for name in _OPTIONS_OF_RAY if name in fields)
-    return small and not asks and not is_cluster_at_hand()
+    sets_option = any(getattr(config, name) != fields[name].default for name in _OPTIONS_OF_RAY if name in fields)
+    return small and not sets_option and not is_cluster_at_hand()
 
 
 def few_passages(collection: Collection, most: int = MAX_ROWS) -> bool:
-    """Return whether a collection has at most `most` records, by default those of one block."""
+    """Return whether a collection has at most `most` records (default: one block)."""
     return next(islice(collection.records(), most, None), None) is None
 
 
 def few_queries(index: PassageIndex, queries: int) -> bool:
-    """Return whether the queries are one block, and the passages to search for them few."""
+    """Return whether the queries fit in one block and the index is small."""
     return queries <= QUERIES_PER_BLOCK and len(index) <= _FEW_PASSAGES
 
 
 class Executor(ABC):
-    """Runs the stages of a job and loads its encoder. It is open within a `with` block."""
+    """Runs the stages of a job and loads its encoder; a context manager."""
 
     retriever: RetrieverConfig
-    """The retriever that `load` was given."""
+    """The retriever that `load` has set."""
 
     def __init__(self, config: RayConfig) -> None:
         """Start nothing yet; `config` is the job."""
@@ -102,18 +101,18 @@ class Executor(ABC):
         self._open.__exit__(*error)
 
     def load(self, retriever: RetrieverConfig) -> None:
-        """Choose the retriever of the job. On Ray, a worker starts to load its encoder.
+        """Set the job's retriever. On Ray, a worker starts to load its encoder.
 
         Raises:
-            ValueError: the cluster has no room for the encoders.
+            ValueError: The encoders do not fit on the cluster.
         """
         self.retriever = retriever
 
     def manifest(self) -> IndexManifest:
-        """Wait until the encoder is loaded; return its manifest, with commits for revisions on the hub.
+        """Wait until the encoder is loaded; return its manifest, with hub revisions pinned to commits.
 
         Raises:
-            ValueError: it cannot be loaded or compiled, with the reason.
+            ValueError: The encoder cannot be loaded or compiled.
         """
         if self._manifest is None:
             retriever = self.retriever
@@ -125,12 +124,12 @@ class Executor(ABC):
         """Scan each part of a collection, in order."""
 
     def encode_passages(self, blocks: PassageBlocks, indexes: Sequence[PassageIndex]) -> Iterator[Receipt]:
-        """Encode blocks and write them to the indexes, uncommitted; yield the receipt of each, in no order.
+        """Encode blocks and write them uncommitted to the indexes; yield receipts, unordered.
 
-        The first index is the retriever's, others are of smaller budgets of its nested slots.
+        The first index is the retriever's; others have smaller budgets of its nested slots.
 
         Raises:
-            ValueError: a worker found other weights.
+            ValueError: A worker has other weights.
         """
         if is_neural(self.retriever):
             start = self._encoder()
@@ -142,16 +141,16 @@ class Executor(ABC):
             yield from table.to_pylist()
 
     def encode_queries(self, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-        """Encode blocks of queries, name → `query_block`; yield name and representations of each, in no order.
+        """Encode blocks of queries, name → `query_block`; yield names and representations, unordered.
 
         Raises:
-            ValueError: a worker found other weights.
+            ValueError: A worker has other weights.
         """
         return self.map(EncodeQueries(self._encoder()), blocks) if blocks else iter(())
 
     @abstractmethod
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield name and table of all that a stage makes of blocks, in no order."""
+        """Apply a stage to blocks; yield names and tables, unordered."""
 
     @property
     @abstractmethod
@@ -165,7 +164,7 @@ class Executor(ABC):
 
     @abstractmethod
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return what joins fragments of indexes while this number of blocks is encoded."""
+        """Return the compactions to run while this number of blocks is encoded."""
 
     @abstractmethod
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
@@ -173,24 +172,23 @@ class Executor(ABC):
 
     @abstractmethod
     def _encoder(self) -> Encoder | EncoderStart:
-        """Return the loaded encoder, or what workers load it from."""
+        """Return the loaded encoder, or the settings from which workers load it."""
 
     @abstractmethod
-    def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]:
-        """Put blocks through the stages; yield what comes out, in no order."""
+    def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]: ...
 
 
 class LocalExecutor(Executor):
-    """Runs stages in this process, one block at a time, with one encoder."""
+    """Runs stages in this process with one encoder, one block at a time."""
 
     parts = 1
 
     def __init__(self, config: RayConfig, encoder: Encoder | None = None, device: str = "auto") -> None:
-        """Load nothing yet. `encoder` is loaded already; `device` is overridden by the environment."""
+        """Store the options; the environment overrides `device`."""
         super().__init__(config)
         self._device = device
         self.encoder = encoder
-        """None until `manifest` loads it, and where the retriever has none."""
+        """None until `manifest` loads it, and for retrievers without an encoder."""
 
     @property
     def device(self) -> str:
@@ -211,7 +209,7 @@ class LocalExecutor(Executor):
         return manifest_of(self.encoder)
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return nothing: few blocks are joined at the end."""
+        """Return none: few blocks are compacted at the end."""
         return []
 
     def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
@@ -219,7 +217,7 @@ class LocalExecutor(Executor):
         return (scan_part(collection, part) for part in collection.parts())
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield name and table of all that a stage makes of blocks, in order."""
+        """Apply a stage to blocks; yield names and tables, in order."""
         for rows in self._run([stage], (pack(name, block) for name, block in blocks.items())):
             yield from unpack(rows)
 

@@ -1,4 +1,4 @@
-"""The indexes that an encode job writes: locked, committed to as blocks come, and finished."""
+"""Locks, commits to and finishes the indexes of an encode job."""
 
 from __future__ import annotations
 
@@ -31,35 +31,34 @@ if TYPE_CHECKING:
     from diffretriever.pipelines.ray_executor import CompactionBeside
 
 _COMMIT_EVERY_SECONDS = 2.0
-# A commit rewrites the list of fragments: on a table with many, commit less often rather than spend time on it.
+# A commit rewrites the list of fragments, so tables with many fragments are committed less often.
 _COMMIT_SHARE = 0.02
 _DELETED_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 65_536
 
 
 class IndexWriter:
-    """Writes a collection to an index, and to further ones of smaller budgets. It holds their locks in a `with` block.
+    """Writes a collection to an index, and to indexes of smaller budgets; a context manager that locks them.
 
-    A block is committed exactly once: a job that is killed leaves valid indexes, and the same job adds the rest.
+    Each block is committed exactly once: a killed job leaves valid indexes, and the same job resumes.
     """
 
     def __init__(self, job: EncodeJob, collection: Collection, smaller: Mapping[int, str]) -> None:
-        """Open nothing yet; `smaller` has K_p → uri of each index of a smaller budget."""
+        """Store the job; `smaller` maps K_p to the URI of each index of a smaller budget."""
         self._job, self._collection, self._smaller = job, collection, smaller
         self._uris = (job.index, *smaller.values())
         self._locks = ExitStack()
         self._finished: list[tuple[float, int]] = []
         self.indexes: list[PassageIndex] = []
         self.left_out: list[str] = []
-        """Ids of passages that are encoded as NaN or infinity, and not written."""
+        """Ids of passages that encode to NaN or infinity and were not written."""
         self.use = DeviceUse()
 
     def __enter__(self) -> Self:
         """Lock the indexes, and open those that exist.
 
         Raises:
-            ValueError: another job writes to one, or the job syncs and the passages of the collection's name came from
-                another place.
+            ValueError: Another job writes to one, or a sync job's collection was indexed from another path.
         """
         with ExitStack() as locks:
             for uri in self._uris:
@@ -75,7 +74,7 @@ class IndexWriter:
         self._locks.__exit__(*error)
 
     def begun(self, retriever: RetrieverConfig) -> RetrieverConfig:
-        """Return a retriever in the precision and of the commits on the hub that the existing index was begun with."""
+        """Return the retriever with the precision and hub commits of the existing index."""
         existing = self._existing[0]
         if existing is None or not is_neural(retriever) or not is_neural(existing.manifest.retriever):
             return retriever
@@ -83,63 +82,64 @@ class IndexWriter:
         return retriever.model_copy(update={"backbone": backbone})
 
     def selection(self) -> PassageSelection:
-        """Return what chooses the passages that an index lacks."""
+        """Return the selection of passages that the indexes lack."""
         return PassageSelection(self._job, self._present)
 
     def with_metadata(self, source: Collection) -> WithMetadata:
-        """Return a collection with the metadata that the indexes have columns for; in a new one, the job's choice.
+        """Return the collection with the metadata columns of the indexes; of a new index, the job's choice.
 
         Raises:
-            ValueError: the job names a field that an index has no column for, or the indexes have different columns.
+            ValueError: The index lacks a column that the job names, or the indexes have different columns.
         """
-        wanted = self._job.metadata_wanted
+        requested = self._job.metadata_wanted
         columns = [index.manifest.metadata for index in self._existing if index is not None]
         if not columns:
-            return WithMetadata(source, wanted)
-        if any(each != columns[0] for each in columns):
-            raise ValueError(f"the indexes keep different metadata: {' and '.join(map(str, columns))}: make them anew")
-        for name in wanted or ():
+            return WithMetadata(source, requested)
+        if any(other != columns[0] for other in columns):
+            different = " and ".join(map(str, columns))
+            raise ValueError(f"the indexes have different metadata: {different}: create them again")
+        for name in requested or ():
             if name not in columns[0]:
-                known = suggest(name, columns[0]) if columns[0] else " It keeps no metadata."
+                known = suggest(name, columns[0]) if columns[0] else " It has no metadata."
                 raise ValueError(
-                    f"--metadata: {self._job.index} has no column '{name}': make it anew to have one.{known}"
+                    f"--metadata: {self._job.index} has no column '{name}': create it again to add one.{known}"
                 )
-        return WithMetadata(source, wanted, columns[0])
+        return WithMetadata(source, requested, columns[0])
 
     def create(self, manifest: IndexManifest) -> None:
-        """Create the indexes that do not exist, and write the job and the collection's place to each one's folder.
+        """Create missing indexes, and record the job and the collection's path in each folder.
 
         Raises:
-            ValueError: an existing index was made by another retriever.
+            ValueError: An existing index was made by another retriever.
         """
         manifests = [manifest, *(_with_budget(manifest, budget) for budget in self._smaller)]
-        for uri, existing, each in zip(self._uris, self._existing, manifests, strict=True):
+        for uri, existing, expected in zip(self._uris, self._existing, manifests, strict=True):
             if existing is not None:
-                check_same(existing.manifest, each, uri)
-            self.indexes.append(existing or PassageIndex.create(uri, each))
+                check_same(existing.manifest, expected, uri)
+            self.indexes.append(existing or PassageIndex.create(uri, expected))
         for index in self.indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", self._job.to_yaml())
             note_place(index.uri, self._collection)
 
     def write(self, receipts: Iterable[Receipt], total: int, compactions: Sequence[CompactionBeside]) -> None:
-        """Commit blocks of `total` passages as they are written, and step compactions after each commit.
+        """Commit blocks as they arrive, and run compactions after each commit.
 
-        A new row replaces the old one of its id in the same commit.
+        `total` is the number of passages. A new row replaces the old row of its id in the same commit.
 
         Raises:
-            ValueError: a passage is encoded as NaN or infinity, and the job refuses bad input. Blocks so far are
-            committed. RuntimeError: blocks were lost.
+            ValueError: A passage encodes to NaN or infinity, and the job rejects it; earlier blocks are committed.
+            RuntimeError: Blocks were lost.
         """
         due = 0.0
-        pending = [_Pending(index, held) for index, held in zip(self.indexes, self._present, strict=True)]
+        pending = [_Pending(index, keys) for index, keys in zip(self.indexes, self._present, strict=True)]
         with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
             for receipt in receipts:
-                for each, written in zip(pending, receipt["receipts"], strict=True):
-                    each.add(receipt["key"], written, receipt["ids"])
+                for writes, written in zip(pending, receipt["receipts"], strict=True):
+                    writes.add(receipt["key"], written, receipt["ids"])
                 if time.monotonic() >= due:
                     began = time.monotonic()
-                    for each in pending:
-                        each.commit()
+                    for writes in pending:
+                        writes.commit()
                     for compaction in compactions:
                         compaction.step()
                     ended = time.monotonic()
@@ -147,14 +147,14 @@ class IndexWriter:
                 progress.update(self._count(receipt), receipt["tokens"], receipt["padded_tokens"])
                 if receipt["not_finite"] and self._job.on_bad_input == "error":
                     break
-            for each in pending:
-                each.commit()
+            for writes in pending:
+                writes.commit()
         self._refuse_incomplete(total)
         for compaction in compactions:
             compaction.finish()
 
     def _count(self, receipt: Receipt) -> int:
-        """Take note of a receipt; return the number of its passages."""
+        """Count a receipt; return the number of its passages."""
         count = len(receipt["ids"]) + len(receipt["not_finite"])
         self._finished.append((time.monotonic(), count))
         self.left_out += receipt["not_finite"]
@@ -174,14 +174,14 @@ class IndexWriter:
 
     @property
     def steady_rate(self) -> float:
-        """Passages per second from the end of the first block on, which also waited for the encoders to load."""
+        """Passages per second, without the first block, because its time includes loading the encoders."""
         if len(self._finished) < 2:
             return 0.0
         seconds = self._finished[-1][0] - self._finished[0][0]
         return sum(count for _, count in self._finished[1:]) / max(seconds, 1e-9)
 
     def delete_gone(self, selection: PassageSelection) -> int:
-        """Delete the collection's passages that the selection did not meet; return how many there were."""
+        """Delete indexed passages that the collection no longer has; return their number."""
         deleted = 0
         for index in self.indexes:
             gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
@@ -190,9 +190,9 @@ class IndexWriter:
         return deleted
 
     def finish(self) -> None:
-        """Join small fragments and make the files that searches are faster by, as the job says.
+        """Compact the index and write its derived files, if the job requests it.
 
-        This is done also where nothing was written: an earlier attempt may have been killed before it came here.
+        Runs even if nothing was written, because an earlier attempt may have been killed before this step.
         """
         if self._job.compact:
             for index in self.indexes:
@@ -212,7 +212,7 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
 
 
 class _Pending:
-    """The blocks that are written to an index and not committed yet."""
+    """Written blocks that are not committed yet."""
 
     def __init__(self, index: PassageIndex, present: KeySet) -> None:
         self._committer, self._present = Committer(index), present

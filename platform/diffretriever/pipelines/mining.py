@@ -1,6 +1,6 @@
-"""A mining job: search for the training queries, some at a time, keep each part, join the parts at the end.
+"""Mines hard negatives: searches for training queries in parts, stores each part, and joins them at the end.
 
-A BM25 index is searched in this process by threads, any other by batch search, for which the executor is kept open.
+BM25 indexes are searched in threads, other indexes by batch search with one executor.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from diffretriever.training.data.sources import ExampleSource, open_source
 from diffretriever.vectors.hits import Hit
 
 _DECISIVE = {"source", "split", "mode", "depth", "negatives", "max_share"}
-"""Settings that results depend on."""
+"""Settings that affect results."""
 _SEARCH = ("index", "backbone", "adapter", "encoders")
-"""Settings that are those of a batch search."""
+"""Settings passed on to the batch search."""
 _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
-# Of gzip: more takes most of the job's time for a few percent.
+# gzip level: higher levels take most of the job's time and save a few percent.
 _COMPRESSION = 2
 
 Search = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
@@ -53,10 +53,10 @@ Search = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
 
 
 def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
-    """Mine negatives for the queries of a source. A job that was killed resumes; one that is done returns at once.
+    """Mine negatives for the queries of a source. A killed job resumes; a finished one returns at once.
 
     Raises:
-        ValueError: The index is missing, the input is bad, the index lacks the mode, or another job has the output.
+        ValueError: The index is missing or lacks the mode, the input is bad, or the output belongs to another job.
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
@@ -108,11 +108,6 @@ def _path_beside(job: MineNegativesJob, end: str) -> Path | StorePath:
 
 
 def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
-    """Return the manifest of the same job if it is done, None otherwise.
-
-    Raises:
-        ValueError: The output is that of another job.
-    """
     about = _path_beside(job, "json")
     if not exists(job.output) or not exists(about):
         if exists(job.output) and not exists(_path_beside(job, "parts")):
@@ -133,7 +128,6 @@ def _usable(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -
 
 
 def _lines(ledger: Ledger) -> Iterator[bytes]:
-    """Yield the lines of each part, in the order of the source."""
     for number in count():
         lines = ledger.get(f"{number:06}.lines")
         if lines is None:
@@ -144,7 +138,6 @@ def _lines(ledger: Ledger) -> Iterator[bytes]:
 def _mine(
     job: MineNegativesJob, index: PassageIndex, work: Path | StorePath, ledger: Ledger, records: Iterator[Checked]
 ) -> Counter[str]:
-    """Mine for all records, a part at a time; parts of an earlier attempt are kept. Return the counts of all."""
     is_bm25 = not index.manifest.retriever.has_weights
     size = _QUERIES_PER_PART["bm25" if is_bm25 else "encoded"]
     threads = (os.cpu_count() or 1) if is_bm25 else 1
@@ -165,7 +158,7 @@ def _mine(
     small = few_queries(index, len(first))
     executor = LocalExecutor(search_job.encoding) if is_bm25 else executor_for(search_job.encoding, small=small)
     with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
-        # Some at a time: a source need not fit in memory.
+        # In batches: a source need not fit in memory.
         while some := list(islice(parts, 2 * threads)):
             for made in pool.map(mine, *zip(*some, strict=True)):
                 counts.update(made)
@@ -176,23 +169,22 @@ def _mine(
 def _mine_part(
     job: MineNegativesJob, corpus: Corpus, ledger: Ledger, search: Search, number: int, records: list[Checked]
 ) -> dict[str, int]:
-    """Return the counts of a part. The ledger has its lines, and then its counts, which mark it as complete."""
     earlier = ledger.get_json(f"{number:06}.json")
     if earlier is not None:
         return dict(earlier)
     hits = search(number, [record.example.query for record in records])
     mined = [choose_negatives(record, ranked, corpus, job) for record, ranked in zip(records, hits, strict=True)]
-    passages = corpus.passages(passage for each in mined for passage, _ in each.negatives)
+    passages = corpus.passages(passage for chosen in mined for passage, _ in chosen.negatives)
     data = "".join(
-        mined_line(record.example, each, passages) for record, each in zip(records, mined, strict=True)
+        mined_line(record.example, chosen, passages) for record, chosen in zip(records, mined, strict=True)
     ).encode()
     if job.output.suffix == ".gz":
         data = gzip.compress(data, _COMPRESSION, mtime=0)
     counts = {
         "queries": len(mined),
-        "negatives": sum(len(each.negatives) for each in mined),
-        "incomplete": sum(len(each.negatives) < job.negatives for each in mined),
-        "positives_found": sum(bool(each.positives) for each in mined),
+        "negatives": sum(len(chosen.negatives) for chosen in mined),
+        "incomplete": sum(len(chosen.negatives) < job.negatives for chosen in mined),
+        "positives_found": sum(bool(chosen.positives) for chosen in mined),
     }
     ledger.put(f"{number:06}.lines", data)
     ledger.put_json(f"{number:06}.json", counts)
@@ -221,7 +213,7 @@ def _chunks(records: Iterator[Checked], size: int) -> Iterator[list[Checked]]:
 
 
 class Corpus:
-    """The passages of an index by id, in some 150 bytes of memory a passage."""
+    """Passages of an index by id; uses about 150 bytes of memory per passage."""
 
     def __init__(self, index: PassageIndex) -> None:
         """Read the index once."""
@@ -257,16 +249,10 @@ class Mined(NamedTuple):
 
 
 def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: MineNegativesJob) -> Mined:
-    """Choose the negatives of a query among its best passages.
+    """Choose a query's negatives among its best `depth` passages.
 
-    Left out are the positives, passages with the text of a positive, of the query or of a better passage, the passage
-    with the query's own id, and passages that score more than `max_share` of the best positive.
-
-    Args:
-        record: the query with its positives.
-        hits: its best `depth` passages, best first.
-        corpus: of the index that was searched.
-        job: the settings.
+    Excludes positives, the query's own id, texts equal to the query, a positive or a better passage, and passages
+    that score more than `max_share` of the best positive.
     """
     example = record.example
     id_of = {passage_key(passage): passage.id for passage in example.positives}
@@ -288,7 +274,7 @@ def choose_negatives(record: Checked, hits: Sequence[Hit], corpus: Corpus, job: 
 
 
 def mined_line(example: Example, mined: Mined, passages: dict[str, Passage]) -> str:
-    """Return the record of a query in Tevatron's layout; a passage whose score is known has it as `score`."""
+    """Return a query's record in Tevatron's layout; passages with a known score have it as `score`."""
     record = {
         "query_id": example.query_id,
         "query": example.query,

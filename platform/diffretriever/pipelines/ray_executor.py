@@ -1,4 +1,4 @@
-"""Stages on Ray: graphs of Ray Data for blocks, pools of encoder actors, tasks that scan and load before them."""
+"""Runs stages on Ray Data, with pools of encoder actors, and compacts while a job runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from diffretriever.schemas.settings import RayConfig
 AS_ARROW: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 """For `map_batches`: rows as they come, as an Arrow table."""
 ONE_BLOCK: dict[str, Any] = {**AS_ARROW, "batch_size": 1}
-"""Likewise, a packed block at a time: Ray Data takes nothing but a number where it is asked for GPUs."""
+"""The same, with one packed block per batch. Ray Data accepts only a number as batch size with GPUs."""
 
 _FAILED_STARTS = 8
 """Actors that may fail to start in a row, in all of a graph's pool."""
@@ -62,7 +62,7 @@ _SCANS_AHEAD = 64
 
 
 class RayExecutor(Executor):
-    """Runs stages on Ray Data, in the Ray session that runs already, or in one of its own."""
+    """Runs stages on Ray Data, in the running Ray session or a new one."""
 
     pool: EncoderPool
     """What the actors take; sized by `load`."""
@@ -79,10 +79,10 @@ class RayExecutor(Executor):
     def load(self, retriever: RetrieverConfig) -> None:
         """Size the pool of encoders, and start to load the encoder in a worker.
 
-        A job that fails leaves that task to its end: Ray may abort a process that cancels a task which just ends.
+        The task is never cancelled: Ray may abort a process that cancels a task as it ends.
 
         Raises:
-            ValueError: the cluster has no room for what the job requests, and never will.
+            ValueError: The cluster can never provide what the job requests.
         """
         super().load(retriever)
         self.pool = size_pool(self.config, retriever)
@@ -104,7 +104,7 @@ class RayExecutor(Executor):
         return self.pool.encoders * _PARTS_PER_SEARCHER
 
     def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
-        """Scan the parts of a collection in Ray tasks, on the node of its files; a single part in this process."""
+        """Scan parts of a collection in Ray tasks on the node of its files; a single part in this process."""
         parts = collection.parts()
         if len(parts) == 1:
             yield scan_part(collection, parts[0])
@@ -114,12 +114,12 @@ class RayExecutor(Executor):
         yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield name and table of all that a stage makes of blocks, in no order."""
+        """Apply a stage to blocks; yield names and tables, unordered."""
         packed = dataset_of([pack(name, block) for name, block in blocks.items()])
         return blocks_of(staged(packed, stage, self._pool_for(len(blocks))))
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return what joins fragments of each index while blocks are encoded."""
+        """Return the compactions to run while blocks are encoded."""
         return [CompactionBeside(index, self._pool_for(blocks).encoders) for index in indexes]
 
     def _encoder(self) -> EncoderStart:
@@ -133,15 +133,15 @@ class RayExecutor(Executor):
         return tables_of(rows)
 
     def _pool_for(self, blocks: int) -> EncoderPool:
-        """Return the pool; an encoder more than there are blocks would load its weights for nothing."""
+        """Limit the pool to one encoder per block."""
         return replace(self.pool, encoders=min(self.pool.encoders, blocks))
 
 
 class CompactionBeside:
-    """Joins what a job has committed while the job goes on. The job's driver commits for both, one after the other."""
+    """Compacts committed fragments while a job runs; the job's driver makes all commits."""
 
     def __init__(self, index: PassageIndex, encoders: int) -> None:
-        """`encoders` write to `index`; one task in eight of them keeps up."""
+        """Run one compaction task per eight encoders."""
         self._index = index
         self._most = -(-encoders // _ENCODERS_PER_COMPACTION)
         self._running: dict[Any, CompactionTask] = {}
@@ -149,10 +149,10 @@ class CompactionBeside:
         self._execute = ray.remote(execute).options(num_cpus=_COMPACTION_CPUS, scheduling_strategy="SPREAD")
 
     def step(self) -> None:
-        """Commit what has been joined, and begin with fragments that there are enough of by now; wait for nothing.
+        """Commit finished compactions and start new ones, without waiting.
 
         Raises:
-            ValueError: another process changed the index.
+            ValueError: Another process changed the index.
         """
         if self._running:
             done, _ = ray.wait([*self._running], num_returns=len(self._running), timeout=0)
@@ -165,7 +165,7 @@ class CompactionBeside:
             self._running[self._execute.remote(table_uri(self._index.uri), task.text)] = task
 
     def finish(self) -> None:
-        """Wait for the tasks that run, and commit what they have joined; raises as `step`."""
+        """Wait for running tasks and commit their results; raises as `step`."""
         self._commit([*self._running])
 
     def _commit(self, done: Sequence[Any]) -> None:
@@ -173,12 +173,11 @@ class CompactionBeside:
         self._index.commit_compaction(results)
 
     def _result(self, reference: Any) -> str | None:
-        """Return what a task has written; None if that is of no use."""
         task = self._running.pop(reference)
         try:
             result = str(ray.get(reference))
         except ray.exceptions.RayError:
-            # The job's own work goes on; compaction at its end does this again, and says what is wrong.
+            # The job continues; the compaction at its end retries and reports the problem.
             self._most = 0
             return None
         if is_current(self._index.dataset, result):
@@ -189,16 +188,15 @@ class CompactionBeside:
 
 
 def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
-    """Return a dataset of what a stage makes of packed blocks.
+    """Return a dataset that applies a stage to packed blocks.
 
-    The pool determines the number of all workers. Sizes are explicit: on a machine of few CPUs, workers of one stage
-    could otherwise leave none to the next, which would wait for ever.
+    Worker counts derive from the pool and are explicit: on few CPUs, one stage could starve the next forever.
     """
     if stage.workers == "encoders":
         options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
         return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     if stage.workers == "searchers":
-        # A part is searched as a whole: what a task is given must be one.
+        # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
         options = {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
     elif stage.workers == "preparers":
@@ -223,7 +221,6 @@ class _Actor:
 
 
 def _actor(stage: Stage) -> type[_Actor]:
-    """Return an actor of the stage's name, which Ray gives its process."""
     return type(type(stage).__name__, (_Actor,), {})
 
 
@@ -235,12 +232,12 @@ def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
 
 
 def blocks_at_once(pool: EncoderPool) -> int:
-    """Return how many blocks an actor of the pool is to encode and write at once."""
+    """Return how many blocks an actor of the pool processes concurrently."""
     return _AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU
 
 
 def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
-    """Return the options of `map_batches` for a pool of actors, each working on `at_once` blocks in threads."""
+    """Return `map_batches` options for a pool of actors with `at_once` threads each."""
     compute = ActorPoolStrategy(
         size=pool.encoders,
         max_concurrent_calls_per_actor=at_once,
@@ -267,10 +264,9 @@ def dataset_of(rows: Sequence[pa.Table]) -> Dataset:
 
 
 def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere: bool = False) -> Dataset:
-    """Return a dataset of the tables of each source, in order, a task for each source.
+    """Return a dataset of the tables of each source, in order, one task per source.
 
-    A block that is lost with its machine is read again with its own source and no other. Tasks run on the driver's
-    machine, where its files are, unless they may run `anywhere`.
+    A lost block is read again from its own source only. Tasks run on the driver's node, unless `anywhere` is set.
     """
     _configure_ray_data()
     place: dict[str, Any] = {"num_cpus": READER_CPUS}
@@ -282,7 +278,6 @@ def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere
 
 
 def _configure_ray_data() -> None:
-    """Let Ray Data pass every row on at once, for each is a whole unit of work, and show no bars of its own."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = 1
@@ -293,7 +288,7 @@ def _configure_ray_data() -> None:
 
 
 class _Sources(Datasource):
-    """Streams what each source yields in a read of its own."""
+    """Streams each source in a separate read task."""
 
     def __init__(self, sources: Sequence[Callable[[], Iterable[pa.Table]]]) -> None:
         super().__init__()
@@ -307,16 +302,16 @@ class _Sources(Datasource):
         return [ReadTask(source, metadata) for source in self._sources]
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Not known, and not needed: the stream is read at the pace of what follows."""
+        """Return None: unknown, and not needed."""
         return None
 
 
 def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield what comes out of a graph as soon as it is done, in no order.
+    """Yield the tables of a dataset as they are done, unordered.
 
     Raises:
-        FullDiskError: a disk is full where one of the graph's functions ran.
-        ValueError: one of the graph's functions raised it; without Ray's traceback.
+        FullDiskError: A disk is full on a worker's node.
+        ValueError: A worker raised it; without Ray's traceback.
     """
     return ended_with_ray(_tables_of(dataset))
 
@@ -330,6 +325,6 @@ def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
 
 
 def blocks_of(dataset: Dataset) -> Iterator[tuple[str, pa.Table]]:
-    """Yield key and table of each packed block that comes out of a graph, in no order."""
+    """Yield key and table of each packed block of a dataset, unordered."""
     for rows in tables_of(dataset):
         yield from unpack(rows)

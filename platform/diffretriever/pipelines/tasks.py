@@ -1,4 +1,4 @@
-"""A function called for each piece of a job's work: a single piece in this process, several in Ray tasks."""
+"""Calls a function for each part of a job: one part in this process, several in Ray tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffretriever.pipelines.cluster import cpus_here, ray_session, result_of
 
 
 def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-    """Yield the result of each call, in order: one here, several on the nodes of the Ray session."""
+    """Yield the result of each call, in order: a single call in this process, several on Ray."""
     if len(calls) > 1:
         with ray_session():
             yield from in_tasks(function, calls, cpus=1, at_once=len(calls))
@@ -30,14 +30,9 @@ def in_tasks(
     at_once: int,
     on_this_node: bool = False,
 ) -> Iterator[Any]:
-    """Yield the result of each call, in order, from tasks of the running Ray session.
+    """Yield the result of each call, in order, from Ray tasks.
 
-    Args:
-        function: to call.
-        calls: the arguments of each call.
-        cpus: of each task.
-        at_once: number of calls that run or wait at a time.
-        on_this_node: whether only the driver's node has the files.
+    `cpus` is per task; at most `at_once` calls run or wait. `on_this_node` pins tasks to the driver's node.
 
     Raises:
         ValueError: The function raised it.

@@ -47,12 +47,10 @@ _CHECKPOINTS_KEPT = 3
 
 
 def train(job: TrainJob) -> TrainingManifest:
-    """Run a training job, or the rest of one, in the current Ray session or in one of its own.
-
-    Workers that fail are replaced and resume from the last checkpoint; so does the same job after this process failed.
+    """Run or resume a training job on Ray. Failed workers restart from the last checkpoint.
 
     Raises:
-        ValueError: The retriever, the data or the folder does not fit, or the loss is not a finite number.
+        ValueError: Retriever, data or folder do not fit the job, or the loss is not finite.
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
@@ -69,7 +67,6 @@ def train(job: TrainJob) -> TrainingManifest:
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    """Return the path of the training set, which is made in the output folder if the job has a source instead."""
     given = as_place(job.train)
     if is_file(given / MANIFEST_FILE):
         return given
@@ -79,11 +76,6 @@ def _prepared(job: TrainJob) -> Path | StorePath:
 
 
 def _gpus_that_fit(job: TrainJob) -> float:
-    """Return the GPUs of each worker.
-
-    Raises:
-        ValueError: The cluster has no room for the workers: Ray would wait forever.
-    """
     nodes, gpus = see_nodes(), job.gpus_per_worker
     if gpus is None:
         gpus = gpus_for_model(nodes, "--gpus-per-worker", autoscale=job.autoscale)
@@ -99,14 +91,12 @@ def _gpus_that_fit(job: TrainJob) -> float:
 
 @ray.remote
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
-    """Describe the training on a node like the workers'; raises `ValueError` if it cannot begin."""
     if job.validation is not None:
         open_collection(job.validation)
     return describe_training(retriever, job.hyperparameters, _open_training_set(job), job.workers, device)
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
-    """Open the training set on the node of a worker; raises `ValueError` if that cannot see it."""
     if not is_file(as_place(job.train) / MANIFEST_FILE):
         raise _unseen("train", job.train)
     return TrainingSet.open(job.train)
@@ -164,7 +154,6 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
 
 
 def _pump(inbox: Any, journal: Journal, ended: threading.Event) -> None:
-    """Pass records from the workers to the journal until the training has ended."""
     is_last = False
     while not is_last:
         is_last = ended.wait(_PUMP_SECONDS)
@@ -197,12 +186,12 @@ class _Inbox:
             self._error, self._lasts = message, lasts
 
     def error(self) -> tuple[str, bool]:
-        """Return the current error, empty if there is none, and whether every restart would meet it again."""
+        """Return the current error, or "", and whether it would recur after a restart."""
         return self._error, self._lasts
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Train on one of Ray Train's workers, from its latest checkpoint on; `config` has `job`, `manifest`, `inbox`."""
+    """Train in one of Ray Train's workers, from its latest checkpoint; `config` has `job`, `manifest`, `inbox`."""
     job, inbox = config["job"], config["inbox"]
     message, lasts = ray.get(inbox.error.remote())
     if lasts:

@@ -1,7 +1,6 @@
-"""Training sources to a training set: this process reads and writes, Ray tasks check the records.
+"""Makes a training set from training sources: this process reads and writes, Ray tasks check the records.
 
-Reading is a stream that cannot be split (gzip, a join with a corpus), checking takes the time, and one writer leaves
-repeated examples out. Blocks keep the order of the sources.
+Sources are streams that cannot be split, and one writer removes duplicates; blocks keep the sources' order.
 """
 
 from __future__ import annotations
@@ -49,17 +48,16 @@ class Inputs(NamedTuple):
         )
 
     def pieces(self) -> Iterator[tuple[int, RawPiece]]:
-        """Stream the pieces of all sources, each with the number of its source."""
+        """Yield the pieces of all sources with the number of their source."""
         for number, source in enumerate(self.sources):
             for piece in source.pieces():
                 yield number, piece
 
 
 def prepare_training(job: PrepareTrainingJob) -> TrainingSetManifest:
-    """Make a training set in the current Ray session, or in one of its own.
+    """Make a training set on Ray, or return its manifest if the same job has made it.
 
-    A job that is killed leaves a folder that does not open; the same command starts again. If the same job has made the
-    training set already, return its manifest.
+    A killed job leaves a folder that cannot be opened; run the same command again.
 
     Raises:
         ValueError: Bad input, another training set in the folder, or no example left.
@@ -81,7 +79,7 @@ def open_inputs(job: PrepareTrainingJob) -> Inputs:
 
 
 def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | None:
-    """Return the manifest of the training set if the same job has made it, None if there is no training set.
+    """Return the training set's manifest if the same job has made it; None if the folder has none.
 
     Raises:
         ValueError: The folder has another training set.
@@ -111,7 +109,6 @@ def _made_from(
 
 
 def _blocks(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
-    """Check the records in Ray tasks; yield blocks in the order of the sources, each with the number of its source."""
     held_out = ray.put(keys_of(inputs.hold_out))
     at_once = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     calls = ((number, piece, held_out) for number, piece in inputs.pieces())
@@ -119,7 +116,7 @@ def _blocks(inputs: Inputs) -> Iterator[tuple[int, ExampleBlock]]:
 
 
 def checked_block(number: int, piece: RawPiece, held_out: np.ndarray) -> tuple[int, ExampleBlock]:
-    """Return the examples of a piece of source `number`, without held-out texts (uint64, ascending keys)."""
+    """Return a piece's examples without held-out texts (uint64, ascending keys)."""
     return number, make_block(checked(piece), held_out)
 
 
@@ -129,16 +126,10 @@ def write_training_set(
     blocks: Iterable[tuple[int, ExampleBlock]],
     progress: Callable[[int], object],
 ) -> TrainingSetManifest:
-    """Write blocks in their order.
-
-    Args:
-        job: the output, and the policy for bad records.
-        inputs: of the blocks.
-        blocks: in the order of the sources, each with the number of its source.
-        progress: called with the number of examples of each block.
+    """Write blocks, each with its source's number, in order; report each block's examples to `progress`.
 
     Raises:
-        BadInputError: A record cannot be used and the policy is `error`.
+        BadInputError: A record is bad and the policy is `error`.
         ValueError: No example is left, or a source has changed meanwhile.
     """
     described = inputs.described()
@@ -157,7 +148,6 @@ def write_training_set(
 
 @contextmanager
 def _put_to(output: Path | StorePath) -> Iterator[Path]:
-    """Yield a folder to write a training set in; put it to an object store, if that is the output, at the end."""
     if isinstance(output, Path):
         yield output
         return
@@ -171,13 +161,12 @@ def _put_to(output: Path | StorePath) -> Iterator[Path]:
 
 @contextmanager
 def quarantine(policy: BadInputPolicy, path: Path | StorePath) -> Iterator[Callable[[Sequence[BadRecord]], None]]:
-    """Yield a function that takes bad records: it raises an error, or writes them to a file, whole at the end.
+    """Yield a function that takes bad records: it raises, or writes them to a file at the end.
 
-    The file has a JSON line {file, line, reason, raw} for each and is empty if there are none. The lines of an earlier
-    attempt are replaced.
+    The file has a JSON line {file, line, reason, raw} per record, and replaces that of an earlier attempt.
 
     Raises:
-        ValueError: The file is there and has something else than bad records.
+        ValueError: The path is another kind of file.
     """
     if policy == "error":
         yield _refuse

@@ -1,4 +1,4 @@
-"""nDCG@10 of the weights in training, on a small collection: encoded, searched and measured by the usual code."""
+"""Measures nDCG@10 of a model in training on a small collection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOP_K = 100
 
 
 class Validator:
-    """Measures a collection, all of whose passages are in memory, by the qrels of its split `dev`, or else `test`."""
+    """Measures on a collection in memory, with the qrels of its split `dev`, or else `test`."""
 
     def __init__(self, collection: str) -> None:
         """Read the collection.
@@ -42,7 +42,7 @@ class Validator:
             self._passages.append(record)
 
     def measure(self, encoder: BackboneEncoder) -> dict[str, float]:
-        """Return nDCG@10 by mode, of the encoder's present weights; its module must be in evaluation mode."""
+        """Return nDCG@10 by mode with the encoder's current weights; its module must be in evaluation mode."""
         # A new encoder has no cached results of earlier weights.
         fresh = type(encoder)(encoder.config, encoder.backbone, encoder.preparer)
         with tempfile.TemporaryDirectory(prefix="validation-") as folder:

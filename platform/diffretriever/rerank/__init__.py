@@ -18,10 +18,10 @@ def reranker_names() -> list[str]:
 
 
 def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
-    """Return the reranker called `name`, or described by the YAML file `name`, with its backbone replaced if given.
+    """Load the reranker `name`, a preset or YAML file; `backbone` replaces its backbone.
 
     Raises:
-        ValueError: No such preset or file, or an unknown key.
+        ValueError: Unknown preset, file or key.
     """
     config = _PRESETS.load(name)
     if backbone is None:

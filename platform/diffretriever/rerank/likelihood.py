@@ -1,7 +1,7 @@
-"""Reranking by the likelihood of the query: how well a masked diffusion model predicts the query, given the passage.
+"""Reranks by query likelihood: how well a masked diffusion model predicts the query, given the passage.
 
-Passage and instruction are the user's turn, the query is the assistant's. All query tokens are masked, and one forward
-pass per passage predicts them. They are predicted independently, so the score is neither the likelihood nor a bound.
+Passage and instruction are the user's turn, the query is the assistant's. One forward pass per passage predicts all
+query tokens, masked, independently; so the score is neither the likelihood nor a bound.
 
 Legend: N passages, L query tokens, B passages of a batch, T padded length, V vocabulary.
 """
@@ -24,7 +24,7 @@ from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
 
 PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
-# A masked token's row of logits takes about the memory that a token takes in the model for every so many values.
+# Number of logits that take about as much memory as one token in the model.
 _LOGITS_PER_TOKEN = 16384
 
 
@@ -40,7 +40,7 @@ class FramedQuery(NamedTuple):
 
 
 class QueryLikelihood:
-    """Scores passages by log p(query | passage) / L. A score does not depend on the other passages."""
+    """Scores passages by log p(query | passage) / L, independently of the other passages."""
 
     def __init__(self, config: RerankerConfig, backbone: Backbone) -> None:
         """Raises `ValueError` for a backbone that has no mask token."""
@@ -59,7 +59,7 @@ class QueryLikelihood:
 
     @classmethod
     def load(cls, config: RerankerConfig, device: str = "auto") -> QueryLikelihood:
-        """Load the backbone, its adapter if there is one, and its tokenizer.
+        """Load the backbone, its adapter if any, and its tokenizer.
 
         Raises:
             ValueError: The checkpoint is missing or damaged, or has no mask token.
@@ -70,15 +70,15 @@ class QueryLikelihood:
 
     @property
     def identity(self) -> str:
-        """Config and weights, which scores depend on besides the texts, as JSON; not the path of the weights."""
+        """Config and digest of the weights as JSON, which identify the scores; without paths."""
         settings = self.config.model_dump(mode="json", exclude={"backbone"})
         return json.dumps([settings, self.backbone.weights_digest, self.backbone.precision], sort_keys=True)
 
     def score(self, query: str, passages: Sequence[Passage]) -> np.ndarray:
-        """Return the scores, float64 [N], in nats per query token; higher is better. 0 for a query without tokens.
+        """Return scores in nats per query token, float64 [N]; higher is better. 0 for an empty query.
 
         Raises:
-            ValueError: A score is not finite, or there is no room for a passage.
+            ValueError: A score is not finite, or prompt and query leave no tokens for a passage.
         """
         framed = self.framed(query, passages)
         length = len(framed.query_ids)
@@ -99,10 +99,10 @@ class QueryLikelihood:
         return scores_N
 
     def framed(self, query: str, passages: Sequence[Passage]) -> FramedQuery:
-        """Frame one query with its passages. Query and passages are truncated to their limits, never the prompt.
+        """Build the prompts of a query and its passages; only query and passages are truncated.
 
         Raises:
-            ValueError: Prompt and query leave no room for a passage.
+            ValueError: Prompt and query leave no tokens for a passage.
         """
         config, vocabulary = self.config, self.backbone.vocabulary
         query_ids = vocabulary.tokenise([query], [config.max_query_tokens])[0]
@@ -125,7 +125,7 @@ class QueryLikelihood:
         )
 
     def _log_likelihoods(self, framed: FramedQuery, contexts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the summed log-probabilities of the query tokens for each passage, float64 [B]."""
+        """Return summed log-probabilities of the query tokens, float64 [B]."""
         length = len(framed.query_ids)
         masks_L = np.full(length, self.backbone.vocabulary.mask_token_id, np.int32)
         rows = [np.concatenate([context, masks_L, framed.tail]) for context in contexts]

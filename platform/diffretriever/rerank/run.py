@@ -1,7 +1,7 @@
-"""A rerank job: from a run to a run, one query after another.
+"""Reranks a TREC run, query by query.
 
-The run's queries and the texts of their best passages are read before any is scored. Finished queries are stored beside
-the output, so that a killed job resumes.
+Queries and passages are read before scoring starts. Finished queries are stored in the output's folder, so that a
+killed job resumes.
 
 Legend: N passages of a query.
 """
@@ -41,10 +41,10 @@ class Candidates(NamedTuple):
 def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> RerankSummary:
     """Rerank the job's run with the passages in `records`, and write its two files.
 
-    Everything is read and checked before the model loads. An attempt that is killed loses one query.
+    Inputs are checked before the model loads. A killed attempt loses one query.
 
     Raises:
-        ValueError: No such reranker, a malformed run, or a missing text; no file has been written then.
+        ValueError: Unknown reranker, malformed run or missing text; nothing has been written then.
     """
     config = reranker_config(job.reranker, job.backbone)
     candidates = read_candidates(job, records)
@@ -90,9 +90,9 @@ def _description(job: RerankJob, reranker: QueryLikelihood) -> str:
 
 
 def reordered(candidates: Candidates, scores_N: np.ndarray) -> list[tuple[str, float]]:
-    """Return all passages of a query as (id, score), best first: the scored ones, then the rest in its old order.
+    """Return a query's passages as (id, score): the scored ones by score, then the rest in its old order.
 
-    Equal scores are ranked by passage id ascending. The rest gets the lowest score less 1, less 2 and so on.
+    Ties rank by passage id ascending. The rest gets the lowest score minus 1, 2 and so on.
     """
     ids = [passage.id for passage in candidates.passages]
     ranked = top_k(scores_N, ids, len(ids))
@@ -101,7 +101,7 @@ def reordered(candidates: Candidates, scores_N: np.ndarray) -> list[tuple[str, f
 
 
 def read_candidates(job: RerankJob, records: Iterable[Passage | BadRecord]) -> list[Candidates]:
-    """Read the job's run and find its texts in `records`; the queries keep the run's order.
+    """Read the job's run and its texts in `records`; queries keep the run's order.
 
     Raises:
         ValueError: The run is malformed, or a text is missing; the message names the id and the collection.
