@@ -177,7 +177,7 @@ def test_arguments_go_into_their_parts_and_mistakes_are_named() -> None:
     assert (config.limits.max_k, config.ingress.max_replicas) == (7, 3)
     with pytest.raises(ValidationError, match="Did you mean 'index'"):
         ServeConfig.from_arguments({"indx": "i"})
-    with pytest.raises(ValidationError, match="layout: apart"):
+    with pytest.raises(ValidationError, match="set layout to apart"):
         ServeConfig.from_arguments({"index": "i", "shards": 2})
     with pytest.raises(ValidationError, match="below min_replicas"):
         ServeConfig.from_arguments({"index": "i", "shard.min_replicas": 2})
