@@ -12,7 +12,7 @@ exclude_patterns = [".*", "build/site"]
 html_theme, html_title = "furo", "DiffRetriever"
 html_show_copyright = False
 myst_heading_anchors = 4
-# A shell command over several lines is no session that Pygments knows.
+# Pygments cannot highlight a console session with a command over several lines.
 suppress_warnings = ["misc.highlighting_failure"]
 # Docstrings put code between single backticks.
 default_role = "code"

@@ -339,7 +339,7 @@ class Index:
         return history(self._table)
 
     def at(self, version: int) -> Index:
-        """Open a stored version, read-only; raise ValueError if it is no longer stored."""
+        """Open a stored version, read-only; raise ValueError if the version was removed."""
         return Index(self.place, version=version, retriever=self.retriever)
 
     def restore(self, version: int) -> None:
