@@ -99,16 +99,23 @@ def flat_fields(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 class TextForm:
-    """Base of frozen dataclasses that configs and files store as text: `parse` is the inverse of `str`."""
+    """Base of frozen dataclasses of integers that configs store as text: `parse` is the inverse of `str`."""
 
     __slots__ = ()
     text_form: ClassVar[re.Pattern[str]]
-    """Pattern of the text form."""
+    """Pattern of the text form, with a group for each field."""
+    fix: ClassVar[str]
+    """End of the message for another text."""
+
+    def __init__(self, *numbers: int) -> None: ...
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the text form; raises `ValueError` for anything else."""
-        raise NotImplementedError
+        match = cls.text_form.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not a {cls.fix}")
+        return cls(*map(int, match.groups()))
 
     @classmethod
     def _validate(cls, value: Any) -> Self:

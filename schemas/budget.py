@@ -24,20 +24,13 @@ class Budget(TextForm):
     """
 
     text_form = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
+    fix = "budget: write q<K_q>p<K_p>, for example q4p16"
     query: int
     passage: int
 
     def __post_init__(self) -> None:
         if self.query < 1 or self.passage < 1:
             raise ValueError(f"a budget needs at least one slot on each side, got {self.query} and {self.passage}")
-
-    @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Read the text form; raises `ValueError` for anything else."""
-        match = cls.text_form.fullmatch(text)
-        if match is None:
-            raise ValueError(f"'{text}' is not a budget: write q<K_q>p<K_p>, for example q4p16")
-        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"q{self.query}p{self.passage}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
 from diffretriever.schemas.base import Model, TextForm
 
 Bits: TypeAlias = Literal[1, 2, 4]
-_CHOICES = "product1, product2 or product4, by the bits of a dimension"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,8 @@ class CodecConfig(TextForm):
     """
 
     text_form = re.compile(f"product({'|'.join(map(str, get_args(Bits)))})")
+    fix = "codec: write product1, product2 or product4, by the bits of a dimension"
     bits: Bits
-
-    def __post_init__(self) -> None:
-        if self.bits not in get_args(Bits):
-            raise ValueError(f"'{self}' is not a codec: write {_CHOICES}")
-
-    @classmethod
-    def parse(cls, text: str) -> CodecConfig:
-        """Read the text form; raises `ValueError` for anything else."""
-        match = cls.text_form.fullmatch(text)
-        if match is None:
-            raise ValueError(f"'{text}' is not a codec: write {_CHOICES}")
-        return cls(cast("Bits", int(match[1])))
 
     def __str__(self) -> str:
         return f"product{self.bits}"

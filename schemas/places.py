@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -33,31 +34,32 @@ def plain_place(place: str) -> str:
     return path
 
 
+@dataclass(frozen=True, order=True, slots=True)
 class StorePath:
-    """The URI of a file or folder on an object store; joins like a `Path`: `folder / "name"`."""
+    """The URI of a file or folder on an object store; joins like a `Path`: `folder / "name"`.
 
-    __slots__ = ("_uri",)
+    Raises:
+        ValueError: the URI has no bucket, or has a query or fragment.
+    """
 
-    def __init__(self, uri: str) -> None:
-        """Parse a URI such as `s3://bucket/folder`; trailing slashes are ignored.
+    uri: str
+    """Such as `s3://bucket/folder`; trailing slashes are ignored."""
 
-        Raises:
-            ValueError: the URI has no bucket, or has a query or fragment.
-        """
-        scheme, _, rest = uri.partition("://")
+    def __post_init__(self) -> None:
+        scheme, _, rest = self.uri.partition("://")
         if not scheme or not rest.strip("/") or rest.startswith("/"):
-            raise ValueError(f"{uri} has no bucket: give a URI such as s3://bucket/folder, or a path")
+            raise ValueError(f"{self.uri} has no bucket: give a URI such as s3://bucket/folder, or a path")
         if "?" in rest or "#" in rest:
             raise ValueError(
-                f"{uri}: write ? as %3F and # as %23. Endpoint, region and credentials come from the environment "
+                f"{self.uri}: write ? as %3F and # as %23. Endpoint, region and credentials come from the environment "
                 "(AWS_ENDPOINT_URL, AWS_REGION, …)"
             )
-        self._uri = uri.rstrip("/")
+        object.__setattr__(self, "uri", self.uri.rstrip("/"))
 
     @property
     def name(self) -> str:
         """Last part of the URI, or the name of the bucket."""
-        return self._uri.rpartition("/")[2]
+        return self.uri.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
@@ -67,7 +69,7 @@ class StorePath:
     @property
     def parent(self) -> StorePath:
         """Parent folder; a bucket's parent is the bucket."""
-        parent = self._uri.rpartition("/")[0]
+        parent = self.uri.rpartition("/")[0]
         return self if parent.endswith("/") else StorePath(parent)
 
     def with_name(self, name: str) -> StorePath:
@@ -79,22 +81,10 @@ class StorePath:
         return self
 
     def __truediv__(self, below: str) -> StorePath:
-        return StorePath(f"{self._uri}/{below}")
+        return StorePath(f"{self.uri}/{below}")
 
     def __str__(self) -> str:
-        return self._uri
-
-    def __repr__(self) -> str:
-        return f"StorePath('{self._uri}')"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StorePath) and self._uri == other._uri
-
-    def __lt__(self, other: StorePath) -> bool:
-        return self._uri < other._uri
-
-    def __hash__(self) -> int:
-        return hash(self._uri)
+        return self.uri
 
 
 def as_place(place: str | Path | StorePath) -> Path | StorePath:
