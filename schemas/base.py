@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
@@ -53,19 +53,25 @@ def split_at_commas(value: Any) -> Any:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+_ALTERNATIVE = re.compile(r"str|int|float|bool|Filter|constrained-.*|.*\[.*")
+"""Alternative of a union, which pydantic adds to the name of the field."""
+
 CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(split_at_commas)]
 """A list of strings, or one string with commas."""
 
 
-def mistakes(error: ValidationError) -> list[str]:
-    """Return the validation errors as `field: message`."""
+def error_messages(error: ValidationError, shown: Callable[[str], str] = str) -> list[str]:
+    """Return each validation error as `field: message` or `field is required`, with fields as `shown`."""
     messages = []
     for item in error.errors(include_url=False):
-        # Pydantic adds the alternative of a union (`str`, `list[str]`) to the field's name.
-        parts = [str(part) for part in item["loc"] if isinstance(part, int) or part.isidentifier()]
-        field = ".".join(part for part in parts if part not in {"str", "int"})
-        message = "a value is needed" if item["type"] == "missing" else str(item["msg"]).removeprefix("Value error, ")
-        messages.append(f"{field}: {message}" if field else message)
+        parts = [str(part) for part in item["loc"]]
+        field = shown(".".join(part for part in parts if _ALTERNATIVE.fullmatch(part) is None)) if parts else ""
+        message = str(item["msg"]).removeprefix("Value error, ")
+        if item["type"] == "missing":
+            message = f"{field} is required"
+        elif field:
+            message = f"{field}: {message}"
+        messages.append(message)
     return messages
 
 

@@ -46,16 +46,12 @@ def installed_encoder(method: str) -> type[Any]:
     except metadata.PackageNotFoundError:
         raise PydanticCustomError(
             MISSING,
-            "the retriever '{method}' needs the package {package}, which is not installed here: install it, if you "
+            f"the retriever '{method}' needs the package {package}, which is not installed here: install it, if you "
             "trust it",
-            {"method": method, "package": package},
         ) from None
     if name not in offered.names:
-        raise PydanticCustomError(
-            MISSING,
-            "the package {package} has no entry point '{name}' in the group {group}: install a version with it",
-            {"package": package, "name": name, "group": GROUP},
-        )
+        text = f"the package {package} has no entry point '{name}' in the group {GROUP}: install a version with it"
+        raise PydanticCustomError(MISSING, text)
     try:
         encoder: type[Any] = offered[name].load()
     except (ImportError, AttributeError) as error:

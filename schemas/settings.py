@@ -15,7 +15,7 @@ import yaml
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
-from diffretriever.schemas.base import Model, refuse_unknown_keys, suggest
+from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys, suggest
 from diffretriever.schemas.places import plain_place
 
 _VALUES = {
@@ -65,7 +65,7 @@ class JobConfig(Model):
                     values[name] = _of_texts(field.annotation, texts)
             return cls.model_validate(values)
         except ValidationError as error:
-            _fail("\n".join(_explain(item) for item in error.errors()))
+            _fail("\n".join(error_messages(error, _flag)))
         except ValueError as error:
             _fail(str(error))
 
@@ -265,14 +265,6 @@ def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _explain(item: Any) -> str:
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if not item["loc"]:
-        return message
-    flag = _flag(".".join(str(part) for part in item["loc"]))
-    return f"{flag} is required" if item["type"] == "missing" else f"{flag}: {message}"
 
 
 def _fail(message: str) -> NoReturn:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
-from diffretriever.schemas.base import Model, mistakes, refuse_unknown_keys  # noqa: E402
+from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys  # noqa: E402
 from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
 from diffretriever.serve import starting  # noqa: E402
 from diffretriever.serving.guard import is_address  # noqa: E402
@@ -154,7 +154,7 @@ def _end_ray() -> None:
 
 def explain(error: ValueError) -> str:
     """Return the message of an error, one line per setting."""
-    return "\n".join(mistakes(error)) if isinstance(error, ValidationError) else str(error)
+    return "\n".join(error_messages(error)) if isinstance(error, ValidationError) else str(error)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.core.files import is_file, read_model, read_text
-from diffretriever.schemas.base import suggest
+from diffretriever.schemas.base import error_messages, suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import MISSING, names_installed
@@ -76,10 +76,9 @@ class Presets(Generic[C]):
         try:
             return self._adapter.validate_python(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            if first["type"] == MISSING:
-                raise ValueError(first["msg"]) from None
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            problems = "; ".join(error_messages(error))
+            if error.errors()[0]["type"] == MISSING:
+                raise ValueError(problems) from None
             raise ValueError(f"{name} does not describe a {self._kind}: {problems}") from error
 
     def read(self, name: str) -> Any:

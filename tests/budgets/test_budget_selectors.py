@@ -123,7 +123,7 @@ def test_budgets_below_one_are_refused() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "cannot be used: fingerprint: Field required: give a selector that"),
+        ("{}", "cannot be used: fingerprint is required: give a selector that"),
         ("not json", "cannot be used: Invalid JSON"),
         (artefact(features=(LENGTH.model_copy(update={"name": "size"}),)).model_dump_json(), "no query feature 'size'"),
     ],

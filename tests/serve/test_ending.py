@@ -101,7 +101,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
         (["indx=i", "port=PORT"], "unknown key 'indx' in the settings. Did you mean 'index'?"),
         (["index=i", "prot=PORT"], "unknown key 'prot' in the settings. Did you mean 'port'?"),
-        (["port=PORT"], "index: a value is needed"),
+        (["port=PORT"], "index is required"),
         (["index=/none", "port=PORT"], "no index at /none: make one with"),
         (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is not an address: set"),
     ],

@@ -12,7 +12,7 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from diffretriever.client.exchange import Answer, Call, Retries
-from diffretriever.schemas.base import mistakes
+from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
     AskedBudget,
@@ -219,7 +219,7 @@ def _body(kind: type[Body], **fields: Any) -> Body:
     try:
         return kind(**fields)
     except ValidationError as error:
-        raise ValueError("; or: ".join(mistakes(error))) from None
+        raise ValueError("; or: ".join(error_messages(error))) from None
 
 
 def _connection(url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:

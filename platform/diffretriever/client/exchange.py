@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.serve import Problem
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -130,11 +131,9 @@ class Call(Generic[Answer]):
         try:
             return self.answer.model_validate_json(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
             raise AnswerError(
-                f"the response is not a valid {self.answer.__name__} ({where}: {first['msg']}): is the address right, "
-                "and is the server of this client's version?"
+                f"the response is not a valid {self.answer.__name__} ({error_messages(error)[0]}): is the address "
+                "right, and is the server of this client's version?"
             ) from error
 
 

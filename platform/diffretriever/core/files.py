@@ -27,6 +27,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 
+from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.places import StorePath, as_place, plain_place
 
 if TYPE_CHECKING:
@@ -185,9 +186,7 @@ def understood(place: AnyPlace, fix: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        return f"{field}: {first['msg']}" if field else first["msg"]
+        return error_messages(error)[0]
     text = " ".join(str(error).split())[:_REASON_CHARACTERS]
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".rstrip()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import ValidationError
 
+from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.index import (
     MANIFEST_FORMAT,
     ROW_CHECKSUM,
@@ -88,8 +89,8 @@ def manifest_in(dataset: Any, uri: str) -> IndexManifest:
         if first["type"] == MISSING:
             raise ValueError(f"{uri}: {first['msg']}") from None
         raise ValueError(
-            f"the manifest of {uri} cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']}): if another "
-            f"version made it, encode it again; if it is damaged, restore {dataset.uri}/_versions from a copy"
+            f"the manifest of {uri} cannot be read ({error_messages(error)[0]}): if another version made it, encode it "
+            f"again; if it is damaged, restore {dataset.uri}/_versions from a copy"
         ) from error
     if manifest.format != MANIFEST_FORMAT:
         raise ValueError(f"{uri} was made by another version of diffretriever: encode it again")
