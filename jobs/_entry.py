@@ -95,9 +95,12 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
 
 
 def _print_presets() -> None:
-    from diffretriever.presets import preset_table
+    from diffretriever.presets import list_presets
 
-    print(preset_table())
+    presets = list_presets()
+    width = max(map(len, presets))
+    for name, purpose in presets.items():
+        print(f"{name:{width}}  {purpose}")
 
 
 def _examples(main: Callable[[C], None]) -> list[str]:

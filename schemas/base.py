@@ -53,7 +53,7 @@ def split_at_commas(value: Any) -> Any:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
-_ALTERNATIVE = re.compile(r"str|int|float|bool|Filter|constrained-.*|.*\[.*")
+_ALTERNATIVE = re.compile(r"str|int|float|bool|constrained-.*|.*\[.*")
 """Alternative of a union, which pydantic adds to the name of the field."""
 
 CommaSeparated: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(split_at_commas)]

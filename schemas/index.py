@@ -41,7 +41,7 @@ class IndexManifest(Model):
     created: str
     """ISO 8601 time, UTC."""
     codec: StoredCodec | None = None
-    """Codec of the column `codes`; None for an index without it. Not in the fingerprint."""
+    """Codec of the column `codes`, which replaces `reps`; None for an index without it. Not in the fingerprint."""
     metadata: Columns = Field(default_factory=dict)
     """Metadata columns. Not in the fingerprint."""
 
@@ -50,21 +50,16 @@ class IndexManifest(Model):
         """Columns of a passage's text fields and metadata, as in `text_table`."""
         return [*TEXT_SCHEMA.names, *self.metadata]
 
-    @property
-    def decodes(self) -> bool:
-        """Whether the table stores only quantised vectors."""
-        return self.codec is not None
-
-    def stored_columns(self, wanted: Sequence[str]) -> list[str]:
-        """Return the stored columns of `wanted`: `codes` replaces `reps` in an index with a codec."""
-        if not self.decodes:
-            return list(wanted)
-        return list(dict.fromkeys("codes" if name == "reps" else name for name in wanted))
+    def stored_columns(self, columns: Sequence[str]) -> list[str]:
+        """Return the stored columns for `columns`: `codes` replaces `reps` in an index with a codec."""
+        if self.codec is None:
+            return list(columns)
+        return list(dict.fromkeys("codes" if name == "reps" else name for name in columns))
 
     @property
     def title(self) -> str:
         """Readable name: the retriever's title, and the codec if there is one."""
-        stored = f", {self.codec.name}" if self.codec is not None and self.decodes else ""
+        stored = "" if self.codec is None else f", {self.codec.name}"
         return f"{self.retriever.title}{stored}"
 
     @property

@@ -53,10 +53,6 @@ class Presets(Generic[C]):
     def _named(self) -> dict[str, Any]:
         return dict(yaml.safe_load(files("diffretriever").joinpath(self._file).read_text("utf-8")))
 
-    def names(self) -> list[str]:
-        """Return the names of all presets."""
-        return list(self._named)
-
     def purposes(self) -> dict[str, str]:
         """Return the purpose of each preset, in the file's order."""
         return {name: values.get(_PURPOSE, "") for name, values in self._named.items()}
@@ -90,7 +86,7 @@ class Presets(Generic[C]):
             raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give {self._others}.")
         if not is_file(path):
             raise ValueError(
-                f"no file {name}: give a YAML file that describes a {self._kind}, or one of {self.names()}"
+                f"no file {name}: give a YAML file that describes a {self._kind}, or one of {list(self._named)}"
             )
         try:
             return yaml.safe_load(read_text(path))
@@ -107,20 +103,9 @@ RETRIEVERS: Presets[RetrieverConfig] = Presets(
 )
 
 
-def preset_names() -> list[str]:
-    """Return the names of all retriever presets."""
-    return RETRIEVERS.names()
-
-
 def list_presets() -> dict[str, str]:
     """Return the purpose of each retriever preset, by name."""
     return RETRIEVERS.purposes()
-
-
-def preset_table() -> str:
-    """Return a table of the retriever presets: name and purpose."""
-    width = max(map(len, preset_names()))
-    return "\n".join(f"{name:{width}}  {purpose}" for name, purpose in list_presets().items())
 
 
 def load_retriever(
@@ -144,7 +129,7 @@ def load_retriever(
         values = {key: value for key, value in values.items() if key != "budget"}
     config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
-        config = with_places(config, backbone, adapter)
+        config = with_weights(config, backbone, adapter)
     return config if budget is None else _with_budget(config, budget)
 
 
@@ -213,20 +198,20 @@ def _weights(source: str, adapter: str | None) -> str:
     return source if adapter is None else f"{source} with adapter {adapter}"
 
 
-def with_places(config: RetrieverConfig, backbone: str | None, adapter: str | None) -> NeuralRetriever:
-    """Return `config` with another backbone or adapter, where given.
+def with_weights(config: RetrieverConfig, backbone: str | None, adapter: str | None) -> NeuralRetriever:
+    """Return a config with another backbone or adapter; None keeps its own.
 
     Raises:
         ValueError: The method has no backbone or adapter.
     """
     if not is_neural(config):
         raise ValueError(f"the {config.method} method has no backbone: leave --backbone and --adapter out")
-    places: dict[str, str | None] = {}
+    changes: dict[str, str | None] = {}
     if backbone is not None:
-        places |= {"source": absolute_source(backbone), "revision": None}
+        changes |= {"source": absolute_source(backbone), "revision": None}
     if adapter is not None:
-        places |= {"adapter": absolute_source(adapter), "adapter_revision": None}
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update=places)})
+        changes |= {"adapter": absolute_source(adapter), "adapter_revision": None}
+    return config.model_copy(update={"backbone": config.backbone.model_copy(update=changes)})
 
 
 def absolute_source(source: str) -> str:
@@ -247,7 +232,7 @@ def system_name(manifest: IndexManifest, query_budget: int | str | None = None) 
         parts = [f"q{chosen}p{config.budget.passage}"]
     elif query_budget is not None:
         parts = [f"q{query_budget}"]
-    if manifest.codec is not None and manifest.decodes:
+    if manifest.codec is not None:
         parts.append(str(manifest.codec.name))
     return ".".join([in_tag(_preset_of(config) or _described(config)), *parts])
 
@@ -265,7 +250,7 @@ def in_tag(name: str) -> str:
 def _preset_of(config: RetrieverConfig) -> str | None:
     """Return the matching preset, ignoring collection, budget, precision, revisions and prompts."""
     found = []
-    for name in preset_names():
+    for name in list_presets():
         preset = RETRIEVERS.load(name)
         kinds = [preset, *(preset.on(each) for each in ("", *getattr(preset, "on_collections", ())))]
         if any(_system(config) == _system(kind) for kind in kinds):

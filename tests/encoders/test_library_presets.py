@@ -11,7 +11,7 @@ pytest.importorskip("sentence_transformers", reason="the extra `models` is not i
 
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.library import LibraryEncoder
-from diffretriever.presets import load_retriever, preset_names
+from diffretriever.presets import list_presets, load_retriever
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
 from tests.encoders.library_cases import TEXTS, late_interaction, plain, published
 
@@ -34,7 +34,7 @@ KIND_OF = {
 
 
 def presets() -> list[str]:
-    return [name for name in preset_names() if isinstance(load_retriever(name), LibraryRetriever)]
+    return [name for name in list_presets() if isinstance(load_retriever(name), LibraryRetriever)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def test_a_clone_changes_without_its_original(place: str, request: pytest.Fixtur
     assert np.array_equal(stored_vectors(clone), before)
     assert clone.manifest == index.manifest
     compressed(clone, "product2")
-    assert PassageIndex.open(f"{folder}/clone").manifest.decodes
+    assert PassageIndex.open(f"{folder}/clone").manifest.codec
     original = PassageIndex.open(f"{folder}/index")
     assert (original.version, original.manifest.codec) == (index.version, None)
     assert np.array_equal(stored_vectors(original), before)

@@ -11,16 +11,15 @@ import yaml
 
 import diffretriever as dr
 from diffretriever.collections.beir import FOLDERS
-from diffretriever.presets import preset_names
-from diffretriever.rerank import reranker_names
+from diffretriever.rerank import RERANKERS
 from diffretriever.schemas.settings import PresetListing
 from tests.jobs.programs import run_job
 from tests.jobs.test_command_lines import JOBS, ROOT
 
 EXAMPLES: dict[str, list[str]] = yaml.safe_load((ROOT / "jobs" / "examples.yaml").read_text("utf-8"))
 NAMES = {
-    "retriever": preset_names(),
-    "reranker": reranker_names(),
+    "retriever": dr.list_presets(),
+    "reranker": RERANKERS.purposes(),
     "collection": [*FOLDERS, "notes/", "articles.csv"],
     "validation": list(FOLDERS),
 }
@@ -54,13 +53,12 @@ def test_help_ends_with_them_and_presets_are_listed() -> None:
     for ended in listed:
         assert ended.status == 0
         rows = [re.fullmatch(r"(\S+)( +)(\S.*)", line) for line in ended.stdout.splitlines()]
-        assert [row and row[1] for row in rows] == preset_names()
+        assert [row and row[1] for row in rows] == list(dr.list_presets())
         assert len({row.start(3) for row in rows if row}) == 1, "aligned"
 
 
 def test_every_preset_says_what_it_is_good_for() -> None:
     purposes = dr.list_presets()
-    assert list(purposes) == preset_names()
     assert all(purpose.endswith(".") and len(purpose) < 110 for purpose in purposes.values())
     assert len(set(purposes.values())) == len(purposes), "none has inherited another's"
 

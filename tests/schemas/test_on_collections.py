@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diffretriever.collections.beir import FOLDERS
-from diffretriever.presets import load_retriever, preset_names
+from diffretriever.presets import list_presets, load_retriever
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, RetrieverConfig
 
@@ -76,7 +76,7 @@ def test_the_instructions_of_published_models() -> None:
     assert nv == "Instruct: Given a claim, retrieve documents that support or refute the claim\nQuery: "
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_a_preset_names_collections_that_exist(name: str) -> None:
     config = load_retriever(name)
     if isinstance(config, LibraryRetriever):

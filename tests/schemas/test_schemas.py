@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from diffretriever.presets import load_retriever, preset_names
+from diffretriever.presets import list_presets, load_retriever
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
@@ -45,13 +45,13 @@ def test_bad_budgets_say_what_one_looks_like(text: str) -> None:
         Budget.parse(text)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_every_preset_is_complete_and_round_trips(name: str) -> None:
     config = load_retriever(name)
     assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_what_a_method_can_do_is_what_type_checkers_are_told(name: str) -> None:
     config: RetrieverConfig = load_retriever(name)
     assert is_neural(config) == (type(config) in get_args(NeuralRetriever)) == ("backbone" in type(config).model_fields)
@@ -62,7 +62,7 @@ def test_what_a_method_can_do_is_what_type_checkers_are_told(name: str) -> None:
 
 def test_presets_have_every_method() -> None:
     methods = {*get_args(NeuralRetriever), Bm25Retriever} - {InstalledRetriever}
-    assert {type(load_retriever(name)) for name in preset_names()} == methods
+    assert {type(load_retriever(name)) for name in list_presets()} == methods
 
 
 def test_code_asks_what_a_method_can_do_never_which_it_is() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.presets import in_tag, load_retriever, preset_names, system_name
+from diffretriever.presets import in_tag, list_presets, load_retriever, system_name
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import RetrieverConfig
@@ -16,7 +16,7 @@ def manifest(config: RetrieverConfig, **fields: Any) -> IndexManifest:
     return IndexManifest.model_validate({"retriever": config, "created": "today", **fields})
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_presets())
 def test_a_preset_is_called_by_its_name(name: str) -> None:
     config = load_retriever(name)
     for collection in ("", *getattr(config, "on_collections", ())):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from diffretriever.presets import load_retriever, retriever_name, with_places
+from diffretriever.presets import load_retriever, retriever_name, with_weights
 from diffretriever.schemas.budget import Budget, BudgetChoice
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
@@ -128,7 +128,7 @@ def _config(
         return load_retriever(retriever, backbone, _BUDGET.validate_python(budget), adapter)
     if budget is not None:
         raise ValueError("budget: set it in the config")
-    return retriever if backbone is None and adapter is None else with_places(retriever, backbone, adapter)
+    return retriever if backbone is None and adapter is None else with_weights(retriever, backbone, adapter)
 
 
 def texts_of(texts: str | Sequence[str]) -> list[str]:

@@ -209,7 +209,7 @@ class PassageIndex:
                 yield self._decoded(batch, columns)
 
     def _decoded(self, rows: T, columns: Sequence[str]) -> T:
-        return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.decodes else rows
+        return with_vectors(self.uri, self.manifest, rows, columns) if self.manifest.codec else rows
 
     def pinned(self) -> Self:
         """Return a copy that `refresh` does not change."""

@@ -25,7 +25,7 @@ from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, Stage, pack, query_block, unpack
 from diffretriever.pipelines.executor import Executor, executor_for, few_queries
-from diffretriever.presets import system_name, with_places
+from diffretriever.presets import system_name, with_weights
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
@@ -114,7 +114,7 @@ def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
         raise ValueError(f"{job.index} is a BM25 index, whose search needs no cluster: use `python jobs/evaluate.py`")
     if job.query_budget is not None and not retriever.has_query_budget:
         raise ValueError(f"the {retriever.method} method has no query budget")
-    return with_places(retriever, job.backbone, job.adapter)
+    return with_weights(retriever, job.backbone, job.adapter)
 
 
 class _BatchSearch:

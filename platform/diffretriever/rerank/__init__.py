@@ -7,14 +7,7 @@ from pydantic import TypeAdapter
 from diffretriever.presets import Presets, absolute_source
 from diffretriever.schemas.rerank import RerankerConfig
 
-__all__ = ["reranker_config", "reranker_names"]
-
-_PRESETS: Presets[RerankerConfig] = Presets("reranker", "rerankers.yaml", TypeAdapter(RerankerConfig))
-
-
-def reranker_names() -> list[str]:
-    """Return the names of all presets."""
-    return _PRESETS.names()
+RERANKERS: Presets[RerankerConfig] = Presets("reranker", "rerankers.yaml", TypeAdapter(RerankerConfig))
 
 
 def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
@@ -23,7 +16,7 @@ def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
     Raises:
         ValueError: Unknown preset, file or key.
     """
-    config = _PRESETS.load(name)
+    config = RERANKERS.load(name)
     if backbone is None:
         return config
     place = config.backbone.model_copy(update={"source": absolute_source(backbone), "revision": None})

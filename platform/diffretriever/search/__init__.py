@@ -38,10 +38,10 @@ def encoder_of(index: PassageIndex, options: SearchOptions, encoder: Encoder | N
     """Load the encoder of a neural index, or check that a loaded one matches. Raises as `open_searcher`."""
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import check_same, manifest_of
-    from diffretriever.presets import with_places
+    from diffretriever.presets import with_weights
 
     retriever = index.manifest.retriever
     assert is_neural(retriever), "others have no encoder"
-    loaded = encoder or load_encoder(with_places(retriever, options.backbone, options.adapter), options.device)
+    loaded = encoder or load_encoder(with_weights(retriever, options.backbone, options.adapter), options.device)
     check_same(index.manifest, manifest_of(loaded), index.uri)
     return loaded

@@ -146,7 +146,7 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
-    if job.candidates and index.manifest.decodes:
+    if job.candidates and index.manifest.codec:
         raise ValueError(
             f"{index.uri} is compressed, and a candidate index is over the vectors themselves, which would undo the "
             "compression: leave --candidates out, and all passages are scored by their codes"
@@ -216,7 +216,7 @@ def kinds_of(index: PassageIndex) -> tuple[Kind, ...]:
     kinds: list[Kind] = []
     if index.manifest.hidden_size is not None:
         # Codes store the decoded vectors too, which would undo the compression.
-        kinds.append("packed" if index.manifest.decodes else "codes")
+        kinds.append("packed" if index.manifest.codec else "codes")
     if may_have_postings(index):
         kinds.append("postings")
     return tuple(kinds)

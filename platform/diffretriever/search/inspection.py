@@ -106,7 +106,7 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
             for kind, wrong_P in _row_problems(batch, index, codec):
                 problems.add(kind, [ids[row] for row in np.flatnonzero(wrong_P)])
             if index.manifest.hidden_size is not None:
-                vectors += len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
+                vectors += len(batch.column("codes" if index.manifest.codec else "reps").flatten())
     rows = sum(map(len, hashes))
     problems.add("an id is there more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
@@ -178,9 +178,9 @@ def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | Non
         yield "codes are missing", wrong_P
         if wrong_P.any():
             return
-    elif index.manifest.decodes:
+    elif index.manifest.codec:
         return
-    if index.manifest.decodes:
+    if index.manifest.codec:
         batch = with_vectors(index.uri, index.manifest, batch, [*batch.schema.names, "reps"])
     yield from _vector_problems(batch, index.manifest)
 

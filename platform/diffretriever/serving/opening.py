@@ -8,7 +8,7 @@ from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.presets import with_places
+from diffretriever.presets import with_weights
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve_config import ServeConfig
@@ -68,4 +68,4 @@ def open_preparer(config: ServeConfig, index: PassageIndex) -> Preparer:
 
 
 def _retriever(config: ServeConfig, index: PassageIndex) -> NeuralRetriever:
-    return with_places(index.manifest.retriever, config.backbone, config.adapter)
+    return with_weights(index.manifest.retriever, config.backbone, config.adapter)

@@ -48,7 +48,7 @@ def test_scores_and_sizes_stand_side_by_side(task: Task, job: JobMaker) -> None:
     evaluated(task, job("compressed-storage"))
     assert PassageIndex.open(str(task.index)).version == before, "other rows search the index as it is"
     copy = PassageIndex.open(f"{task.index}-product2")
-    assert copy.manifest.decodes
+    assert copy.manifest.codec
     assert len(copy) == N_PASSAGES
 
     results = read_results(task.results)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from diffretriever.presets import load_retriever, preset_names
+from diffretriever.presets import list_presets, load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.studies.reproduction.protocols import with_settings
@@ -55,7 +55,7 @@ def test_presets_exist_and_are_what_the_row_says(name: str) -> None:
     for row in load_table(name).rows:
         if row.preset is None:
             continue
-        assert row.preset in preset_names()
+        assert row.preset in list_presets()
         config = with_settings(load_retriever(row.preset), row.settings)
         tuned = not isinstance(config, Bm25Retriever) and config.backbone.adapter is not None
         if row.regime is not None:

@@ -41,4 +41,4 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
         uncoded += [segment.fragment for segment in segments if segment.codes.slots is None]
         resident = resident_codes(scanned, device, options.memory_mb)
         return CodedScan(CodedPassages(scanned), uncoded, stream, options, resident)
-    return CompressedScan(index, stream, *open_packed(index)) if index.manifest.decodes else stream
+    return CompressedScan(index, stream, *open_packed(index)) if index.manifest.codec else stream

