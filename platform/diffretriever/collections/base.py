@@ -30,22 +30,6 @@ from diffretriever.core.files import file_size, files_in
 from diffretriever.schemas.places import StorePath
 
 _PART_BYTES = 64 << 20
-_MSMARCO = "msmarco"
-_DOCUMENTS = "document"
-_JUDGED_ONCE = ("train", "dev")
-"""MS MARCO's queries with one answer; those of TREC have graded judgements."""
-
-
-def own_measure(collection: str, split: str) -> str:
-    """Return the main measure of published results (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
-    is_judged_once = collection.lower().startswith(_MSMARCO) and split.startswith(_JUDGED_ONCE)
-    return "MRR@10" if is_judged_once else "nDCG@10"
-
-
-def least_relevance(collection: str, split: str) -> int:
-    """Return the lowest grade that binary measures count as relevant: 2 for TREC's MS MARCO passages, else 1."""
-    is_of_passages = collection.lower().startswith(_MSMARCO) and _DOCUMENTS not in collection.lower()
-    return 2 if is_of_passages and not split.startswith(_JUDGED_ONCE) else 1
 
 
 class Collection(ABC):

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from ir_measures.measures import Measure, SumAgg
 
 from diffretriever.collections import Qrels, Run
-from diffretriever.collections.base import least_relevance
 from diffretriever.collections.chunks import CHUNK_ID
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.evaluate import DEFAULT_MEASURES, Overlap
@@ -34,6 +33,9 @@ at ranks of any depth, or at how many there are.
 
 _GRADED = frozenset({"nDCG@10"})
 """Of the default measures."""
+_MSMARCO = "msmarco"
+_BINARY_SPLITS = ("train", "dev")
+"""MS MARCO's own queries, with one relevant passage; those of TREC have graded judgements."""
 _DEPTH = 10
 """First passages of a query that are looked up among the judged ones."""
 
@@ -57,15 +59,18 @@ class EvaluationResult:
         return len(self.per_query[measure]) if measure in self.summed else 1
 
 
-def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
-    """Return `DEFAULT_MEASURES`; binary ones count from the split's relevant grade.
+def official_measure(collection: str, split: str) -> str:
+    """Return the main measure of published results (paper §4): MRR@10 for MS MARCO's own queries, else nDCG@10."""
+    is_binary = collection.lower().startswith(_MSMARCO) and split.startswith(_BINARY_SPLITS)
+    return "MRR@10" if is_binary else "nDCG@10"
 
-    On TREC's MS MARCO queries these are nDCG@10, MRR(rel=2)@10 and Recall(rel=2)@100.
-    """
-    least = 1 if collection is None else least_relevance(collection, split)
-    if least == 1:
+
+def measures_of(collection: str | None, split: str) -> tuple[str, ...]:
+    """Return `DEFAULT_MEASURES`; on TREC's queries of MS MARCO passages, binary ones count grades 2 and above."""
+    collection = (collection or "").lower()
+    if not collection.startswith(_MSMARCO) or "document" in collection or split.startswith(_BINARY_SPLITS):
         return DEFAULT_MEASURES
-    return tuple(name if name in _GRADED else name.replace("@", f"(rel={least})@") for name in DEFAULT_MEASURES)
+    return tuple(name if name in _GRADED else name.replace("@", "(rel=2)@") for name in DEFAULT_MEASURES)
 
 
 def parse_measures(names: Iterable[str]) -> list[Measure]:

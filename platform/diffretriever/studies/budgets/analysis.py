@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from diffretriever.collections.base import own_measure
+from diffretriever.evaluation.measures import official_measure
 from diffretriever.presets import read_selection
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
@@ -193,7 +193,7 @@ def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str,
             raise ValueError(f"--measures: none of the sweeps is of '{name}'.{suggest(name, known)}")
     found = {}
     for split, collection in zip(splits, collections, strict=True):
-        of_all = job.measure or own_measure(collection, split.split)
+        of_all = job.measure or official_measure(collection, split.split)
         found[split.name] = job.measures.get(split.name) or job.measures.get(collection) or of_all
     return found
 

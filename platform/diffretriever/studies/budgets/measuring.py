@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffretriever.collections import Qrels, open_collection, read_run
-from diffretriever.collections.base import own_measure
 from diffretriever.core.files import is_file, write_text
 from diffretriever.evaluation.formats.tables import Cell, format_table
-from diffretriever.evaluation.measures import evaluate
+from diffretriever.evaluation.measures import evaluate, official_measure
 from diffretriever.presets import RETRIEVERS
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.places import StorePath
@@ -47,7 +46,7 @@ def select_budget(job: SweepJob, manifest: SweepManifest) -> BudgetSelection | N
     if split is None:
         return None
     mode: SweepMode = "hybrid" if "hybrid" in manifest.modes else manifest.modes[-1]
-    measure = _own_measure(manifest, split)
+    measure = _measure_of(manifest, split)
     outcomes = Outcomes.read(job.output, split, mode, measure)
     grid = {budget: float(outcomes.at(budget).mean()) for budget in outcomes.budgets}
     best = outcomes.best()
@@ -77,7 +76,7 @@ def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
     """Return the grids of the split's own measure as plain text, one for each mode, a star at the best cell."""
     parts = []
     for split in manifest.splits:
-        measure = _own_measure(manifest, split)
+        measure = _measure_of(manifest, split)
         for mode in manifest.modes:
             outcomes = Outcomes.read(folder, split, mode, measure)
             title = f"{manifest.collection} {split}: {measure}, {mode}, {len(outcomes.queries):,} queries"
@@ -85,9 +84,9 @@ def sweep_tables(folder: Path | StorePath, manifest: SweepManifest) -> str:
     return "\n\n".join(parts)
 
 
-def _own_measure(manifest: SweepManifest, split: str) -> str:
-    own = own_measure(manifest.collection, split)
-    return own if own in manifest.measures else manifest.measures[0]
+def _measure_of(manifest: SweepManifest, split: str) -> str:
+    official = official_measure(manifest.collection, split)
+    return official if official in manifest.measures else manifest.measures[0]
 
 
 def _grid(outcomes: Outcomes) -> str:
