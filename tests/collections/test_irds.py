@@ -97,7 +97,7 @@ def test_a_beir_collection(library: dict[str, Dataset]) -> None:
     assert not is_converted(source)
     collection = open_collection(source)
     assert is_converted(source)
-    assert collection.name == collection.place() == "scifact"
+    assert collection.name == collection.location() == "scifact"
     assert collection.splits() == ["test", "train"]
     assert collection.queries("test") == [Query("q", "which?")]
     assert collection.qrels("test") == {"q": {"1": 2}}

@@ -45,7 +45,7 @@ def test_a_beir_folder(beir: str, tmp_path: Path) -> None:
     assert [getattr(found, "reason", found) for found in there.records()] == [
         getattr(found, "reason", found) for found in here.records()
     ]
-    assert there.place() == f"{beir}/corpus.jsonl"
+    assert there.location() == f"{beir}/corpus.jsonl"
     assert f"{beir}/corpus.jsonl:2: malformed JSON" in [str(bad) for bad in there.records()][1]
     again = pickle.loads(pickle.dumps(there))
     assert list(again.records()) == list(there.records())
@@ -90,13 +90,13 @@ def test_every_collection_has_its_own_quarantine(beir: str, tmp_path: Path, buck
     put_folder(beir_folder(tmp_path / "b" / "tiny", 1), f"{bucket}/other/tiny")
     one, other = open_collection(beir), open_collection(f"{bucket}/other/tiny")
     folder = StorePath(f"{bucket}/index/quarantine")
-    files = {collection.place(): own_file(folder, collection) for collection in (one, other)}
+    files = {collection.location(): own_file(folder, collection) for collection in (one, other)}
     assert len(set(files.values())) == 2
     for collection in (one, other, one):
-        scan(collection, "quarantine", files[collection.place()])
-    set_aside(one, ["a"], "not finite: so", files[one.place()])
-    kept = [json.loads(line) for line in read_text(files[one.place()]).splitlines()]
+        scan(collection, "quarantine", files[collection.location()])
+    set_aside(one, ["a"], "not finite: so", files[one.location()])
+    kept = [json.loads(line) for line in read_text(files[one.location()]).splitlines()]
     assert [entry["reason"].partition(":")[0] for entry in kept] == ["malformed JSON", "malformed JSON", "not finite"]
-    assert {entry["source"] for entry in kept} == {one.place()}
-    assert len(read_text(files[other.place()]).splitlines()) == 1
+    assert {entry["source"] for entry in kept} == {one.location()}
+    assert len(read_text(files[other.location()]).splitlines()) == 1
     assert len(files_in(folder)) == 2

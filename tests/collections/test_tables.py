@@ -44,7 +44,7 @@ def test_rows_are_passages(end: str, tmp_path: Path) -> None:
     collection = open_collection(str(file), FIELDS)
     assert list(collection.records()) == PASSAGES
     assert list(pickle.loads(pickle.dumps(collection)).records()) == PASSAGES
-    assert (collection.name, collection.splits(), collection.place()) == ("notes", [], str(file))
+    assert (collection.name, collection.splits(), collection.location()) == ("notes", [], str(file))
     assert scan(collection, "error", None).n_kept == 2
     assert collection.inputs() == [file]
     state = collection.source_state()

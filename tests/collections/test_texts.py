@@ -57,7 +57,7 @@ def test_a_file_is_a_passage(folder: Path, caplog: pytest.LogCaptureFixture) -> 
     collection = open_collection(str(folder))
     assert records(collection) == PASSAGES
     assert records(pickle.loads(pickle.dumps(collection))) == PASSAGES
-    assert (collection.name, collection.splits(), collection.place()) == ("notes", [], str(folder))
+    assert (collection.name, collection.splits(), collection.location()) == ("notes", [], str(folder))
     assert scan(collection, "error", None).n_kept == len(PASSAGES)
     assert len(collection.inputs()) == len(PASSAGES)
     assert caplog.messages == [f"{folder}: 3 files are no texts and are left out: 2 .png, 1 without suffix"]
@@ -132,4 +132,4 @@ def test_on_a_store(bucket: str, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == [f"{bucket}/notes: 3 files are no texts and are left out: 2 .png, 1 without suffix"]
     one = open_collection(f"{bucket}/notes/b.md")
     assert records(one) == [PASSAGES[2]]
-    assert (one.name, one.place()) == ("b", f"{bucket}/notes/b.md")
+    assert (one.name, one.location()) == ("b", f"{bucket}/notes/b.md")

@@ -37,9 +37,12 @@ class Collection(ABC):
 
     name: str
 
-    @abstractmethod
     def records(self) -> Iterator[Passage | BadRecord]:
-        """Yield all records in a fixed order, validated individually (`scan` detects duplicate ids)."""
+        """Yield all records in a fixed order, validated individually (`scan` detects duplicate ids).
+
+        Subclasses implement this or `read`.
+        """
+        return (record for block in self.read(WHOLE).blocks for _, record in block)
 
     def parts(self) -> list[Part]:
         """Return the parts for parallel reading, in order; one, unless the file is large."""
@@ -47,7 +50,6 @@ class Collection(ABC):
 
     def read(self, part: Part) -> Reading:
         """Read one of `parts()`; if there are no lines, a record's line is its number."""
-        assert part == WHOLE, "subclasses with other parts override `read`"
         return Reading(self.name, in_blocks(enumerate(self.records(), start=1)), lambda: 0)
 
     def splits(self) -> list[str]:
@@ -60,7 +62,7 @@ class Collection(ABC):
         Raises:
             ValueError: the split is unknown, or a line is malformed.
         """
-        raise ValueError(f"'{self.place()}' has documents and no queries, so no split '{split}'")
+        raise ValueError(f"'{self.location()}' has documents and no queries, so no split '{split}'")
 
     def qrels(self, split: str) -> Qrels:
         """Return the relevance judgements of a split.
@@ -68,9 +70,9 @@ class Collection(ABC):
         Raises:
             ValueError: the split is unknown, or a line is malformed.
         """
-        raise ValueError(f"'{self.place()}' has documents and no judgements, so no split '{split}'")
+        raise ValueError(f"'{self.location()}' has documents and no judgements, so no split '{split}'")
 
-    def why_not(self, split: str) -> str:
+    def missing_split(self, split: str) -> str:
         """Return the end of the error message for an unknown split."""
         return f". Splits: {', '.join(self.splits()) or 'none'}."
 
@@ -91,13 +93,13 @@ class Collection(ABC):
         """Return the number of records if counting is much faster than reading, else None."""
         return None
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the path or URI, or the name of a collection without one."""
         return self.name
 
 
-class CollectionOver(Collection):
-    """A collection that transforms another one's passages; it has no queries."""
+class TransformedCollection(Collection):
+    """Another collection with its passages transformed, without queries."""
 
     source: Collection
 
@@ -118,9 +120,9 @@ class CollectionOver(Collection):
         """Return the inputs of the source."""
         return self.source.inputs()
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the path, URI or name of the source."""
-        return self.source.place()
+        return self.source.location()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,8 @@ class FileCollection(Collection):
     name: str
     corpus: TextFile
     split_files: dict[str, Split]
-    lacking: dict[str, str] = field(default_factory=dict)
+    incomplete: dict[str, str] = field(default_factory=dict)
     """Incomplete split → message about its missing files."""
-
-    def records(self) -> Iterator[Passage | BadRecord]:
-        """Yield the records of the corpus file in file order."""
-        return (record for block in self.read(WHOLE).blocks for _, record in block)
 
     def parts(self) -> list[Part]:
         """Return parts of equal size; compressed files have a single part."""
@@ -190,17 +188,17 @@ class FileCollection(Collection):
         """Return name, size and modification time of the corpus file."""
         return self.corpus.state()
 
-    def why_not(self, split: str) -> str:
+    def missing_split(self, split: str) -> str:
         """Return the split's missing files and the available splits."""
-        why = f": {self.lacking[split]}" if split in self.lacking else ""
-        return f"{why}{Collection.why_not(self, split)}"
+        reason = f": {self.incomplete[split]}" if split in self.incomplete else ""
+        return f"{reason}{Collection.missing_split(self, split)}"
 
     def inputs(self) -> list[Path | StorePath]:
         """Return the corpus file and those of all splits."""
         judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
         return [self.corpus.path, *judged]
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the corpus file's URI or resolved path, or the name of a downloaded collection.
 
         The path of a file in a zip starts with the path of the zip.
@@ -213,7 +211,7 @@ class FileCollection(Collection):
     def _split(self, split: str) -> Split:
         if split in self.split_files:
             return self.split_files[split]
-        raise ValueError(f"collection '{self.name}' has no split '{split}'{self.why_not(split)}")
+        raise ValueError(f"collection '{self.name}' has no split '{split}'{self.missing_split(split)}")
 
 
 def _is_json(file: TextFile) -> bool:

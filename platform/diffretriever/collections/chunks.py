@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from diffretriever.collections.base import Collection, CollectionOver
+from diffretriever.collections.base import Collection, TransformedCollection
 from diffretriever.collections.records import BadRecord, Part, Passage, Reading
 
 CHUNK_ID = re.compile(r"#[0-9]+$")
 """Suffix of a chunk's id."""
 
 
-class ChunkedCollection(CollectionOver):
+class ChunkedCollection(TransformedCollection):
     """Another collection in chunks. Markdown is split by its structure, other text by paragraphs and sentences."""
 
     def __init__(self, whole: Collection, tokens: int, count: Callable[[str], int]) -> None:
@@ -30,10 +30,6 @@ class ChunkedCollection(CollectionOver):
         """
         self.source, self.tokens = whole, tokens
         self._count = count
-
-    def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream the chunks of all documents."""
-        return (chunk for record in self.source.records() for chunk in self._chunks(record))
 
     def read(self, part: Part) -> Reading:
         """Read a part; chunks have the line number of their document."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import ne
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from diffretriever.collections.base import Collection, CollectionOver
+from diffretriever.collections.base import Collection, TransformedCollection
 from diffretriever.collections.records import BadRecord, Part, Passage, Reading, RefusedError, Untyped, bad_record
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.metadata import Columns, ColumnType, Scalar, check_column_name
@@ -46,7 +46,7 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WithMetadata(CollectionOver):
+class WithMetadata(TransformedCollection):
     """A collection whose passages have the metadata that an index stores."""
 
     source: Collection
@@ -54,10 +54,6 @@ class WithMetadata(CollectionOver):
     """Fields to store; None stores all."""
     columns: Columns | None = None
     """Columns of the index; None if not yet inferred, and values stay as read."""
-
-    def records(self) -> Iterator[Passage | BadRecord]:
-        """Stream the records."""
-        return (record for part in self.parts() for block in self.read(part).blocks for _, record in block)
 
     def read(self, part: Part) -> Reading:
         """Read a part."""

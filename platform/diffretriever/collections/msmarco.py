@@ -42,15 +42,15 @@ def open_msmarco_folder(folder: Path | StorePath, name: str, shown: str) -> File
     named = {split: (f"queries.{split}.tsv", f"qrels.{split}.tsv") for split in splits_in(folder, "qrels.")}
     if named.pop("dev.small", None) and "dev" in named:
         named[_WHOLE_DEV] = named.pop("dev")
-    splits, lacking = dict[str, Split](), dict[str, str]()
+    splits, incomplete = dict[str, Split](), dict[str, str]()
     for split, names in [*_PUBLISHED.items(), *named.items()]:
         queries, qrels = (find_file(folder, file, shown) for file in names)
         if queries is not None and qrels is not None:
             splits.setdefault(split, Split(queries, qrels))
             continue
         absent = [file for file, path in zip(names, (queries, qrels), strict=True) if path is None]
-        lacking.setdefault(split, f"{shown} lacks {' and '.join(absent)} (or .gz)")
-    return FileCollection(name, corpus, splits, lacking)
+        incomplete.setdefault(split, f"{shown} lacks {' and '.join(absent)} (or .gz)")
+    return FileCollection(name, corpus, splits, incomplete)
 
 
 def _how_to_unpack(folder: Path | StorePath, shown: str) -> str:

@@ -29,7 +29,7 @@ def own_file(quarantine: Path | StorePath, collection: Collection) -> Path | Sto
     """Return the quarantine file of a collection: `quarantine`, or an object in it on an object store."""
     if isinstance(quarantine, Path):
         return quarantine
-    digest = hashlib.blake2b(collection.place().encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(collection.location().encode(), digest_size=4).hexdigest()
     return quarantine / f"{_UNFIT_FOR_NAME.sub('_', collection.name)}-{digest}.jsonl"
 
 
@@ -77,7 +77,7 @@ def quarantined(
         path = path.resolve()
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
-    key = {"collection": collection.name, "source": collection.place()}
+    key = {"collection": collection.name, "source": collection.location()}
     with tempfile.TemporaryFile(dir=folder) as records:
         yield lambda bad: records.write(quarantine_line(bad, **key))
         records.seek(0)

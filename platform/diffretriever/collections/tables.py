@@ -51,7 +51,7 @@ class TableCollection(Collection):
         """Return the file."""
         return [self.file.path]
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the file's URI, or its absolute path with links resolved."""
         if isinstance(self.file.path, StorePath):
             return str(self.file.path)

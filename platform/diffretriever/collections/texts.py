@@ -101,7 +101,7 @@ class TextsCollection(Collection):
         """Return the files."""
         return [self._at(file.path) for file in self._files()]
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the URI or resolved path of the folder or file."""
         place = self.root if self.only is None else self._at(self.only)
         return str(place.resolve() if isinstance(place, Path) else place)

@@ -11,7 +11,7 @@ _FILE_NAME = "collections.json"
 
 def refuse_other_places(uri: str, collection: Collection) -> None:
     """Raise ValueError if a sync would delete passages of another collection with the same name."""
-    source = collection.place()
+    source = collection.location()
     others = [other for other in _recorded(uri).get(collection.name, ()) if other != source]
     if others and _has_place(collection):
         raise ValueError(
@@ -24,14 +24,14 @@ def refuse_other_places(uri: str, collection: Collection) -> None:
 def note_place(uri: str, collection: Collection) -> None:
     """Record the path or URI of a collection, unless its documents are in memory."""
     recorded = _recorded(uri)
-    places = {*recorded.get(collection.name, ()), collection.place()}
+    places = {*recorded.get(collection.name, ()), collection.location()}
     if _has_place(collection) and len(places) > len(recorded.get(collection.name, ())):
         recorded[collection.name] = tuple(sorted(places))
         write_text(_file(uri), CollectionPlaces(places=recorded).model_dump_json(indent=2))
 
 
 def _has_place(collection: Collection) -> bool:
-    return collection.place() != collection.name
+    return collection.location() != collection.name
 
 
 def _recorded(uri: str) -> dict[str, tuple[str, ...]]:

@@ -117,7 +117,7 @@ class Source:
                 ", ".join(scanned.left_out),
             )
         if scanned.n_records == 0:
-            raise ValueError(f"collection '{collection.name}' is empty: is {collection.place()} whole?")
+            raise ValueError(f"collection '{collection.name}' is empty: is {collection.location()} whole?")
         collection = replace(collection, columns=scanned.columns)
         counts.refuse_conflicts(scanned.kept(collection))
         return Selection(self, collection, scanned, counts)

@@ -110,7 +110,7 @@ class RayExecutor(Executor):
             yield scan_part(collection, parts[0])
             return
         calls = ((collection, part) for part in parts)
-        local = is_local(collection.place())
+        local = is_local(collection.location())
         yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
@@ -126,7 +126,7 @@ class RayExecutor(Executor):
         return EncoderStart.of(self.manifest(), self.pool, self.config)
 
     def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]:
-        rows = read_blocks(blocks.readers(), anywhere=not is_local(blocks.collection.place()))
+        rows = read_blocks(blocks.readers(), anywhere=not is_local(blocks.collection.location()))
         pool = self._pool_for(blocks.count)
         for stage in stages:
             rows = staged(rows, stage, pool)

@@ -91,7 +91,7 @@ def find_set(name: str, job: ReproduceJob) -> EvaluationSet:
     wanted = _MSMARCO_SPLITS.get(name, _BEIR_SPLITS)
     split = next((split for split in wanted if split in collection.splits()), None)
     if split is None:
-        why = collection.why_not(wanted[0])
+        why = collection.missing_split(wanted[0])
         raise ValueError(f"no collection {name}: {source} has no split {' or '.join(wanted)}{why}")
     return EvaluationSet(source, collection.name, split, collection.source_state())
 
