@@ -10,12 +10,13 @@ import pytest
 from scipy.stats import ttest_rel
 
 import diffretriever as dr
-from diffretriever.collections import Run, write_qrels, write_run
+from diffretriever.collections import Run, write_run
 from diffretriever.core.files import write_text
 from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.measures import EvaluationResult, warnings_of
 from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
+from tests.evaluation.files import write_qrels
 from tests.evaluation.tex import faults
 
 N = 30

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from diffretriever.collections import Run, read_run, write_qrels, write_run
+from diffretriever.collections import Run, read_run, write_run
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
 from diffretriever.vectors.fusion import ranked
 from diffretriever.vectors.hits import Hits
+from tests.evaluation.files import write_qrels
 
 QRELS = {f"q{i}": {f"d{i}": 1} for i in range(8)}
 # By words the passage is first for the first half, by vectors for the other one: together they find all.

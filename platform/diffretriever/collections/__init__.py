@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from diffretriever.collections import beir, irds, msmarco
 from diffretriever.collections.base import Collection, FileCollection, read_queries
@@ -17,7 +17,7 @@ from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan,
 from diffretriever.collections.tables import READERS, TableCollection, is_table
 from diffretriever.collections.texts import READERS as TEXTS
 from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder
-from diffretriever.collections.trec import read_qrels, write_qrels
+from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import is_file, is_folder, is_local
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.places import StorePath, plain_place
@@ -38,7 +38,6 @@ __all__ = [
     "read_run",
     "scan",
     "set_aside",
-    "write_qrels",
     "write_run",
 ]
 
@@ -69,11 +68,15 @@ def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Col
 
 
 def _opened(source: str) -> Collection:
-    if not is_local(source):
-        return _open_uri(StorePath(source))
-    path = Path(source).absolute()
-    if source and path.exists():
-        return _open_path(path, source.rstrip("/") or source)
+    path = Path(source).absolute() if is_local(source) else StorePath(source)
+    name = path.resolve().name if isinstance(path, Path) else path.name
+    shown = source.rstrip("/") or "/"
+    if source and is_file(path):
+        return _open_file(path, name, shown)
+    if source and is_folder(path):
+        return _open_folder(path, name, shown)
+    if isinstance(path, StorePath):
+        raise ValueError(f"no collection '{path}': no such object or folder")
     if source == PYDOC:
         return open_pydoc()
     if source in FOLDERS:
@@ -85,31 +88,16 @@ def _opened(source: str) -> Collection:
     raise ValueError(f"no collection '{source}': no such file or folder, no such name.{hint}")
 
 
-def _open_path(path: Path, shown: str) -> Collection:
-    name = path.resolve().name
-    if path.is_dir():
-        return _open_folder(path, name, shown)
-    if path.suffix == ".zip" or (not path.suffix and name.endswith(".zip")):
-        return beir.open_beir_zip(path, shown)
-    return _open_file(path, name, shown)
-
-
-def _open_uri(uri: StorePath) -> Collection:
-    if is_file(uri):
-        if uri.suffix == ".zip":
-            raise ValueError(f"{uri}: a zip cannot be read as a stream: put the folder that is in it there")
-        return _open_file(uri, uri.name, str(uri))
-    if is_folder(uri):
-        return _open_folder(uri, uri.name, str(uri))
-    raise ValueError(f"no collection '{uri}': no such object or folder")
-
-
 def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
+    if ".zip" in (path.suffix, PurePath(name).suffix):
+        if isinstance(path, StorePath):
+            raise ValueError(f"{shown}: a zip cannot be streamed: upload the folder in it instead")
+        return beir.open_beir_zip(path, shown)
     for end in _CORPUS_ENDS:
         if name.endswith(end):
             return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
     if is_table(name):
-        return TableCollection(Path(name).stem, TextFile(path, shown), {})
+        return TableCollection(PurePath(name).stem, TextFile(path, shown), {})
     if is_text(name):
         return open_text_file(path, name, shown)
     raise ValueError(f"{shown}: a file must end in .zip, {', '.join([*_CORPUS_ENDS, *READERS, *TEXTS])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diffretriever.collections.base import Collection
@@ -31,20 +31,20 @@ _INDEX_OF_PANDAS = "__index_level_"
 _ID_BYTES = 8
 
 
+@dataclass(frozen=True, slots=True)
 class DocumentCollection(Collection):
     """Passages in memory."""
 
-    def __init__(self, name: str, records: list[Passage | BadRecord]) -> None:
-        self.name = name
-        self._records = records
+    name: str
+    passages: list[Passage | BadRecord]
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Yield the records in input order."""
-        return iter(self._records)
+        return iter(self.passages)
 
     def source_state(self) -> str:
         """Return the number of records."""
-        return str(len(self._records))
+        return str(len(self.passages))
 
 
 def as_collection(documents: Documents, name: str = "documents", fields: Mapping[str, str] | None = None) -> Collection:

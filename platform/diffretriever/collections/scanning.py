@@ -135,7 +135,6 @@ class ScanResult:
     """The result of scanning a collection."""
 
     n_records: int
-    n_good: int
     n_bad: int
     n_kept: int
     reasons: dict[str, int]
@@ -261,7 +260,6 @@ class _Scans:
             parts.append(ScannedPart(each.part, each.n_records, bitmap, _checks(each.keys_N[chosen_N]), each.state))
         return ScanResult(
             self._n_records,
-            self._n_records - self.n_bad,
             self.n_bad,
             sum(part.n_kept for part in parts),
             dict(self._reasons),

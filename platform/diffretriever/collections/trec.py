@@ -9,15 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from diffretriever.collections.records import (
-    Lines,
-    Qrels,
-    RefusedError,
-    TextFile,
-    check_id,
-    decode,
-)
-from diffretriever.core.files import whole_file
+from diffretriever.collections.records import Lines, Qrels, RefusedError, TextFile, check_id, decode
 from diffretriever.schemas.places import StorePath
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
@@ -37,16 +29,6 @@ def read_qrels(source: Path | StorePath | TextFile) -> Qrels:
     _, first = head = next(lines, (0, []))
     is_header = not first or first[-1].lower() in _QRELS_HEADER_ENDS
     return values_of(file, lines if is_header else chain([head], lines), partial(_qrels_line, len(first)))
-
-
-def write_qrels(path: Path | StorePath, qrels: Qrels) -> None:
-    """Write qrels in TREC's four columns. The file appears when complete."""
-    with whole_file(path) as stream:
-        for query_id, judged in qrels.items():
-            check_id(query_id)
-            for passage_id, relevance in judged.items():
-                check_id(passage_id)
-                stream.write(f"{query_id} 0 {passage_id} {relevance}\n".encode())
 
 
 def columns_of(file: TextFile) -> Iterator[tuple[int, list[str]]]:
