@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
@@ -14,7 +14,6 @@ from diffretriever.schemas.settings import BadInput, RayConfig, RetrieverOptions
 
 NO_METADATA = ("none",)
 """Value of `--metadata` that stores no metadata."""
-_ROLES = ("id", "title", "text")
 
 
 class EncodeJob(RayConfig, RetrieverOptions, BadInput):
@@ -24,9 +23,9 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     """Path, URI or name of the collection. Paths: BEIR folder or zip, MS MARCO folder, corpus file (.jsonl, .tsv, .csv,
     .json, .parquet, .arrow), or .md, .txt and .html files; all except a zip can be on an object store. Names: `pydoc`
     (built in), a BEIR set to download, or `irds:NAME` for ir_datasets (needs the extra `irds`)."""
-    fields: tuple[str, ...] = ()
-    """Field names of the table, as ROLE=FIELD with the roles id, title and text, such as text=body. Default: id, _id,
-    docid, docno, doc_id or pid; title; text or contents."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Field names of the table for id, title and text, such as text=body. Default: id, _id, docid, docno, doc_id or
+    pid; title; text or contents."""
     metadata: tuple[str, ...] = ()
     """Metadata fields to store, return with hits and filter by; repeat the flag or separate by commas. `none` stores no
     metadata. Default: all fields except lists and objects. An existing index keeps its fields."""
@@ -53,11 +52,6 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     an index with less than a megabyte of vectors, unless it has these files already."""
 
     @property
-    def named_fields(self) -> dict[str, str]:
-        """`fields` by role."""
-        return dict(_role_and_field(each) for each in self.fields)
-
-    @property
     def metadata_wanted(self) -> tuple[str, ...] | None:
         """Metadata fields to store; None for all."""
         if self.metadata == NO_METADATA:
@@ -71,25 +65,11 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
             check_column_name(name)
         return tuple(dict.fromkeys(metadata))
 
-    @field_validator("fields")
-    @classmethod
-    def _names_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        if len({_role_and_field(each)[0] for each in fields}) < len(fields):
-            raise ValueError("a role is named twice")
-        return fields
-
     @model_validator(mode="after")
     def _syncs_with_good_records(self) -> Self:
         if self.sync and self.on_bad_input != "error":
             raise ValueError("--sync needs --on-bad-input error: the passage of a bad record is unknown")
         return self
-
-
-def _role_and_field(text: str) -> tuple[str, str]:
-    role, _, field = text.partition("=")
-    if role not in _ROLES or not field:
-        raise ValueError(f"'{text}': write ROLE=FIELD with a role of {', '.join(_ROLES)}, for example text=body")
-    return role, field
 
 
 class EncodeSummary(Model):

@@ -62,7 +62,7 @@ class JobConfig(Model):
             for name, field in cls.model_fields.items():
                 texts = flags.get(name, os.environ.get(f"DIFFRETRIEVER_{name.upper()}"))
                 if texts is not None:
-                    values[name] = _of_texts(field.annotation, texts)
+                    values[name] = _of_texts(name, field.annotation, texts)
             return cls.model_validate(values)
         except ValidationError as error:
             _fail("\n".join(error_messages(error, _flag)))
@@ -223,7 +223,7 @@ def _metavar(annotation: Any) -> str:
     if kind is tuple:
         return f"{_metavar(parts[0])}[,…]"
     if kind is dict:
-        return f"NAME={_metavar(parts[1])}"
+        return f"NAME={_metavar(parts[1])}[,…]"
     if kind is Literal:
         return "|".join(map(str, parts))
     if kind in (Union, UnionType):
@@ -235,7 +235,7 @@ def _is_several(annotation: Any) -> bool:
     return get_origin(annotation) in (tuple, dict)
 
 
-def _of_texts(annotation: Any, texts: Any) -> Any:
+def _of_texts(name: str, annotation: Any, texts: Any) -> Any:
     if not _is_several(annotation):
         return texts
     parts = [part for text in ([texts] if isinstance(texts, str) else texts) for part in text.split(",") if part]
@@ -243,7 +243,7 @@ def _of_texts(annotation: Any, texts: Any) -> Any:
         return parts
     for part in parts:
         if "=" not in part:
-            raise ValueError(f"'{part}': write NAME=VALUE")
+            raise ValueError(f"{_flag(name)} '{part}': write NAME=VALUE")
     return dict(part.split("=", 1) for part in parts)
 
 

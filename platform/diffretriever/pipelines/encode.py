@@ -90,7 +90,7 @@ class Source:
         Raises:
             ValueError: One is missing or malformed, or the quarantine path is another kind of file.
         """
-        collection = collection or open_collection(job.collection, job.named_fields)
+        collection = collection or open_collection(job.collection, job.fields)
         quarantine = None
         if job.on_bad_input != "error":
             path = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
