@@ -75,8 +75,6 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudge
         taken = sorted({*names} & {*get_args(Fusion)})
         if taken:
             raise ValueError(f"--runs: {taken[0]} is the name of a fusion method: give the run another name")
-        if not self.fusions or len({*self.fusions}) < len(self.fusions):
-            raise ValueError("--fusions is empty or has duplicates: give each fusion method once")
         if self.weights and (len(self.weights) != len(names) or not any(self.weights)):
             raise ValueError(f"--weights: give one for each of the {len(names)} --runs, at least one above 0")
         if bool(tuned) != (self.tune_qrels is not None) or (tuned and self.weights):
@@ -111,8 +109,6 @@ class CompareJob(Judgements, ModelOptions):
         runs, indexes = {*named_runs(self.runs, "--runs")}, {*self.named_indexes}
         if not indexes and len(runs) < 2:
             raise ValueError("a comparison needs two --runs, or --indexes: use evaluate.py for a single run")
-        if len({*self.fusions}) < len(self.fusions):
-            raise ValueError("--fusions has duplicates: give each fusion method once")
         taken = sorted(({f"fused by {by}" for by in self.fusions} | indexes) & runs)
         if taken:
             raise ValueError(f"--runs: the name '{taken[0]}' is taken by another row: give the run another name")

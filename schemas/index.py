@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from diffretriever.schemas.base import Model, differing_fields
+from diffretriever.schemas.base import Model
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.metadata import Columns, ColumnType
 from diffretriever.schemas.retriever import RetrieverConfig
@@ -65,14 +65,11 @@ class IndexManifest(Model):
     @property
     def fingerprint(self) -> str:
         """16 hex digits of config, weights, tokenizer and layout, which determine the vectors; excludes paths."""
-        text = json.dumps(self._identity(), sort_keys=True)
+        text = json.dumps(self.identity(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def differences(self, other: IndexManifest) -> list[str]:
-        """Return the differing fields of two retrievers as `field: this != other`."""
-        return differing_fields(self._identity(), other._identity())
-
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """Return the fields that the fingerprint covers, as JSON values."""
         identity = {"format": self.format, "weights": self.weights, "retriever": self.retriever.identity()}
         return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}
 

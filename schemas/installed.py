@@ -27,11 +27,6 @@ def names_installed(method: Any) -> bool:
     return isinstance(method, str) and _METHOD.fullmatch(method) is not None
 
 
-def package_of(method: str) -> str:
-    """Return PACKAGE of PACKAGE:NAME."""
-    return method.partition(":")[0]
-
-
 @cache
 def installed_encoder(method: str) -> type[Any]:
     """Import and return the encoder class of PACKAGE:NAME. Only installed packages are imported.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeA
 
 from pydantic import (
     Field,
+    NonNegativeFloat,
     PositiveInt,
     SerializeAsAny,
     TypeAdapter,
@@ -211,11 +212,6 @@ class RetrieverBase(Model):
     def has_token_vectors(self) -> bool:
         """Whether a text has one vector per token, up to `max_vectors`."""
         return False
-
-    @property
-    def runs_its_code(self) -> bool:
-        """Whether encoding runs Python code of the model's repository, which needs permission."""
-        return bool(getattr(self, "remote_code", False))
 
 
 class PromptedRetriever(RetrieverBase):
@@ -502,7 +498,7 @@ class Bm25Retriever(RetrieverBase):
     has_weights = False
 
     method: Literal["bm25"] = "bm25"
-    k1: Annotated[float, Field(ge=0)] = 0.9
+    k1: NonNegativeFloat = 0.9
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
     title_join: TitleJoin = "space"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import SweepMode
-
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 class FittedFeature(Model):
@@ -25,7 +23,7 @@ class FittedFeature(Model):
     """Largest value in training."""
     centre: float
     """Mean in training."""
-    scale: Annotated[float, Field(gt=0)]
+    scale: PositiveFloat
     """Standard deviation in training."""
 
 
@@ -53,9 +51,9 @@ class LearnedSelectorArtefact(Model):
     """ISO 8601 time, UTC."""
     command: str
     """The command line."""
-    cost: NonNegative
+    cost: NonNegativeFloat
     """Minimum gain per query slot, λ, in units of the measure."""
-    penalty: NonNegative | None
+    penalty: NonNegativeFloat | None
     """Ridge penalty per query; None if no feature predicts the gain, so that all coefficients are 0."""
     budgets: tuple[PositiveInt, ...]
     """Values of K_q to choose from, ascending."""
@@ -80,7 +78,7 @@ class FitSelectorJob(JobConfig):
     features: Annotated[tuple[str, ...], Field(min_length=1)] = ("length", "entropy")
     """Features of the query: length, entropy, content_words; also mean_idf and max_idf if the sweeps still have an
     index."""
-    cost: NonNegative = 0.0
+    cost: NonNegativeFloat = 0.0
     """Minimum gain per query slot, λ, in units of the measure. 0: optimise effectiveness alone."""
     output: Place
     """Folder for fitted_selector.json and the report."""

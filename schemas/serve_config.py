@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import IndexPlace
@@ -28,9 +28,9 @@ class ReplicaConfig(Model):
     """Replicas that always run."""
     max_replicas: PositiveInt = 1
     """Maximum replicas. If it is above `min_replicas`, Ray adds replicas while queues are long."""
-    cpus: Annotated[float, Field(ge=0)] = 1.0
+    cpus: NonNegativeFloat = 1.0
     """CPUs that Ray reserves per replica."""
-    gpus: Annotated[float, Field(ge=0)] = 0.0
+    gpus: NonNegativeFloat = 0.0
     """GPUs per replica."""
 
     @model_validator(mode="after")

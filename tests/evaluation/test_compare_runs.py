@@ -109,8 +109,6 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
     assert "d fused by min-max" in lettered_table(report)
     with pytest.raises(ValueError, match="'fused by min-max' is taken by another row: give the run another name"):
         CompareJob.model_validate({**job.model_dump(), "runs": (*job.runs, "fused by min-max=x.trec")})
-    with pytest.raises(ValueError, match="--fusions has duplicates"):
-        CompareJob.model_validate({**job.model_dump(), "fusions": ("min-max", "min-max")})
 
 
 def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from diffretriever.schemas.base import error_messages
+from diffretriever.schemas.base import differing_fields, error_messages
 from diffretriever.schemas.index import (
     MANIFEST_FORMAT,
     ROW_CHECKSUM,
@@ -18,7 +18,7 @@ from diffretriever.schemas.index import (
     metadata_fields,
     passage_schema,
 )
-from diffretriever.schemas.installed import MISSING, names_installed, package_of
+from diffretriever.schemas.installed import MISSING, names_installed
 from diffretriever.schemas.retriever import Bm25Retriever
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _CHECKSUM_FIELD = pa.field(ROW_CHECKSUM, pa.uint32(), nullable=False)
 def manifest_of(encoder: Encoder) -> IndexManifest:
     """Describe a loaded encoder; `auto` is replaced by the resolved precision."""
     config, facts = encoder.config, encoder.facts
-    packages = [package_of(config.method)] if names_installed(config.method) else []
+    packages = [config.method.partition(":")[0]] if names_installed(config.method) else []
     resolved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"dtype": facts.dtype})})
     return IndexManifest(
         retriever=resolved,
@@ -59,7 +59,8 @@ def check_same(index: IndexManifest, encoder: IndexManifest, uri: str) -> None:
     if index.fingerprint == encoder.fingerprint:
         return
     # Another method has other fields, so name it first.
-    differing = sorted(index.differences(encoder), key=lambda text: not text.startswith("retriever.method:"))
+    differing = differing_fields(index.identity(), encoder.identity())
+    differing.sort(key=lambda text: not text.startswith("retriever.method:"))
     if index.tokenizer != encoder.tokenizer and index.libraries != encoder.libraries:
         # Other library versions may serialise the same tokenizer differently.
         differing.insert(0, f"versions of libraries: {index.libraries} != {encoder.libraries}")

@@ -143,7 +143,7 @@ def load_in_actor(start: EncoderStart) -> Encoder:
 
 def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
     """Pin the retriever's hub revisions to commits; raises ValueError as `pinned` does."""
-    if retriever.runs_its_code:
+    if getattr(retriever, "remote_code", False):
         # trust_remote_code applies to the revision as written.
         return retriever
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
