@@ -21,9 +21,7 @@ class CompressSummary(Model):
     """The outcome of a compress job."""
 
     index: IndexPlace
-    """Folder or object-store URI of the index."""
     codec: CodecConfig
-    """Codec of the vectors."""
     digest: str
     """Digest of the trained codec."""
     passages: int

@@ -76,7 +76,6 @@ class EncodeSummary(Model):
     """The outcome of one encode job; counts are passages."""
 
     index: str
-    """Path or URI of the index."""
     fingerprint: str
     """Fingerprint of the retriever that made it."""
     encoded: int
@@ -92,7 +91,6 @@ class EncodeSummary(Model):
     bad: int
     """Records written to quarantine."""
     bad_reasons: dict[str, int]
-    """Number of bad records by reason."""
     quarantine: str | None
     """File with the bad records, if any."""
     rows: int

@@ -155,7 +155,6 @@ class EvaluationReport(Model):
     collection: str | None = None
     """Name of the collection; None for a finished run with a qrels file."""
     split: str | None = None
-    """Split of the qrels."""
     retriever: str
     """Title of the retriever; `config` has all its settings."""
     fingerprint: str | None = None
@@ -173,9 +172,7 @@ class EvaluationReport(Model):
     created: str
     """ISO 8601 time, UTC."""
     command: str
-    """The command line."""
     config: dict[str, Any]
-    """The resolved config of the job."""
 
 
 class Overlap(Model):
@@ -193,7 +190,6 @@ class ComparisonReport(Model):
     """The file `comparison.json`: several systems on the same queries."""
 
     title: str
-    """Title of the comparison."""
     measures: dict[str, dict[str, dict[str, float]]]
     """Mean over queries by system, mode and measure."""
     intervals: dict[str, dict[str, dict[str, tuple[float, float]]]]
@@ -201,7 +197,6 @@ class ComparisonReport(Model):
     better_than: dict[str, dict[str, list[str]]]
     """Measure → system, with its mode if it has several → the systems that it is significantly better than."""
     test: Test
-    """Significance test."""
     queries: int
     """Queries of the qrels, the same for all systems."""
     overlap: dict[str, Overlap] = Field(default_factory=dict)
@@ -209,8 +204,6 @@ class ComparisonReport(Model):
     coverage: dict[str, Coverage] = Field(default_factory=dict)
     """Coverage of the collection by each index."""
     warnings: tuple[str, ...] = ()
-    """Limitations of the measures, such as incomplete coverage."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
-    """The command line."""

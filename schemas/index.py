@@ -89,7 +89,6 @@ class IndexContents(Model):
     collections: dict[str, int]
     """Passages by collection."""
     version: int
-    """Version of the index."""
     fragments: int
     """Fragments of the table (groups of data files); compaction joins them."""
     deleted_rows: int

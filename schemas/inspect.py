@@ -103,9 +103,7 @@ class IndexReport(Model):
     """The report of `inspect_index.py`."""
 
     index: str
-    """Path or URI of the index."""
     fingerprint: str
-    """Fingerprint of the retriever."""
     contents: IndexContents
     columns: dict[str, int]
     """Bytes of each column in this version's data files."""

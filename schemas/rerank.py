@@ -64,7 +64,6 @@ class RerankSummary(Model):
     """The outcome of one rerank job."""
 
     queries: int
-    """Queries in the run."""
     resumed: int
     """Queries finished by an earlier, interrupted job."""
     passages: int

@@ -138,7 +138,6 @@ class BatchSearchSummary(Model):
     """The outcome of a batch search."""
 
     queries: int
-    """Queries in the runs."""
     passages: int
     """Passages searched."""
     parts: int

@@ -31,12 +31,10 @@ class LearnedSelectorArtefact(Model):
     """The JSON file of a fitted selector, a linear model of each budget's gain."""
 
     format: Literal[1] = 1
-    """Version of the file format."""
     kind: Literal["learned"] = "learned"
     fingerprint: str
     """Fingerprint of the query encoder; the selector works only with this encoder."""
     retriever: str
-    """Title of the retriever."""
     collections: tuple[str, ...]
     """Training data, as collection/split."""
     mode: SweepMode
@@ -48,9 +46,7 @@ class LearnedSelectorArtefact(Model):
     queries: PositiveInt
     """Number of training queries."""
     created: str
-    """ISO 8601 time, UTC."""
     command: str
-    """The command line."""
     cost: NonNegativeFloat
     """Minimum gain per query slot, λ, in units of the measure."""
     penalty: NonNegativeFloat | None

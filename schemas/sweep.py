@@ -94,7 +94,6 @@ class SweepManifest(Model):
     """The file `sweep.json`: the retriever, budgets and collection of a sweep."""
 
     collection: str
-    """Name of the collection."""
     retriever: str
     """Title of the retriever; ignore the budget in it."""
     fingerprint: str
@@ -104,38 +103,29 @@ class SweepManifest(Model):
     passage_budgets: tuple[PositiveInt, ...]
     """Values of K_p, ascending."""
     modes: tuple[SweepMode, ...]
-    """Evaluated scoring modes."""
     measures: tuple[str, ...]
     """Measures, in ir_measures' notation."""
     splits: tuple[str, ...]
-    """Evaluated splits; each has a folder next to this file."""
     command: str
-    """The command line."""
 
 
 class BudgetSelection(Model):
     """The file `selection.json` of a sweep: the best budget on one split, and the means of all budgets."""
 
     format: Literal[1] = 1
-    """Version of the file format."""
     budget: Budget
     """The best budget; ties go to fewer slots K_q + K_p, then to fewer query slots."""
     mode: SweepMode
-    """Scoring mode."""
     measure: str
     """Measure, in ir_measures' notation."""
     split: str
-    """Split of the choice."""
     value: float
     """Mean of the measure with this budget."""
     grid: dict[Budget, float]
     """Mean of the measure with each budget."""
     queries: int
-    """Queries of the split."""
     collection: str
-    """Name of the collection."""
     retriever: str
-    """Title of the retriever."""
     backbone: str
     """Source of the backbone; only retrievers with the same source can use the selection."""
     adapter: str | None
@@ -143,7 +133,6 @@ class BudgetSelection(Model):
     fingerprint: str
     """Fingerprint of the encoder without its budget; see `encoder_fingerprint`."""
     command: str
-    """The command line."""
 
 
 def encoder_fingerprint(manifest: IndexManifest) -> str:

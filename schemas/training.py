@@ -218,7 +218,6 @@ class TrainingManifest(Model):
     total_steps: int
     """Optimiser steps of the whole training."""
     step: int = 0
-    """Optimiser steps done."""
     trainable: int | None = None
     """Trained parameters; None before the first checkpoint."""
     adapter: str | None = None

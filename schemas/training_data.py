@@ -47,9 +47,7 @@ class TrainingCounts(Model):
     examples: int = 0
     """Examples in the training set."""
     positives: int = 0
-    """Positives of these examples."""
     negatives: int = 0
-    """Negatives of these examples."""
     bad_records: int = 0
     """Invalid records, written to quarantine."""
     repeated_examples: int = 0
@@ -88,7 +86,6 @@ class TrainingSetManifest(Model):
     sources: tuple[TrainingSource, ...]
     """Sources, in the order of their examples."""
     split: str
-    """Split of the sources that have splits."""
     on_bad_input: Literal["error", "quarantine"]
     """Policy for invalid records."""
     hold_out: tuple[TrainingSource, ...]
@@ -134,19 +131,13 @@ class MinedNegatives(Model):
     identity: str
     """Digest of all inputs and settings that the result depends on."""
     index: IndexPlace
-    """Folder or object-store URI of the index."""
     version: int
-    """Version of the index."""
     fingerprint: str
-    """Fingerprint of the index's retriever."""
     retriever: str
-    """Title of the index's retriever."""
     settings: dict[str, str | int | float | None]
     """Settings of the job that the result depends on."""
     queries: int = 0
-    """Queries in the file."""
     negatives: int = 0
-    """Negatives of all queries."""
     incomplete: int = 0
     """Queries with fewer negatives than requested."""
     positives_found: int = 0
