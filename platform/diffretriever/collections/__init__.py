@@ -14,7 +14,7 @@ from diffretriever.collections.pydoc import PYDOC, open_pydoc
 from diffretriever.collections.records import BadInputError, BadRecord, Passage, Qrels, Query, TextFile, find_file
 from diffretriever.collections.runs import Run, read_run, write_run
 from diffretriever.collections.scanning import BadInputPolicy, ScanResult, scan, set_aside
-from diffretriever.collections.tables import READERS, TableCollection, is_table
+from diffretriever.collections.tables import READERS, TableCollection
 from diffretriever.collections.texts import READERS as TEXTS
 from diffretriever.collections.texts import is_text, open_text_file, open_texts_folder
 from diffretriever.collections.trec import read_qrels
@@ -96,7 +96,7 @@ def _open_file(path: Path | StorePath, name: str, shown: str) -> Collection:
     for end in _CORPUS_ENDS:
         if name.endswith(end):
             return FileCollection(name.removesuffix(end), TextFile(path, shown), {})
-    if is_table(name):
+    if PurePath(name).suffix in READERS:
         return TableCollection(PurePath(name).stem, TextFile(path, shown), {})
     if is_text(name):
         return open_text_file(path, name, shown)

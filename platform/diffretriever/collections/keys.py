@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diffretriever.collections.records import Passage, digests_of, in_blocks
+from diffretriever.collections.records import Passage, in_blocks
 from diffretriever.schemas.encode import EncodeJob
 
 KEY = np.dtype("S16")
@@ -43,7 +43,7 @@ def keys_of(ids: Iterable[str], digests: Iterable[bytes]) -> np.ndarray:
 
 def keys_of_passages(passages: Sequence[Passage]) -> np.ndarray:
     """Return the keys [N] of passages."""
-    return keys_of([passage.id for passage in passages], digests_of(passages))
+    return keys_of((passage.id for passage in passages), (passage.digest for passage in passages))
 
 
 class KeySet:
@@ -66,15 +66,15 @@ class KeySet:
         """Return two arrays, bool [N]: whether the set has a passage's id, and whether it has id and text."""
         if not len(self._keys_N):
             return np.zeros(len(keys_N), bool), np.zeros(len(keys_N), bool)
-        least_N = _bytes_of(keys_N).copy()
-        least_N[:, _ID_BYTES:] = 0
-        least_keys_N = least_N.reshape(-1).view(KEY)
+        lowest_N = _bytes_of(keys_N).copy()
+        lowest_N[:, _ID_BYTES:] = 0
+        lowest_keys_N = lowest_N.reshape(-1).view(KEY)
         # Sorted queries hit the processor's cache.
-        order = np.argsort(least_keys_N)
+        order = np.argsort(lowest_keys_N)
         positions_N = np.empty(len(keys_N), np.int64)
-        positions_N[order] = np.searchsorted(self._keys_N, least_keys_N[order])
+        positions_N[order] = np.searchsorted(self._keys_N, lowest_keys_N[order])
         nearest_N = self._keys_N[np.minimum(positions_N, len(self._keys_N) - 1)]
-        has_id_N = (_bytes_of(nearest_N)[:, :_ID_BYTES] == least_N[:, :_ID_BYTES]).all(1)
+        has_id_N = (_bytes_of(nearest_N)[:, :_ID_BYTES] == lowest_N[:, :_ID_BYTES]).all(1)
         return has_id_N, has_id_N & (nearest_N == keys_N)
 
     def has_ids(self, ids: Sequence[str]) -> np.ndarray:
@@ -90,12 +90,12 @@ def repeated_ids(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """
     ids_N = np.concatenate([np.zeros(0, f"S{_ID_BYTES}"), *map(_ids, keys)])
     order = np.argsort(ids_N, kind="stable")
-    again_N = np.zeros(len(order), bool)
-    again_N[1:] = ids_N[order[1:]] == ids_N[order[:-1]]
-    heads_N = np.maximum.accumulate(np.where(again_N, 0, np.arange(len(order))))
-    later, first = order[again_N], order[heads_N[again_N]]
-    by_place = np.argsort(later)
-    return later[by_place], first[by_place]
+    is_repeated_N = np.zeros(len(order), bool)
+    is_repeated_N[1:] = ids_N[order[1:]] == ids_N[order[:-1]]
+    heads_N = np.maximum.accumulate(np.where(is_repeated_N, 0, np.arange(len(order))))
+    later, first = order[is_repeated_N], order[heads_N[is_repeated_N]]
+    by_position = np.argsort(later)
+    return later[by_position], first[by_position]
 
 
 def _bytes_of(keys_N: np.ndarray) -> np.ndarray:
@@ -140,8 +140,8 @@ class PassageSelection:
 
     def _compare(self, keys_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return whether any index has the passage with another text, bool [N], and each with the same, [I, N]."""
-        compared = (held.compare(keys_N) for held in self.present)
-        has_id_IN, same_IN = (np.array(each) for each in zip(*compared, strict=True))
+        compared = (keys.compare(keys_N) for keys in self.present)
+        has_id_IN, same_IN = (np.array(flags) for flags in zip(*compared, strict=True))
         changed_N: np.ndarray = np.asarray((has_id_IN & ~same_IN).any(0))
         return changed_N, same_IN
 
@@ -150,20 +150,15 @@ class PassageSelection:
 
         `rows` are the index's, with `id` and `collection`.
         """
-        current = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys]))
-        indexed = (
-            batch.filter(pc.equal(batch.column("collection"), collection)).column("id").to_pylist() for batch in rows
-        )
-        return [
-            passage_id
-            for ids in indexed
-            for passage_id, is_there in zip(ids, current.has_ids(ids).tolist(), strict=True)
-            if not is_there
-        ]
+        current, missing = KeySet(np.concatenate([np.zeros(0, KEY), *self.keys])), list[str]()
+        for batch in rows:
+            ids = batch.filter(pc.equal(batch.column("collection"), collection)).column("id").to_pylist()
+            missing += compress(ids, ~current.has_ids(ids))
+        return missing
 
     def count_held(self, ids: Sequence[str]) -> int:
         """Return the number of these ids that any index has."""
-        return int(np.array([held.has_ids(ids) for held in self.present]).any(0).sum())
+        return int(np.array([keys.has_ids(ids) for keys in self.present]).any(0).sum())
 
     def refuse_conflicts(self, chosen: Iterator[Passage]) -> None:
         """Raise `ValueError` if passages to encode have changed and the job does not allow that."""

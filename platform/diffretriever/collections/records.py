@@ -71,11 +71,6 @@ class Passage:
         return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
 
 
-def digests_of(passages: Iterable[Passage]) -> list[bytes]:
-    """Return the digest of each passage."""
-    return [passage.digest for passage in passages]
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """A text to search with."""

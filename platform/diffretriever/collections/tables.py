@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from diffretriever.collections.base import Collection
@@ -41,7 +41,7 @@ class TableCollection(Collection):
     def records(self) -> Iterator[Passage | BadRecord]:
         """Stream the rows in file order."""
         with understood(self.file.shown, _FIX), open_input(self.file.path) as stream:
-            yield from passages_of(READERS[_end_of(self.file.name)](self, stream), self.file.shown, self.fields)
+            yield from passages_of(READERS[PurePath(self.file.name).suffix](self, stream), self.file.shown, self.fields)
 
     def source_state(self) -> str:
         """Return name, size and modification time of the file."""
@@ -102,12 +102,3 @@ def _arrow(_: TableCollection, stream: BinaryIO) -> Iterator[Row]:
 
 READERS = {".csv": _csv, ".json": _json, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
 """Suffix → reader; `.arrow` and `.feather` are Arrow's file format."""
-
-
-def is_table(name: str) -> bool:
-    """Return whether a file name has the suffix of a table."""
-    return _end_of(name) in READERS
-
-
-def _end_of(name: str) -> str:
-    return Path(name).suffix
