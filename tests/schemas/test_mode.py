@@ -1,4 +1,4 @@
-"""Modes: one text for each sum of lists, and what a retriever's indexes offer."""
+"""Scoring modes: parsing, weights, and the modes of a retriever."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from diffretriever.schemas.mode import Mode, lists_of, mode_of, modes_of, parse_
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever, PooledRetriever
 from diffretriever.schemas.search import SearchJob
 
-NO_MODES = ("", "lexical", "dense+dense", "dense+", "hybrid+bm25", "Dense", "dense bm25")
-NO_WEIGHTED_MODES = (".dense+bm25", "-1dense+bm25", "1e5dense+bm25", "dense+0.3hybrid")
+UNKNOWN = ("", "lexical", "dense+dense", "dense+", "hybrid+bm25", "Dense", "dense bm25")
+UNKNOWN_WEIGHTED = (".dense+bm25", "-1dense+bm25", "1e5dense+bm25", "dense+0.3hybrid")
 ALL = ("dense", "sparse", "bm25", "hybrid", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
 
 
-def test_every_mode_has_one_text() -> None:
+def test_each_mode_has_one_canonical_text() -> None:
     assert modes_of(("bm25", "dense", "sparse")) == ALL
     for mode in ALL:
         assert parse_mode(mode) == mode == mode_of(lists_of(mode))
         for lists in permutations(lists_of(mode)):
             assert parse_mode("+".join(lists)) == mode
+    assert lists_of("hybrid") == ("dense", "sparse")
 
 
 @pytest.mark.parametrize(
@@ -48,41 +49,31 @@ def test_modes_with_weights(text: str, mode: Mode, lists: tuple[str, ...], weigh
 
 
 @pytest.mark.parametrize("text", ["2dense", "0dense+bm25", "dense+0.0bm25", f"dense+{'9' * 400}bm25"])
-def test_what_are_no_weights(text: str) -> None:
+def test_invalid_weights_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="numbers are weights above 0 in a sum of several lists"):
         parse_mode(text)
 
 
-def test_hybrid_is_the_papers() -> None:
-    assert lists_of("hybrid") == ("dense", "sparse")
-    assert SearchJob(index="i", query="q", mode="sparse+dense").mode == "hybrid"
-
-
-@pytest.mark.parametrize("text", [*NO_MODES, *NO_WEIGHTED_MODES])
-def test_what_is_no_mode(text: str) -> None:
+@pytest.mark.parametrize("text", [*UNKNOWN, *UNKNOWN_WEIGHTED])
+def test_unknown_modes_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError, match=r"unknown scoring mode '.*'\. (Did you mean|Known: bm25, dense)"):
         SearchJob(index="i", query="q", mode=text)
 
 
-def test_what_indexes_offer() -> None:
-    backbone = {"source": "x"}
-    assert MaskedRetriever.model_validate({"backbone": backbone}).offered_modes == ALL
-    assert PooledRetriever.model_validate({"backbone": backbone}).offered_modes == ("dense", "bm25", "dense+bm25")
-    assert Bm25Retriever().offered_modes == ("sparse", "bm25")
-
-
-def test_the_default_mode() -> None:
+def test_modes_of_a_retriever() -> None:
     fields = {"backbone": {"source": "x"}}
-    assert MaskedRetriever.model_validate(fields).ranked_by == "hybrid"
+    masked = MaskedRetriever.model_validate(fields)
+    assert (masked.offered_modes, masked.ranked_by) == (ALL, "hybrid")
+    assert Bm25Retriever().offered_modes == ("sparse", "bm25")
     pooled = PooledRetriever.model_validate({**fields, "default_mode": "0.3bm25+dense"})
+    assert pooled.offered_modes == ("dense", "bm25", "dense+bm25")
     assert pooled.ranked_by == "dense+0.3bm25"
     assert pooled.reported_modes == ("dense", "dense+0.3bm25")
-    without = pooled.model_copy(update={"default_mode": None})
-    manifests = [IndexManifest(retriever=each, created="today") for each in (pooled, without)]
-    assert manifests[0].fingerprint == manifests[1].fingerprint
-    masked = MaskedRetriever.model_validate(fields)
-    chosen = masked.model_copy(update={"default_selector": "fixed:4"})
-    manifests = [IndexManifest(retriever=each, created="today") for each in (masked, chosen)]
-    assert manifests[0].fingerprint == manifests[1].fingerprint
     with pytest.raises(ValidationError, match="default_mode: this retriever has no sparse scores"):
         PooledRetriever.model_validate({**fields, "default_mode": "sparse"})
+
+
+def test_query_time_defaults_are_not_in_the_fingerprint() -> None:
+    masked = MaskedRetriever.model_validate({"backbone": {"source": "x"}})
+    changed = masked.model_copy(update={"default_selector": "fixed:4", "default_mode": "dense"})
+    assert len({IndexManifest(retriever=each, created="today").fingerprint for each in (masked, changed)}) == 1

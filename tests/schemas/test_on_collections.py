@@ -1,4 +1,4 @@
-"""What of a retriever is otherwise on one collection: taken into the config by name, and into its fingerprint."""
+"""Settings of a retriever that differ for one collection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.presets import list_presets, load_retriever
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever, RetrieverConfig
+from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, LibraryRetriever
 
 PLAIN = {
     "method": "library",
@@ -23,10 +23,6 @@ PLAIN = {
 }
 
 
-def fingerprint(config: RetrieverConfig) -> str:
-    return IndexManifest(retriever=config, created="now").fingerprint
-
-
 def library(name: str) -> LibraryRetriever:
     config = load_retriever(name)
     assert isinstance(config, LibraryRetriever)
@@ -37,26 +33,28 @@ def plain(**changes: Any) -> LibraryRetriever:
     return LibraryRetriever.model_validate({**PLAIN, **changes})
 
 
-def test_what_a_collection_has_of_its_own() -> None:
+def test_settings_of_a_collection_replace_general_ones() -> None:
     config = plain()
     own = config.on("ArguAna")
     assert (own.query_prompt, own.passage_prompt) == ("Task: refute. ", "Task: be refuted. ")
     assert (own.text.max_query_tokens, own.text.max_passage_tokens) == (300, 512)
     assert config.on("scifact") == plain(text={"max_passage_tokens": 7}, prompt_form=None, on_collections={})
     other = config.on("a collection of no account")
-    assert other == plain(prompt_form=None, on_collections={}), "an index has only what it was made with"
+    assert other == plain(prompt_form=None, on_collections={})
     assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config
     assert other.on("arguana") == other
 
 
-def test_what_is_otherwise_is_in_the_fingerprint() -> None:
-    config = plain()
-    found = [fingerprint(config.on(name)) for name in ("arguana", "scifact", "nq")]
-    assert len(set(found)) == 3
-    assert found[2] == fingerprint(plain(prompt_form=None, on_collections={}))
+def test_the_fingerprint_covers_settings_of_the_collection() -> None:
+    fingerprints = [
+        IndexManifest(retriever=config, created="now").fingerprint
+        for config in (*(plain().on(name) for name in ("arguana", "scifact", "nq")), plain().on("msmarco"))
+    ]
+    assert len(set(fingerprints)) == 3
+    assert fingerprints[2] == fingerprints[3]
 
 
-def test_a_length_of_queries_is_that_of_late_interaction_too() -> None:
+def test_a_query_limit_sets_the_length_of_late_interaction() -> None:
     config = library("colbertv2")
     assert config.on("nq").query_length is None
     own = config.on("arguana")
@@ -68,7 +66,7 @@ def test_the_instructions_of_published_models() -> None:
     qwen = library("qwen3-embedding-8b")
     assert qwen.on("arguana").query_prompt == qwen.on("arguana").passage_prompt == f"Instruct: {refute}\nQuery:"
     assert qwen.on("nq").passage_prompt == ""
-    assert qwen.on("msmarco").query_prompt == qwen.query_prompt, "the general one is that of MS MARCO"
+    assert qwen.on("msmarco").query_prompt == qwen.query_prompt
     assert library("gritlm-7b").on("arguana").query_prompt == f"<|user|>\n{refute}\n<|embed|>\n"
     assert library("gritlm-7b").on("arguana").passage_prompt == "<|embed|>\n"
     assert library("e5-mistral-7b").on("arguana").passage_prompt == ""
@@ -77,7 +75,7 @@ def test_the_instructions_of_published_models() -> None:
 
 
 @pytest.mark.parametrize("name", list_presets())
-def test_a_preset_names_collections_that_exist(name: str) -> None:
+def test_presets_have_settings_of_existing_collections(name: str) -> None:
     config = load_retriever(name)
     if isinstance(config, LibraryRetriever):
         assert config.on_collections.keys() <= FOLDERS.keys()
@@ -93,6 +91,6 @@ def test_a_preset_names_collections_that_exist(name: str) -> None:
         ({"query_length": 5}, "query_length needs vectors: token"),
     ],
 )
-def test_mistakes(changes: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plain(**changes)

@@ -1,4 +1,4 @@
-"""A sweep's selection in the place of a budget."""
+"""The selection.json of a sweep as a budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffretriever.schemas.sweep import BudgetSelection
 
 @pytest.fixture
 def selection(tmp_path: Path) -> Path:
-    made = BudgetSelection(
+    chosen = BudgetSelection(
         budget=Budget(2, 8),
         mode="hybrid",
         measure="nDCG@10",
@@ -32,8 +32,8 @@ def selection(tmp_path: Path) -> Path:
         command="python jobs/sweep_budgets.py",
     )
     path = tmp_path / "selection.json"
-    path.write_text(made.model_dump_json(), "utf-8")
-    assert BudgetSelection.model_validate_json(path.read_text("utf-8")) == made
+    path.write_text(chosen.model_dump_json(), "utf-8")
+    assert BudgetSelection.model_validate_json(path.read_text("utf-8")) == chosen
     return path
 
 
@@ -43,27 +43,24 @@ def budget_of(name: str, choice: Budget | Path | StorePath | None) -> Budget:
     return config.budget
 
 
-def test_the_command_line_takes_both_forms(selection: Path, tmp_path: Path) -> None:
+def test_the_budget_flag_accepts_a_budget_or_a_selection(selection: Path, tmp_path: Path) -> None:
     arguments = ["--collection", "c", "--index", "i", "--budget"]
     plain = EncodeJob.from_command_line([*arguments, "q2p8"])
     chosen = EncodeJob.from_command_line([*arguments, str(selection)])
     assert (plain.budget, chosen.budget) == (Budget(2, 8), selection)
     (tmp_path / "job.yaml").write_text(chosen.to_yaml(), "utf-8")
-    again = EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")])
-    assert again.budget == selection
-    assert budget_of("diffretriever-minilm-untrained", plain.budget) == budget_of(
-        "diffretriever-minilm-untrained", again.budget
-    )
+    assert EncodeJob.from_command_line(["--config", str(tmp_path / "job.yaml")]) == chosen
+    assert budget_of("diffretriever-minilm-untrained", selection) == Budget(2, 8)
 
 
-def test_a_retriever_file_can_name_one(selection: Path, tmp_path: Path) -> None:
+def test_a_retriever_file_accepts_a_selection(selection: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"method: masked\nbackbone: {{source: minilm}}\nbudget: {selection}\n", "utf-8")
     assert budget_of(str(file), None) == Budget(2, 8)
-    assert budget_of(str(file), Budget(1, 4)) == Budget(1, 4), "what is given wins over the file"
+    assert budget_of(str(file), Budget(1, 4)) == Budget(1, 4)
 
 
-def test_another_backbone_or_adapter_is_refused_and_both_are_named(selection: Path, tmp_path: Path) -> None:
+def test_a_selection_for_other_weights_is_rejected(selection: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"made for minilm, this retriever has GSAI-ML/LLaDA-8B-Instruct.*q2p8 was chosen"
     ):
@@ -77,13 +74,9 @@ def test_another_backbone_or_adapter_is_refused_and_both_are_named(selection: Pa
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        (None, "no file"),
-        ("{", "give a selection.json"),
-        ('{"buget": 1}', "Did you mean 'budget'"),
-    ],
+    [(None, "no file"), ("{", "give a selection.json"), ('{"buget": 1}', "Did you mean 'budget'")],
 )
-def test_what_is_no_selection_is_said_to_be_none(text: str | None, message: str, tmp_path: Path) -> None:
+def test_an_invalid_selection_is_rejected(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     if text is not None:
         path.write_text(text, "utf-8")
