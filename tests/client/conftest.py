@@ -1,4 +1,4 @@
-"""Both clients, and time that does not pass."""
+"""Both clients, without waits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.client.service import Ask, awaited, blocking
 @pytest.fixture(params=[blocking, awaited])
 def ask(request: pytest.FixtureRequest) -> Ask:
     """One call with either client: `ask(handler, "search", "heat", k=3)`."""
-    chosen: Ask = request.param
-    return chosen
+    call: Ask = request.param
+    return call
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that a client would have slept."""
+    """Seconds of each wait."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

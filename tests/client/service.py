@@ -1,4 +1,4 @@
-"""A stand-in for the service: answers that follow the schema, and both clients driven alike."""
+"""Responses of a server, and one call with either client."""
 
 from __future__ import annotations
 
@@ -61,32 +61,29 @@ def problem(status: int = 422, headers: dict[str, str] | None = None) -> httpx2.
 
 
 class Script:
-    """Answers each request by the next of its lines; an exception among them is raised. Remembers what was sent."""
+    """Answers each request with the next outcome, and records the requests."""
 
-    def __init__(self, lines: Sequence[httpx2.Response | Exception]) -> None:
-        self._lines = list(lines)
+    def __init__(self, outcomes: Sequence[httpx2.Response | Exception]) -> None:
+        self._outcomes = list(outcomes)
         self.requests: list[httpx2.Request] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
-        line = self._lines.pop(0)
-        if isinstance(line, Exception):
-            raise line
-        return line
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 Ask = Callable[..., Any]
 
 
 def blocking(handler: Handler, call: str, *args: Any, retries: Retries | None = None, **options: Any) -> Any:
-    """Make one call with the ordinary client."""
     with SearchClient("http://service/", transport=httpx2.MockTransport(handler), retries=retries) as client:
         return getattr(client, call)(*args, **options)
 
 
 def awaited(handler: Handler, call: str, *args: Any, retries: Retries | None = None, **options: Any) -> Any:
-    """Make the same call with the other client."""
-
     async def run() -> Any:
         transport = httpx2.MockTransport(handler)
         async with AsyncSearchClient("http://service/", transport=transport, retries=retries) as client:

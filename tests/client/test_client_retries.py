@@ -1,4 +1,4 @@
-"""When a client asks again, how long it waits, and when it must not."""
+"""Retries of the clients, and their waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENT = Retries(attempts=4, first_wait=0.25, longest_wait=10)
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_turned_away_and_let_in(ask: Ask, waits: list[float], status: int) -> None:
+def test_a_busy_server_is_retried_after_its_wait(ask: Ask, waits: list[float], status: int) -> None:
     script = Script([problem(status, {"retry-after": "2"}), problem(status), ok(FOUND)])
     assert ask(script, "search", "heat", retries=PATIENT) == FOUND
     assert len(script.requests) == 3
@@ -22,7 +22,7 @@ def test_turned_away_and_let_in(ask: Ask, waits: list[float], status: int) -> No
     assert 0.25 <= waits[1] <= 0.5
 
 
-def test_gives_up_with_the_last_answer(ask: Ask, waits: list[float]) -> None:
+def test_attempts_are_limited_and_waits_double(ask: Ask, waits: list[float]) -> None:
     script = Script([problem(503)] * 4)
     with pytest.raises(ProblemError) as caught:
         ask(script, "search", "heat", retries=PATIENT)
@@ -33,33 +33,29 @@ def test_gives_up_with_the_last_answer(ask: Ask, waits: list[float]) -> None:
 
 @pytest.mark.parametrize("error", [httpx2.ConnectError("refused"), httpx2.ConnectTimeout("late")])
 @pytest.mark.parametrize(("call", "args", "answer"), [("search", "heat", FOUND), ("add_passages", [PASSAGE], ADDED)])
-def test_what_never_arrived_is_sent_again(
+def test_requests_that_were_not_sent_are_retried(
     ask: Ask, waits: list[float], error: Exception, call: str, args: Any, answer: Any
 ) -> None:
     assert ask(Script([error, ok(answer)]), call, args, retries=PATIENT) == answer
     assert len(waits) == 1
 
 
-@pytest.mark.parametrize(
-    "lost",
-    [httpx2.ReadError("reset"), httpx2.RemoteProtocolError("cut off"), 500, 502, 504],
-)
-def test_lost_answers_are_asked_for_again_unless_something_was_written(ask: Ask, waits: list[float], lost: Any) -> None:
-    def first() -> Any:
-        return httpx2.Response(lost, content=b"of a proxy") if isinstance(lost, int) else lost
-
-    assert ask(Script([first(), ok(FOUND)]), "search", "heat", retries=PATIENT) == FOUND
+@pytest.mark.parametrize("lost", [httpx2.ReadError("reset"), httpx2.RemoteProtocolError("cut off"), 500, 502, 504])
+def test_only_reads_are_retried_after_a_lost_response(ask: Ask, waits: list[float], lost: Any) -> None:
+    outcome = httpx2.Response(lost, content=b"of a proxy") if isinstance(lost, int) else lost
+    assert ask(Script([outcome, ok(FOUND)]), "search", "heat", retries=PATIENT) == FOUND
     for call, args in (("add_passages", [PASSAGE]), ("delete_passage", "p1")):
         with pytest.raises((UnreachableError, AnswerError)):
-            ask(Script([first()]), call, args, retries=PATIENT)
+            ask(Script([outcome]), call, args, retries=PATIENT)
     assert len(waits) == 1
 
 
 @pytest.mark.parametrize(
     ("status", "headers"), [(503, {"retry-after": "3600"}), *((each, None) for each in (400, 401, 404, 413, 422, 500))]
 )
-def test_not_repeated(ask: Ask, waits: list[float], status: int, headers: dict[str, str] | None) -> None:
-    """A rejection stays one, a wait of an hour is too long, and a slow service is not given more to do."""
+def test_rejections_long_waits_and_timeouts_are_not_retried(
+    ask: Ask, waits: list[float], status: int, headers: dict[str, str] | None
+) -> None:
     with pytest.raises(ProblemError):
         ask(Script([problem(status, headers)]), "search", "heat", retries=PATIENT)
     with pytest.raises(UnreachableError, match="timeout_s"):

@@ -1,4 +1,4 @@
-"""`diffretriever-client`: a wheel of the same sources that searches a server with neither torch nor Ray about."""
+"""The wheel `diffretriever-client`, which needs neither torch nor Ray."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def project(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built beside the checkout, so that nothing is left in it."""
+    """Built outside the checkout, which stays clean."""
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "platform").symlink_to(ROOT / "platform")
     (folder / "client").mkdir()
@@ -50,8 +50,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "client" / file.name).write_bytes(file.read_bytes())
     build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "client")]
     subprocess.run([sys.executable, *build], check=True, capture_output=True)
-    (made,) = folder.glob("*.whl")
-    return made
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def modules_in(wheel: Path) -> list[str]:
@@ -59,20 +59,20 @@ def modules_in(wheel: Path) -> list[str]:
     return sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files)
 
 
-def test_it_searches_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
+def test_the_client_searches_without_other_packages(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    found = modules_in(wheel)
-    assert {"diffretriever.client", "diffretriever.integrations.langchain"} <= {*found}
-    # What those are for has to be there, and brings what it likes.
-    modules = [name for name in found if not name.startswith("diffretriever.integrations.")]
+    included = modules_in(wheel)
+    assert {"diffretriever.client", "diffretriever.integrations.langchain"} <= {*included}
+    # Integrations import their library.
+    modules = [name for name in included if not name.startswith("diffretriever.integrations.")]
     # Without `site`, this checkout is not on the path.
-    places = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {sysconfig.get_path('purelib')!r}]"
-    command = [sys.executable, "-I", "-S", "-c", f"{places}\n{SEARCH}", FOUND.model_dump_json(), ",".join(modules)]
+    paths = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {sysconfig.get_path('purelib')!r}]"
+    command = [sys.executable, "-I", "-S", "-c", f"{paths}\n{SEARCH}", FOUND.model_dump_json(), ",".join(modules)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("p1\n", 0), done.stderr
 
 
-def test_it_is_of_the_same_version_and_asks_for_no_more(wheel: Path) -> None:
+def test_versions_and_requirements_match_the_library(wheel: Path) -> None:
     whole, alone = project(ROOT), project(ROOT / "client")
     for field in ("version", "license", "requires-python"):
         assert alone[field] == whole[field]

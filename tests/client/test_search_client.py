@@ -1,4 +1,4 @@
-"""Both clients: what they send, what they return, what they raise."""
+"""Requests, responses and errors of both clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diffretriever.client import AnswerError, AsyncSearchClient, ProblemError, R
 from tests.client.service import ADDED, DELETED, FOUND, PASSAGE, REFUSED, Ask, Script, ok, problem
 
 
-def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> None:
+def test_search_sends_options_and_returns_a_typed_response(ask: Ask) -> None:
     script = Script([ok(FOUND)])
     asked = {"k": 3, "mode": "dense", "budget": 8, "collection": "c", "explain": True, "words": 2}
     assert ask(script, "search", ["heat", "slab"], **asked) == FOUND
@@ -42,10 +42,9 @@ def test_search_sends_what_differs_and_returns_the_typed_answer(ask: Ask) -> Non
         ({"query": ["a", None]}, "query.1: Input should be a valid string; or: query: Input should be a valid string"),
     ],
 )
-def test_a_mistake_is_a_sentence_that_names_the_argument(ask: Ask, options: dict[str, Any], message: str) -> None:
-    """Before anything is sent, and without pydantic's own text."""
+def test_an_invalid_argument_is_named_before_a_request(ask: Ask, options: dict[str, Any], message: str) -> None:
     script = Script([])
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is looked at)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is compared below
         ask(script, "search", **{"query": "heat", **options})
     assert str(caught.value).startswith(message)
     assert "pydantic" not in str(caught.value)
@@ -69,14 +68,14 @@ def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
         ("delete_passage", ("a/b ../?#ü%",), DELETED, "DELETE", "/passages/a%2Fb%20..%2F%3F%23%C3%BC%25"),
     ],
 )
-def test_writing_calls(ask: Ask, call: str, args: tuple[Any], answer: Any, method: str, path: str) -> None:
+def test_passages_change(ask: Ask, call: str, args: tuple[Any], answer: Any, method: str, path: str) -> None:
     script = Script([ok(answer)])
     assert ask(script, call, *args) == answer
     (request,) = script.requests
     assert (request.method, request.url.raw_path.decode()) == (method, path)
 
 
-def test_key_travels_in_its_header_and_nowhere_else() -> None:
+def test_the_key_is_only_in_its_header() -> None:
     script = Script([httpx2.Response(307, headers={"location": "http://elsewhere/search"})])
     with SearchClient("http://service", api_key="s3cret", transport=httpx2.MockTransport(script)) as client:
         assert "s3cret" not in repr(client)
@@ -87,7 +86,7 @@ def test_key_travels_in_its_header_and_nowhere_else() -> None:
     assert "s3cret" not in str(request.url) + str(caught.value)
 
 
-def test_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
+def test_a_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
     with pytest.raises(ProblemError) as caught:
         ask(Script([problem()]), "search", "heat", budget=99)
     error = caught.value
@@ -96,7 +95,7 @@ def test_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"results": []}', b"[1]", b"\xff\xfe"])
-def test_other_answers_are_named_as_such(ask: Ask, body: bytes) -> None:
+def test_responses_of_other_programs_are_rejected(ask: Ask, body: bytes) -> None:
     with pytest.raises(AnswerError, match="not a valid SearchResponse"):
         ask(Script([httpx2.Response(200, content=body)]), "search", "heat")
     with pytest.raises(AnswerError, match="status 500"):
@@ -116,6 +115,6 @@ def test_other_answers_are_named_as_such(ask: Ask, body: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("client", [SearchClient, AsyncSearchClient])
-def test_impossible_settings_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(client: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         client(**options)
