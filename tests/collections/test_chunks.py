@@ -1,4 +1,4 @@
-"""Long documents as several passages: nothing is lost, nothing is longer than it may be, ids say what is whose."""
+"""Long documents in chunks."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def chunks(file: Path, tokens: int = 20) -> Collection:
     return ChunkedCollection(open_collection(str(file)), tokens, count_words)
 
 
-def test_chunks_hold_all_and_fit(documents: Path) -> None:
+def test_chunks_contain_the_whole_text_and_fit(documents: Path) -> None:
     collection = chunks(documents)
     records = list(collection.records())
     passages = [record for record in records if isinstance(record, Passage)]
-    own = [passage for passage in passages if passage.id.startswith("long#")]
-    assert [passage.id for passage in own] == [f"long#{number}" for number in range(1, len(own) + 1)]
-    assert len(own) > 2
-    assert {passage.title for passage in own} == {"Of roses"}
-    assert [passage.further for passage in own] == [{"year": 2020}] * len(own)
-    assert " ".join(" ".join(passage.text for passage in own).split()) == " ".join(LONG.split())
-    assert max(count_words(f"{passage.title} {passage.text}") for passage in own) <= 20
-    assert [passage.text for passage in own][1:] == PARAGRAPHS[1:], "paragraphs stay whole"
+    chunked = [passage for passage in passages if passage.id.startswith("long#")]
+    assert [passage.id for passage in chunked] == [f"long#{number}" for number in range(1, len(chunked) + 1)]
+    assert len(chunked) > 2
+    assert {passage.title for passage in chunked} == {"Of roses"}
+    assert [passage.further for passage in chunked] == [{"year": 2020}] * len(chunked)
+    assert " ".join(" ".join(passage.text for passage in chunked).split()) == " ".join(LONG.split())
+    assert max(count_words(f"{passage.title} {passage.text}") for passage in chunked) <= 20
+    assert [passage.text for passage in chunked][1:] == PARAGRAPHS[1:]
     assert [passage.id for passage in passages if "#" not in passage.id] == ["short"]
     titled = [passage for passage in passages if passage.id.startswith("title#")]
     assert max(count_words(passage.text) for passage in titled) == 10
@@ -52,7 +52,7 @@ def test_chunks_hold_all_and_fit(documents: Path) -> None:
     assert list(pickle.loads(pickle.dumps(collection)).records()) == records
 
 
-def test_parts_are_as_of_the_whole(documents: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parts_have_the_chunks_of_the_file(documents: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     collection = chunks(documents)
     whole = scan(collection, "quarantine", tmp_path / "bad.jsonl")
     monkeypatch.setattr("diffretriever.collections.base._PART_BYTES", 100)

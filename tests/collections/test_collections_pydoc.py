@@ -14,7 +14,7 @@ def collection(pydoc_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Collection
     return open_collection("pydoc")
 
 
-def test_every_record_is_good_and_sorted(collection: Collection) -> None:
+def test_records_are_valid_and_sorted(collection: Collection) -> None:
     result = scan(collection, "error", None)
     assert 4_000 < result.n_records < 7_000
     passages = list(result.kept(collection))
@@ -26,10 +26,9 @@ def test_every_record_is_good_and_sorted(collection: Collection) -> None:
     assert not any(name.startswith(("test.", "idlelib.", "_pydecimal.")) for name in ids)
 
 
-def test_it_is_the_same_each_time(collection: Collection, pydoc_cache: Path, tmp_path: Path) -> None:
+def test_builds_are_identical(collection: Collection, pydoc_cache: Path, tmp_path: Path) -> None:
     build(tmp_path)
-    (kept,) = pydoc_cache.iterdir()
+    (cached,) = pydoc_cache.iterdir()
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        assert (tmp_path / name).read_bytes() == (kept / name).read_bytes()
-    again = open_collection(str(tmp_path))
-    assert again.source_state() == collection.source_state()
+        assert (tmp_path / name).read_bytes() == (cached / name).read_bytes()
+    assert open_collection(str(tmp_path)).source_state() == collection.source_state()

@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffretriever.collections import (
-    BadInputError,
-    Collection,
-    Passage,
-    open_collection,
-    scan,
-)
+from diffretriever.collections import BadInputError, Collection, Passage, open_collection, scan
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.keys import passage_key
 from diffretriever.collections.records import WHOLE
@@ -32,15 +26,15 @@ def line(passage_id: str, text: str = "x") -> bytes:
 
 
 def only(*ids: str) -> Choice:
-    wanted = [passage_key(i, b"")[:10] for i in ids]
-    return lambda keys: np.array([key.tobytes()[:10] in wanted for key in keys], bool)
+    hashes = [passage_key(i, b"")[:10] for i in ids]
+    return lambda keys: np.array([key.tobytes()[:10] in hashes for key in keys], bool)
 
 
 def but(passage_id: str) -> Choice:
     return lambda keys: ~only(passage_id)(keys)
 
 
-def test_error_lists_the_first_problems_and_what_to_do(corpus: Corpus) -> None:
+def test_the_error_lists_the_first_bad_records_and_the_fix(corpus: Corpus) -> None:
     collection = corpus(line("a") + b"{\n" * 4 + line("b") + line("a") + b"[]\n\xff\n")
     with pytest.raises(BadInputError) as caught:
         scan(collection, "error", None)
@@ -53,7 +47,6 @@ def test_error_lists_the_first_problems_and_what_to_do(corpus: Corpus) -> None:
     assert message[5].endswith("corpus.jsonl:7: duplicate id: 'a' is first on line 1")
     assert message[6] == "  ... and 2 more"
     assert message[7].endswith("--on-bad-input quarantine.")
-    assert isinstance(caught.value, ValueError)
 
 
 def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> None:
@@ -78,22 +71,20 @@ def test_quarantine_lists_every_bad_record(corpus: Corpus, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("at", "change"), [(255, ("p{}", "other")), (256, ("q{}", "x"))])
-def test_kept_gives_what_was_scanned_alone(corpus: Corpus, at: int, change: tuple[str, str]) -> None:
-    """A file that is rewritten while it is read may move passages: none is given in the place of another."""
+def test_a_file_rewritten_while_it_is_read_is_rejected(corpus: Corpus, at: int, change: tuple[str, str]) -> None:
     lines = [line(f"p{number}") for number in range(600)]
     collection = corpus(b"".join(lines))
     result = scan(collection, "error", None)
     lines[at] = line(change[0].format(at), change[1])
     corpus(b"".join(lines))
     with patch.object(FileCollection, "source_state", return_value=result.parts[0].source_state):
-        given = result.kept(collection)
         kept: list[Passage] = []
         with pytest.raises(ValueError, match="changed while it was read"):
-            kept.extend(given)
+            kept.extend(result.kept(collection))
     assert [passage.id for passage in kept] == [f"p{number}" for number in range(at // 256 * 256)]
 
 
-def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
+def test_a_file_that_changes_during_the_scan_is_rejected(corpus: Corpus) -> None:
     collection = corpus(line("a"))
 
     def change(collection: Collection) -> Iterator[PartScan]:
@@ -110,10 +101,9 @@ def test_scan_refuses_a_file_that_changes_meanwhile(corpus: Corpus) -> None:
     end=st.sampled_from([b"", line("d")[:-1], b"{"]),
     part_bytes=st.integers(1, 60),
 )
-def test_parts_are_the_whole(
+def test_parts_of_any_size_have_the_records_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], end: bytes, part_bytes: int
 ) -> None:
-    """Whatever the borders: each record is in one part, with its line; what is good, bad and kept is the same."""
     root = tmp_path_factory.getbasetemp()
     (root / "parts.jsonl").write_bytes(b"".join(lines) + end)
     collection = open_collection(str(root / "parts.jsonl"))
@@ -126,8 +116,8 @@ def test_parts_are_the_whole(
     assert replace(joined, parts=()) == replace(whole, parts=())
     if whole.n_bad:
         messages = []
-        for way in (nullcontext(), in_parts):
-            with way, pytest.raises(BadInputError) as caught:
+        for context in (nullcontext(), in_parts):
+            with context, pytest.raises(BadInputError) as caught:
                 scan(collection, "error", None)
             messages.append(str(caught.value))
         assert messages[0] == messages[1]

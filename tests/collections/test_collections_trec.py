@@ -36,7 +36,7 @@ def test_runs_round_trip(tmp_path_factory: pytest.TempPathFactory, run: Scores) 
         assert set(columns[4]) <= set("-0123456789.")
 
 
-def test_the_form_of_a_run(tmp_path: Path) -> None:
+def test_the_format_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run.trec"
     run = Run.of({"q": {"a": 1.0, "b": 1e-07}, "none": {}, "r": {"a": -0.1}})
     write_run(path, [run], "hybrid")
@@ -56,7 +56,7 @@ def test_the_form_of_a_run(tmp_path: Path) -> None:
         ([], "my tag", "bad id"),
     ],
 )
-def test_what_cannot_be_written(
+def test_invalid_runs_are_not_written(
     tmp_path: Path, hits: list[tuple[str, list[tuple[str, float]]]], tag: str, message: str
 ) -> None:
     path = tmp_path / "run.trec"
@@ -80,14 +80,14 @@ def test_what_cannot_be_written(
         ("q Q0 a\x00 1 0.5 t", "bad id"),
     ],
 )
-def test_malformed_runs(tmp_path: Path, line: str, reason: str) -> None:
+def test_malformed_runs_are_rejected(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "run.trec"
     path.write_text(f"x Q0 b 1 0.5 t\n\n{line}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"run\.trec:3: .*{reason}"):
         read_run(path)
 
 
-def test_runs_of_other_tools(tmp_path: Path) -> None:
+def test_runs_of_other_tools_are_read(tmp_path: Path) -> None:
     path = tmp_path / "run.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfq\tQ0\ta\t0\t1.5e-3\tt\r\nq   Q0   b   1   +.5   t\r\n"))
     assert read_run(path) == {"q": {"a": 0.0015, "b": 0.5}}
@@ -95,7 +95,7 @@ def test_runs_of_other_tools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("separator", [" ", "\t"])
-def test_lines_in_any_order_are_ranked_by_score_and_id(tmp_path: Path, separator: str, end: str) -> None:
+def test_hits_are_ranked_by_score_and_id(tmp_path: Path, separator: str, end: str) -> None:
     rows = ["q Q0 c 1 0.5 t", "r Q0 a 9 1 t", "q Q0 a 3 0.5 t", "q Q0 b 2 2.25 t", "r Q0 b 1 -3 t"]
     path = tmp_path / "run"
     path.write_bytes("".join(row.replace(" ", separator) + end for row in rows).encode())
@@ -115,7 +115,7 @@ def test_lines_in_any_order_are_ranked_by_score_and_id(tmp_path: Path, separator
         "qid iter docid rel\nq 0 a 1\nq 0 b -1\n",
     ],
 )
-def test_forms_of_qrels(tmp_path: Path, content: str) -> None:
+def test_formats_of_qrels(tmp_path: Path, content: str) -> None:
     path = tmp_path / "qrels.tsv"
     path.write_bytes(content.encode())
     assert read_qrels(path) == {"q": {"a": 1, "b": -1}}
@@ -132,7 +132,7 @@ def test_forms_of_qrels(tmp_path: Path, content: str) -> None:
         ("q a 1\nq a 0\n", "2: passage 'a' occurs twice"),
     ],
 )
-def test_malformed_qrels(tmp_path: Path, content: str, reason: str) -> None:
+def test_malformed_qrels_are_rejected(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "qrels.tsv"
     path.write_text(content)
     with pytest.raises(ValueError, match=rf"qrels\.tsv:{reason}"):

@@ -1,4 +1,4 @@
-"""Documents as programs have them, as a collection."""
+"""Collections of documents in memory."""
 
 from __future__ import annotations
 
@@ -24,30 +24,22 @@ A, B = Passage(text_id("", "first"), "", "first"), Passage(text_id("", "second")
         (("first", "second", "first"), None, [A, B]),
         ((text for text in ("first", "second")), None, [A, B]),
         ([{"text": "first"}, {"contents": "second", "title": None}], None, [A, B]),
-        (
-            [{"_id": "a", "text": "t", "title": "T", "url": "u"}, Passage("b", "", "x")],
-            None,
-            [Passage("a", "T", "t"), Passage("b", "", "x")],
-        ),
+        ([{"_id": "a", "text": "t", "title": "T", "url": "u"}, B], None, [Passage("a", "T", "t"), B]),
         ([{"docid": 7, "body": "t", "head": "H"}], {"text": "body", "title": "head"}, [Passage("7", "H", "t")]),
-        (
-            pd.DataFrame({"id": [1, 2], "body": ["x", "y"]}),
-            {"text": "body"},
-            [Passage("1", "", "x"), Passage("2", "", "y")],
-        ),
+        (pd.DataFrame({"id": [1], "body": ["x"]}), {"text": "body"}, [Passage("1", "", "x")]),
         (pa.table({"text": ["first", "second"]}), None, [A, B]),
         (pd.DataFrame({"key": ["k"], "text": ["x"], "title": [None]}), {"id": "key"}, [Passage("k", "", "x")]),
     ],
 )
-def test_what_is_a_document(documents: Any, fields: dict[str, str] | None, expected: list[Passage]) -> None:
+def test_documents_are_passages(documents: Any, fields: dict[str, str] | None, expected: list[Passage]) -> None:
     collection = as_collection(documents, fields=fields)
     assert list(collection.records()) == expected
-    assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records()), "it is read again"
+    assert list(pickle.loads(pickle.dumps(collection)).records()) == list(collection.records())
     assert collection.splits() == []
 
 
 @pytest.mark.parametrize("name", ["id", "_id", "docid", "docno", "doc_id", "pid"])
-def test_ids_of_other_tools_are_kept_in_tables_and_lines(name: str, tmp_path: Path) -> None:
+def test_id_fields_of_other_tools(name: str, tmp_path: Path) -> None:
     row = {name: "FT911-3", "text": "x"}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
     (tmp_path / "d.csv").write_text(f"{name},text\nFT911-3,x\n")
@@ -56,7 +48,7 @@ def test_ids_of_other_tools_are_kept_in_tables_and_lines(name: str, tmp_path: Pa
         (record,) = collection.records()
         assert record == Passage("FT911-3", "", "x")
         assert isinstance(record, Passage)
-        assert not record.further, "an id is not metadata"
+        assert not record.further
 
 
 @pytest.mark.parametrize(
@@ -70,6 +62,6 @@ def test_ids_of_other_tools_are_kept_in_tables_and_lines(name: str, tmp_path: Pa
         ("prune roses", None, "a single text: give a list"),
     ],
 )
-def test_what_is_none(documents: Any, fields: dict[str, str] | None, message: str) -> None:
+def test_unsupported_documents_are_rejected(documents: Any, fields: dict[str, str] | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         as_collection(documents, fields=fields)

@@ -17,17 +17,17 @@ def keys(pairs: list[tuple[str, str]]) -> np.ndarray:
 
 
 @given(st.dictionaries(IDS, TEXTS), st.lists(st.tuples(IDS, TEXTS)))
-def test_a_set_knows_what_it_holds(held: dict[str, str], asked: list[tuple[str, str]]) -> None:
-    known = KeySet(keys(list(held.items())).copy())
-    assert len(known) == len(held)
-    has_id, same = known.compare(keys(asked))
-    assert same.tolist() == [held.get(i) == text for i, text in asked]
-    assert has_id.tolist() == known.has_ids([i for i, _ in asked]).tolist() == [i in held for i, _ in asked]
+def test_key_sets_compare_ids_and_texts(indexed: dict[str, str], passages: list[tuple[str, str]]) -> None:
+    key_set = KeySet(keys(list(indexed.items())).copy())
+    assert len(key_set) == len(indexed)
+    has_id, same = key_set.compare(keys(passages))
+    assert same.tolist() == [indexed.get(i) == text for i, text in passages]
+    assert has_id.tolist() == key_set.has_ids([i for i, _ in passages]).tolist() == [i in indexed for i, _ in passages]
 
 
 @given(st.lists(st.lists(st.tuples(IDS, TEXTS)), max_size=4))
-def test_repeated_ids_name_the_first(parts: list[list[tuple[str, str]]]) -> None:
+def test_repeated_ids_have_the_position_of_the_first(parts: list[list[tuple[str, str]]]) -> None:
     later, first = repeated_ids([keys(part) for part in parts])
     ids = [i for part in parts for i, _ in part]
-    expected = [(place, ids.index(i)) for place, i in enumerate(ids) if ids.index(i) < place]
+    expected = [(position, ids.index(i)) for position, i in enumerate(ids) if ids.index(i) < position]
     assert list(zip(later.tolist(), first.tolist(), strict=True)) == expected

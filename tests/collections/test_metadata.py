@@ -1,4 +1,4 @@
-"""Further fields of records: read from every source, typed by all records, refused where they have no column."""
+"""Metadata of records: their types and columns."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ KEPT = [
 ]
 
 
-def typed(source: Collection, wanted: tuple[str, ...] | None = None) -> WithMetadata:
-    collection = WithMetadata(source, wanted)
+def typed(source: Collection, fields: tuple[str, ...] | None = None) -> WithMetadata:
+    collection = WithMetadata(source, fields)
     return replace(collection, columns=scan(collection, "error", None).columns)
 
 
@@ -48,7 +48,7 @@ CSV = "id,text,year,lang,price,free\na,one,2020,en,1,true\nb,two,,o'k,2.50,false
 
 
 @pytest.mark.parametrize("end", [".jsonl", *TABLES])
-def test_every_file_has_typed_fields(end: str, tmp_path: Path) -> None:
+def test_all_file_formats_have_typed_fields(end: str, tmp_path: Path) -> None:
     file = tmp_path / f"notes{end}"
     write_table(file, ROWS, CSV)
     found = scan(WithMetadata(open_collection(str(file))), "error", None)
@@ -61,13 +61,13 @@ def test_every_file_has_typed_fields(end: str, tmp_path: Path) -> None:
     assert kept(typed(open_collection(str(file)), ())) == [{}, {}, {}]
 
 
-def test_values_of_other_libraries_are_plain() -> None:
+def test_values_of_other_libraries_are_converted() -> None:
     zone = timezone(timedelta(hours=2))
     row = {
         "n": np.int64(3),
         "f": np.float32(0.5),
         "t": pd.Timestamp("2020-01-01 12:00", tz=zone),
-        "naive": datetime(2020, 1, 1, 12),  # noqa: DTZ001 (one without a zone is meant)
+        "naive": datetime(2020, 1, 1, 12),  # noqa: DTZ001 - UTC is the default zone
         "d": date(2020, 1, 1),
         "nothing": math.nan,
         "never": pd.NaT,
@@ -81,7 +81,7 @@ def test_values_of_other_libraries_are_plain() -> None:
     assert collection.columns == dict(zip(only, ["int64", "float64", "timestamp", "timestamp", "date"], strict=True))
 
 
-def test_what_pandas_numbers_rows_by_is_no_field(tmp_path: Path) -> None:
+def test_row_numbers_of_pandas_are_not_a_field(tmp_path: Path) -> None:
     frame = pd.DataFrame({"text": [*"wxyz"], "year": [1, 2, 3, 4], "cost": [Decimal("1.5"), *[None] * 3]})
     frame = frame.take([3, 1, 0]).query("year > 1").rename(index={3: 7})
     frame.to_csv(tmp_path / "c.csv")
@@ -91,23 +91,22 @@ def test_what_pandas_numbers_rows_by_is_no_field(tmp_path: Path) -> None:
         assert kept(typed(source)) == [{"year": 4}, {"year": 2}]
 
 
-def test_an_object_of_metadata_is_taken_apart(tmp_path: Path) -> None:
+def test_an_object_of_metadata_is_flattened(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text(
         '{"_id": "a", "text": "x", "metadata": {"url": "u", "year": 1, "tags": [1], "title": "no"}, "year": 2}\n'
     )
     assert kept(typed(open_collection(str(tmp_path / "c.jsonl")))) == [{"year": 2, "url": "u"}]
 
 
-def test_a_type_is_that_of_all_records(tmp_path: Path) -> None:
+def test_types_fit_all_records(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("id,text,zip,mixed,flag,n\na,x,007,1,true,-3\nb,x,010,x,True,\nc,x,,2.5,,12\n")
     collection = typed(open_collection(str(tmp_path / "c.csv")))
     assert collection.columns == {"zip": "string", "mixed": "string", "flag": "bool", "n": "int64"}
     assert kept(collection)[0] == {"zip": "007", "mixed": "1", "flag": True, "n": -3}
-    # What has no value anywhere has no type.
     assert scan(WithMetadata(as_collection([{"text": "x", "n": None}])), "error", None).columns == {}
 
 
-def test_a_change_of_type_is_a_bad_record(tmp_path: Path) -> None:
+def test_a_record_of_another_type_is_bad(tmp_path: Path) -> None:
     lines = [{"id": str(n), "text": "x", "year": value} for n, value in enumerate([None, 1, 2.5, "three", True, [4]])]
     file = tmp_path / "c.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in lines))
@@ -123,7 +122,7 @@ def test_a_change_of_type_is_a_bad_record(tmp_path: Path) -> None:
     assert [p.metadata for p in passages] == [{}, {"year": 1.0}, {"year": 2.5}, {}]
 
 
-def test_parts_agree_on_types(tmp_path: Path) -> None:
+def test_types_do_not_depend_on_parts(tmp_path: Path) -> None:
     file = tmp_path / "c.jsonl"
     values: list[Any] = [1, 2, 3.5, "x", 4]
     file.write_text("".join(json.dumps({"id": str(n), "text": "x", "v": v}) + "\n" for n, v in enumerate(values)))
@@ -136,7 +135,7 @@ def test_parts_agree_on_types(tmp_path: Path) -> None:
     assert joined.reasons == {"wrong type": 1}
 
 
-def test_what_an_index_has_decides() -> None:
+def test_columns_of_an_index_set_the_types() -> None:
     columns: Columns = {"year": "int64", "day": "date", "at": "timestamp", "f": "float64"}
     rows: list[dict[str, Any]] = [
         {"text": "1", "day": "2020-01-02", "at": "2020-01-02T03:04:05Z", "f": 1, "other": None},
@@ -148,12 +147,8 @@ def test_what_an_index_has_decides() -> None:
     found = kept(WithMetadata(as_collection(rows), None, columns))
     time = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert found[0] == {"day": date(2020, 1, 2), "at": time, "f": 1.0}
-    assert [reason.partition(":")[0] for reason in found[1:]] == [
-        "wrong type",
-        "unknown field",
-        "wrong type",
-        "wrong type",
-    ]
+    reasons = [reason.partition(":")[0] for reason in found[1:]]
+    assert reasons == ["wrong type", "unknown field", "wrong type", "wrong type"]
     assert "Did you mean 'year'?" in found[2]
     assert kept(WithMetadata(as_collection(rows), ("f",), columns))[1:] == [{}] * 4
 
@@ -170,16 +165,15 @@ def test_what_an_index_has_decides() -> None:
         ("s", "\ud800", "lone surrogate: in s"),
     ],
 )
-def test_what_no_column_can_have_is_refused(name: str, value: Any, why: str) -> None:
+def test_invalid_names_and_values_are_rejected(name: str, value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
         typed(as_collection([{"text": "x", name: value}]))
     if value == 1:
         assert "--metadata none" in str(caught.value)
-    # Where it is not to be kept, it may be what it is.
     assert kept(typed(as_collection([{"text": "x", name: value}]), ())) == [{}]
 
 
-def test_digests_are_of_what_is_kept() -> None:
+def test_digests_cover_stored_metadata() -> None:
     plain = Passage("a", "t", "x")
     assert Passage("a", "t", "x", {}, {"year": 1}).digest == plain.digest
     digests = [

@@ -1,4 +1,4 @@
-"""The file of bad records: what it keeps, what it replaces, and what it never overwrites."""
+"""The quarantine file: bad records of several collections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def raws(path: Path) -> list[tuple[str | None, str]]:
     return [(entry.get("collection"), entry["raw"]) for entry in entries]
 
 
-def test_other_collections_stay_and_a_new_scan_replaces_its_own(beir: Beir, tmp_path: Path) -> None:
+def test_a_scan_replaces_the_records_of_its_collection(beir: Beir, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     older = json.dumps({"file": "f", "line": 1, "reason": "odd", "raw": "older"})
     path.write_text(older)
@@ -47,7 +47,7 @@ def test_other_collections_stay_and_a_new_scan_replaces_its_own(beir: Beir, tmp_
     assert raws(path) == [(None, "older"), ("two", "{bad0")]
 
 
-def test_collections_of_one_name_are_kept_apart_and_spellings_are_not(
+def test_collections_are_told_apart_by_their_resolved_path(
     beir: Beir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bad.jsonl"
@@ -61,7 +61,7 @@ def test_collections_of_one_name_are_kept_apart_and_spellings_are_not(
         assert raws(path) == [("same", "{bad0")] * 2
 
 
-def test_a_failing_scan_leaves_the_file_as_it_was(beir: Beir, tmp_path: Path) -> None:
+def test_a_failed_scan_does_not_change_the_file(beir: Beir, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     scan(beir("one", 2), "quarantine", path)
     before = path.read_bytes()
@@ -71,34 +71,34 @@ def test_a_failing_scan_leaves_the_file_as_it_was(beir: Beir, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("target", "way"),
+    ("target", "alias"),
     [
-        ("corpus.jsonl", "itself"),
+        ("corpus.jsonl", "none"),
         ("queries.jsonl", "link"),
         ("qrels/test.tsv", "hard link"),
-        ("queries.jsonl", "spelling"),
+        ("queries.jsonl", "relative path"),
     ],
 )
-def test_an_input_is_never_overwritten(beir: Beir, tmp_path: Path, target: str, way: str) -> None:
-    collection, wanted = beir("one", 2), tmp_path / "one" / target
-    before = wanted.read_bytes()
+def test_an_input_is_not_overwritten(beir: Beir, tmp_path: Path, target: str, alias: str) -> None:
+    collection, file = beir("one", 2), tmp_path / "one" / target
+    before = file.read_bytes()
     path = tmp_path / "other"
-    if way == "link":
-        path.symlink_to(wanted)
-    elif way == "hard link":
-        os.link(wanted, path)
+    if alias == "link":
+        path.symlink_to(file)
+    elif alias == "hard link":
+        os.link(file, path)
     else:
-        path = wanted if way == "itself" else tmp_path / "one" / "qrels" / ".." / target
+        path = file if alias == "none" else tmp_path / "one" / "qrels" / ".." / target
     with (
-        patch.object(type(collection), "read", side_effect=AssertionError("nothing is read")),
+        patch.object(type(collection), "read", side_effect=AssertionError("the collection is read")),
         pytest.raises(ValueError, match=r"quarantine file .* is an input"),
     ):
         scan(collection, "quarantine", path)
-    assert wanted.read_bytes() == before == path.read_bytes()
+    assert file.read_bytes() == before == path.read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"method: bm25\n", b"PK\x03\x04\xff", b'{"id": "a", "text": "x"}\n', b"[1]"])
-def test_files_of_another_kind_are_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_not_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="contains other data than bad records, see line 1"):

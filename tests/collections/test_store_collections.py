@@ -10,13 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from diffretriever.collections import (
-    open_collection,
-    read_qrels,
-    read_queries,
-    scan,
-    set_aside,
-)
+from diffretriever.collections import open_collection, read_qrels, read_queries, scan, set_aside
 from diffretriever.collections.quarantine import own_file
 from diffretriever.core.files import files_in, read_text, remove, write_bytes, write_text
 from diffretriever.schemas.places import StorePath
@@ -36,25 +30,24 @@ def beir(tmp_path: Path, bucket: str) -> str:
     return uri
 
 
-def test_a_beir_folder(beir: str, tmp_path: Path) -> None:
-    there, here = open_collection(f"{beir}/"), open_collection(str(tmp_path / "tiny"))
-    assert there.name == here.name == "tiny"
-    assert there.splits() == ["test"]
-    assert there.queries("test") == here.queries("test")
-    assert there.qrels("test") == here.qrels("test")
-    assert [getattr(found, "reason", found) for found in there.records()] == [
-        getattr(found, "reason", found) for found in here.records()
+def test_a_beir_folder_on_a_store_equals_a_local_one(beir: str, tmp_path: Path) -> None:
+    remote, local = open_collection(f"{beir}/"), open_collection(str(tmp_path / "tiny"))
+    assert remote.name == local.name == "tiny"
+    assert remote.splits() == ["test"]
+    assert remote.queries("test") == local.queries("test")
+    assert remote.qrels("test") == local.qrels("test")
+    assert [getattr(record, "reason", record) for record in remote.records()] == [
+        getattr(record, "reason", record) for record in local.records()
     ]
-    assert there.location() == f"{beir}/corpus.jsonl"
-    assert f"{beir}/corpus.jsonl:2: malformed JSON" in [str(bad) for bad in there.records()][1]
-    again = pickle.loads(pickle.dumps(there))
-    assert list(again.records()) == list(there.records())
-    state = there.source_state()
+    assert remote.location() == f"{beir}/corpus.jsonl"
+    assert f"{beir}/corpus.jsonl:2: malformed JSON" in [str(bad) for bad in remote.records()][1]
+    assert list(pickle.loads(pickle.dumps(remote)).records()) == list(remote.records())
+    state = remote.source_state()
     write_text(f"{beir}/corpus.jsonl", read_text(f"{beir}/corpus.jsonl") + "\n")
-    assert there.source_state() != state
+    assert remote.source_state() != state
 
 
-def test_an_msmarco_folder_and_single_files(bucket: str) -> None:
+def test_an_msmarco_folder_and_single_files_on_a_store(bucket: str) -> None:
     uri = f"{bucket}/marco"
     write_bytes(f"{uri}/collection.tsv.gz", gzip.compress(b"1\tone\n2\ttwo\n"))
     write_text(f"{uri}/queries.dev.tsv", "q\twhich?\n")
@@ -73,20 +66,19 @@ def test_an_msmarco_folder_and_single_files(bucket: str) -> None:
         list(open_collection(f"{uri}/broken.jsonl.gz").records())
 
 
-def test_a_corpus_is_a_stream(bucket: str) -> None:
+def test_a_corpus_is_streamed(bucket: str) -> None:
     lines = "".join(json.dumps({"_id": str(number), "text": "x" * 100}) + "\n" for number in range(10_000))
     write_text(f"{bucket}/corpus.jsonl", lines)
     collection = open_collection(f"{bucket}/corpus.jsonl")
     with patch("diffretriever.core.files._READ_BYTES", 1 << 16):
         records = collection.records()
         assert next(records).id == "0"  # type: ignore[union-attr]
-        # What is not read is not fetched.
         remove(f"{bucket}/corpus.jsonl")
         with pytest.raises((ValueError, FileNotFoundError), match=r"corpus.jsonl"):
             list(records)
 
 
-def test_every_collection_has_its_own_quarantine(beir: str, tmp_path: Path, bucket: str) -> None:
+def test_each_collection_has_a_quarantine_on_a_store(beir: str, tmp_path: Path, bucket: str) -> None:
     put_folder(beir_folder(tmp_path / "b" / "tiny", 1), f"{bucket}/other/tiny")
     one, other = open_collection(beir), open_collection(f"{bucket}/other/tiny")
     folder = StorePath(f"{bucket}/index/quarantine")

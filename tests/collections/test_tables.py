@@ -26,7 +26,7 @@ TABLES = (".csv", ".json", ".parquet", ".arrow", ".feather")
 
 
 def write_table(file: Path, rows: list[dict[str, Any]], csv: str) -> None:
-    """Write rows in the format that a file's name says; CSV is given."""
+    """Write rows in the format of the suffix, or the text `csv`."""
     table = pa.Table.from_pylist(rows)
     if file.suffix in (".csv", ".jsonl", ".json"):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -50,12 +50,12 @@ def test_rows_are_passages(end: str, tmp_path: Path) -> None:
     state = collection.source_state()
     file.write_bytes(file.read_bytes() + b" ")
     assert collection.source_state() != state
-    for ask in (collection.queries, collection.qrels):
+    for read in (collection.queries, collection.qrels):
         with pytest.raises(ValueError, match="no split 'test'"):
-            ask("test")
+            read("test")
 
 
-def test_bad_rows_are_named(tmp_path: Path) -> None:
+def test_invalid_rows_are_named(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("id,text\na,one, two\nb\nc,fine\nd,\n")
     records = list(open_collection(str(tmp_path / "c.csv")).records())
     assert [r.line for r in records if isinstance(r, BadRecord)] == [1, 2, 4]

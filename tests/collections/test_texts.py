@@ -52,7 +52,7 @@ def records(collection: Collection) -> list[Passage | BadRecord]:
     return list(collection.records())
 
 
-def test_a_file_is_a_passage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_are_passages(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "circle").symlink_to(folder)
     collection = open_collection(str(folder))
     assert records(collection) == PASSAGES
@@ -65,7 +65,7 @@ def test_a_file_is_a_passage(folder: Path, caplog: pytest.LogCaptureFixture) -> 
         collection.queries("test")
 
 
-def test_character_sets(tmp_path: Path) -> None:
+def test_html_is_read_in_its_character_set(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_bytes('<meta charset="windows-1252"><p>„ünï“'.encode("windows-1252"))
     (tmp_path / "b.html").write_text('<meta charset="utf-8"><p>„ünï“', "utf-8")
     assert [each.text for each in records(open_collection(str(tmp_path))) if isinstance(each, Passage)] == ["„ünï“"] * 2
@@ -90,13 +90,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+def test_unreadable_files_are_named(name: str, tmp_path: Path) -> None:
     content, reason = BAD[name]
     (tmp_path / "good.txt").write_text("x")
     try:
         (tmp_path / name).write_bytes(content)
     except OSError:
-        pytest.skip("this file system has names in UTF-8 alone")
+        pytest.skip("this file system requires names in UTF-8")
     shown = os.fsencode(tmp_path / name).decode(errors="replace")
     with pytest.raises(BadInputError) as refused:
         scan(open_collection(str(tmp_path)), "error", None)
@@ -115,14 +115,14 @@ def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
         "---\nnever: closed\n",
     ],
 )
-def test_what_is_no_front_matter_stays(text: str, tmp_path: Path) -> None:
+def test_invalid_front_matter_stays_in_the_text(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(text)
     (record,) = records(open_collection(str(tmp_path / "a.md")))
     assert isinstance(record, Passage)
     assert record.text == text
 
 
-def test_on_a_store(bucket: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_on_a_store(bucket: str, caplog: pytest.LogCaptureFixture) -> None:
     for name, text in FILES.items():
         write_text(f"{bucket}/notes/{name}".replace("%", "%25").replace(" ", "%20").replace("#", "%23"), text)
     with caplog.at_level(logging.WARNING):
