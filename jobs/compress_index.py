@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from _entry import absolute_place, run
 
-from diffretriever.schemas.accelerate import CompressJob, CompressSummary
 from diffretriever.schemas.base import counted
+from diffretriever.schemas.compress import CompressJob, CompressSummary
 
 
 def main(config: CompressJob) -> None:

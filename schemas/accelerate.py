@@ -1,4 +1,4 @@
-"""Configs of the jobs that accelerate and compress an index, and the settings of its candidate index."""
+"""Config of the job that accelerates an index, and the settings of its candidate index."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.codec import CodecConfig
-from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.search import IndexOptions
-from diffretriever.schemas.settings import JobConfig
 
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """Folder of a derived file: 8-bit codes of the vectors, the codec's quantised vectors, or the impacts' postings."""
@@ -55,31 +52,3 @@ class CandidateSettings(Model):
     """Passages in the index when it was calibrated."""
     version: PositiveInt
     """Version of the index when it was calibrated."""
-
-
-class CompressJob(JobConfig):
-    """Quantise an index's vectors to 1, 2 or 4 bits a dimension. Searches use the decoded vectors."""
-
-    index: IndexPlace
-    """Folder or object-store URI of the index."""
-    codec: CodecConfig = CodecConfig(2)
-    """Codec: `product1`, `product2` or `product4`, for 1, 2 or 4 bits a dimension."""
-
-
-class CompressSummary(Model):
-    """The outcome of a compress job."""
-
-    index: IndexPlace
-    codec: CodecConfig
-    digest: str
-    """Digest of the trained codec."""
-    passages: int
-    """Passages in the index."""
-    written: int
-    """Passages written by this job; an earlier, interrupted job wrote the others."""
-    bytes_before: int
-    """Size of the previous version's data files, which compaction deletes."""
-    bytes_after: int
-    """Size of the new data files."""
-    seconds: float
-    """Duration of the job, excluding the start of Ray."""

@@ -14,7 +14,8 @@ import pytest
 from diffretriever.index.manifest import bm25_manifest
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, text_table, write_block
-from diffretriever.schemas.accelerate import AccelerateJob, CompressJob
+from diffretriever.schemas.accelerate import AccelerateJob
+from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import CompareJob, DemoJob, EvaluateJob
 from diffretriever.schemas.inspect import InspectJob, MaintainJob

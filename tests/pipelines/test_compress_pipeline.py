@@ -15,7 +15,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines import compress
 from diffretriever.pipelines.compress import compress_index
-from diffretriever.schemas.accelerate import CompressJob
+from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.retriever import Bm25Retriever, LibraryRetriever
 from tests.index.compressed_cases import compressed, fill, manifest, stored_vectors
 

@@ -11,8 +11,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_of, codec_place
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.tasks import call_each
-from diffretriever.schemas.accelerate import CompressJob, CompressSummary
 from diffretriever.schemas.codec import StoredCodec
+from diffretriever.schemas.compress import CompressJob, CompressSummary
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.vectors.product import Codec, codec_from_bytes
 

@@ -30,7 +30,7 @@ from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.executor import few_passages, runs_here
 from diffretriever.presets import system_name
-from diffretriever.schemas.accelerate import CompressJob
+from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
