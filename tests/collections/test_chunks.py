@@ -41,7 +41,7 @@ def test_chunks_contain_the_whole_text_and_fit(documents: Path) -> None:
     assert [passage.id for passage in chunked] == [f"long#{number}" for number in range(1, len(chunked) + 1)]
     assert len(chunked) > 2
     assert {passage.title for passage in chunked} == {"Of roses"}
-    assert [passage.further for passage in chunked] == [{"year": 2020}] * len(chunked)
+    assert [passage.extra for passage in chunked] == [{"year": 2020}] * len(chunked)
     assert " ".join(" ".join(passage.text for passage in chunked).split()) == " ".join(LONG.split())
     assert max(count_words(f"{passage.title} {passage.text}") for passage in chunked) <= 20
     assert [passage.text for passage in chunked][1:] == PARAGRAPHS[1:]

@@ -48,16 +48,16 @@ def test_id_fields_of_other_tools(name: str, tmp_path: Path) -> None:
         (record,) = collection.records()
         assert record == Passage("FT911-3", "", "x")
         assert isinstance(record, Passage)
-        assert not record.further
+        assert not record.extra
 
 
 @pytest.mark.parametrize(
     ("documents", "fields", "message"),
     [
         ({"a": "text"}, None, "a single mapping: give a list"),
-        (5, None, "a int is none: give a list of texts or mappings"),
-        (b"text", None, "a bytes is none"),
-        ([], None, "there are none"),
+        (5, None, "unsupported type int: give a list of texts or mappings"),
+        (b"text", None, "unsupported type bytes"),
+        ([], None, "the list is empty"),
         (["x"], {"txt": "body"}, r"a document has no 'txt'.* 'text'"),
         ("prune roses", None, "a single text: give a list"),
     ],

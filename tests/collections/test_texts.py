@@ -76,7 +76,7 @@ def test_front_matter_is_metadata(tmp_path: Path) -> None:
     (record,) = records(open_collection(str(tmp_path)))
     assert isinstance(record, Passage)
     assert (record.title, record.text) == ("Roses", "Prune them.")
-    assert record.further == {"year": 2020, "tags": ["a"], "1": "one"}
+    assert record.extra == {"year": 2020, "tags": ["a"], "1": "one"}
 
 
 BAD = {

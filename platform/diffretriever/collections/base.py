@@ -18,7 +18,7 @@ from diffretriever.collections.records import (
     Reading,
     TextFile,
     in_blocks,
-    judge,
+    parse_line,
     passage_from_json,
     passage_from_tsv,
     query_from_json,
@@ -195,8 +195,8 @@ class FileCollection(Collection):
 
     def inputs(self) -> list[Path | StorePath]:
         """Return the corpus file and those of all splits."""
-        judged = [file.path for split in self.split_files.values() for file in (split.queries, split.qrels)]
-        return [self.corpus.path, *judged]
+        files = [file for split in self.split_files.values() for file in (split.queries, split.qrels)]
+        return [self.corpus.path, *(file.path for file in files)]
 
     def location(self) -> str:
         """Return the corpus file's URI or resolved path, or the name of a downloaded collection.
@@ -218,11 +218,11 @@ def _is_json(file: TextFile) -> bool:
     return file.name.removesuffix(".gz").endswith(".jsonl")
 
 
-def splits_in(folder: Path | StorePath, begin: str = "") -> list[str]:
-    """Return the sorted split names of the files `{begin}SPLIT.tsv` or `.tsv.gz` in a folder."""
+def splits_in(folder: Path | StorePath, prefix: str = "") -> list[str]:
+    """Return the sorted split names of the files `{prefix}SPLIT.tsv` or `.tsv.gz` in a folder."""
     names = {info.base_name.removesuffix(".gz") for info in files_in(folder)}
-    matching = (name for name in names if name.startswith(begin) and name.endswith(".tsv"))
-    return sorted(name.removeprefix(begin).removesuffix(".tsv") for name in matching)
+    matching = (name for name in names if name.startswith(prefix) and name.endswith(".tsv"))
+    return sorted(name.removeprefix(prefix).removesuffix(".tsv") for name in matching)
 
 
 def read_queries(source: Path | StorePath | TextFile) -> list[Query]:
@@ -235,7 +235,7 @@ def read_queries(source: Path | StorePath | TextFile) -> list[Query]:
     parse = query_from_json if _is_json(file) else query_from_tsv
     queries, lines = list[Query](), dict[str, int]()
     for line in Lines(file):
-        query = judge(line, file, parse)
+        query = parse_line(line, file, parse)
         if isinstance(query, BadRecord):
             raise ValueError(str(query))
         first = lines.setdefault(query.id, line.number)

@@ -67,7 +67,7 @@ def as_collection(documents: Documents, name: str = "documents", fields: Mapping
         raise ValueError("documents: this is a single mapping: give a list of them, one for each document")
     records = list(passages_of(_rows(documents), name, checked_fields(fields or {})))
     if not records:
-        raise ValueError("documents: there are none")
+        raise ValueError("documents: the list is empty: give at least one document")
     return DocumentCollection(name, records)
 
 
@@ -79,13 +79,13 @@ def passages_of(documents: Iterable[Any], shown: str, fields: Mapping[str, str])
     seen: set[str] = set()
     for number, document in enumerate(documents, start=1):
         try:
-            passage, has_own_id = _passage(document, fields)
+            passage, has_id = _passage(document, fields)
         except RefusedError as refused:
             yield bad_record(shown, number, str(refused), repr(document))
             continue
-        if not has_own_id and passage.id in seen:
+        if not has_id and passage.id in seen:
             continue
-        if not has_own_id:
+        if not has_id:
             seen.add(passage.id)
         yield passage
 
@@ -113,8 +113,8 @@ def rows_of_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[dict[str
     nested: dict[str, Any] = {field.name: () for field in schema if pa.types.is_nested(field.type)}
     # Python's datetime is limited to microseconds.
     fields = [
-        pa.field(each.name, pa.timestamp("us", each.type.tz) if pa.types.is_timestamp(each.type) else each.type)
-        for each in batch.schema
+        pa.field(field.name, pa.timestamp("us", field.type.tz) if pa.types.is_timestamp(field.type) else field.type)
+        for field in batch.schema
     ]
     return ({**row, **nested} for row in batch.cast(pa.schema(fields), safe=False).to_pylist())
 
@@ -137,24 +137,24 @@ def _rows(documents: Any) -> Iterable[Any]:
     if isinstance(documents, Iterable) and not isinstance(documents, bytes | bytearray):
         return documents
     raise ValueError(
-        f"documents: a {type(documents).__name__} is none: give a list of texts or mappings, a data frame, an Arrow "
-        "table, or where a collection lies"
+        f"documents: unsupported type {type(documents).__name__}: give a list of texts or mappings, a data frame, an "
+        "Arrow table, or the path of a collection"
     )
 
 
-def _passage(document: Any, called: Mapping[str, str]) -> tuple[Passage, bool]:
+def _passage(document: Any, names: Mapping[str, str]) -> tuple[Passage, bool]:
     """Return the passage, and whether the document has its own id."""
     if isinstance(document, RefusedError):
         raise document
     if isinstance(document, Passage):
-        return checked_passage(document.id, document.title, document.text, document.further), True
+        return checked_passage(document.id, document.title, document.text, document.extra), True
     if isinstance(document, str):
         return _with_text_id(checked_passage("-", "", document)), False
     if not isinstance(document, Mapping):
         raise RefusedError(f"wrong type: a {type(document).__name__} is neither a text nor a mapping")
-    own_id = called.get("id") or next((name for name in ID_FIELDS if name in document), None)
-    passage = passage_of(document, called, own_id)
-    return (_with_text_id(passage), False) if own_id is None else (passage, True)
+    id_field = names.get("id") or next((name for name in ID_FIELDS if name in document), None)
+    passage = passage_of(document, names, id_field)
+    return (_with_text_id(passage), False) if id_field is None else (passage, True)
 
 
 def _with_text_id(passage: Passage) -> Passage:

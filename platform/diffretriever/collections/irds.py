@@ -26,7 +26,7 @@ PREFIX = "irds:"
 _LIBRARY = "ir_datasets"
 _MSMARCO = "msmarco-passage"
 _MSMARCO_SPLITS = {"train": "train", "dev": "dev/small", "dl19": "trec-dl-2019", "dl20": "trec-dl-2020"}
-"""Split → name below `msmarco-passage` in the library; other splits are ignored."""
+"""Split → name children `msmarco-passage` in the library; other splits are ignored."""
 _BEIR = "beir/"
 _WHOLE = "test"
 _FORMAT = 1
@@ -44,7 +44,7 @@ def is_converted(source: str) -> bool:
 def open_irds(source: str) -> FileCollection:
     """Open a collection `irds:NAME`; the first call downloads and converts it.
 
-    It gets the name that BEIR or MS MARCO use. Its splits are those directly below NAME, or NAME itself if it is a
+    It gets the name that BEIR or MS MARCO use. Its splits are those directly children NAME, or NAME itself if it is a
     split, such as `irds:beir/scifact/test`.
 
     Raises:
@@ -58,7 +58,7 @@ def open_irds(source: str) -> FileCollection:
                 _convert(source, folder)
     inside = [path for path in folder.iterdir() if path.is_dir()]
     if len(inside) != 1:
-        raise ValueError(f"{folder} is not as the conversion of {source} left it: delete it, to convert it again")
+        raise ValueError(f"{folder} has changed since the conversion of {source}: delete it, to convert it again")
     return open_beir_folder(inside[0], inside[0].name, source)
 
 
@@ -82,11 +82,11 @@ def _convert(source: str, target: Path) -> None:
     root = library.docs_parent_id(dataset_id)
     splits = {split: library.load(name) for split, name in _splits(library, dataset_id, root).items()}
     queries = _queries(source, splits)
-    qrels = {split: _qrels(source, each) for split, each in splits.items()}
+    qrels = {split: _qrels(source, dataset) for split, dataset in splits.items()}
     with whole_folder(target) as unfinished:
         folder = unfinished / _name(root)
         folder.mkdir()
-        docs = track(_told(source, dataset.docs_iter), f"converting {source}", "passages")
+        docs = track(_with_source(source, dataset.docs_iter), f"converting {source}", "passages")
         write_beir_folder(folder, map(_passage, docs), queries, qrels)
         # A time derived from the contents gives conversions on all nodes the same state.
         seconds = int(file_digest(folder / CORPUS)[:_DIGEST_DIGITS], 16)
@@ -100,13 +100,13 @@ def _splits(library: Any, dataset_id: str, root: str) -> dict[str, str]:
     if dataset_id != root:
         split = dataset_id.removeprefix(f"{root}/").replace("/", ".")
         return {split: dataset_id} if _is_judged(library, dataset_id) else {}
-    below = sorted(name for name in library.registry if name.rpartition("/")[0] == root)
-    found = {
+    children = sorted(name for name in library.registry if name.rpartition("/")[0] == root)
+    judged = {
         name.rpartition("/")[2]: name
-        for name in below
+        for name in children
         if _is_judged(library, name) and library.docs_parent_id(name) == root
     }
-    return {_WHOLE: root, **found} if _is_judged(library, root) else found
+    return {_WHOLE: root, **judged} if _is_judged(library, root) else judged
 
 
 def _is_judged(library: Any, name: str) -> bool:
@@ -129,7 +129,7 @@ def _passage(doc: Any) -> Passage:
 def _queries(source: str, splits: dict[str, Any]) -> list[Query]:
     texts: dict[str, str] = {}
     for split, dataset in splits.items():
-        for query in _told(source, dataset.queries_iter):
+        for query in _with_source(source, dataset.queries_iter):
             text = getattr(query, "text", None) or query.default_text()
             if texts.setdefault(query.query_id, text) != text:
                 raise ValueError(
@@ -141,13 +141,13 @@ def _queries(source: str, splits: dict[str, Any]) -> list[Query]:
 
 def _qrels(source: str, dataset: Any) -> Qrels:
     qrels: Qrels = {}
-    for judgement in _told(source, dataset.qrels_iter):
+    for judgement in _with_source(source, dataset.qrels_iter):
         qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = int(judgement.relevance)
     return qrels
 
 
-def _told(source: str, read: Callable[[], Iterable[T]]) -> Iterator[T]:
-    """Yield what `read` yields; convert the library's errors, mostly of downloads, to ValueError."""
+def _with_source(source: str, read: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """Yield the items of `read`; convert the library's errors, mostly of downloads, to ValueError."""
     try:
         yield from read()
     except Exception as error:

@@ -35,11 +35,11 @@ _BOOLS = {"true": True, "false": False, "True": True, "False": False}
 _FIX = "write one type, or name the fields to keep without this one (--metadata, in Python metadata=[…])"
 
 
-class Known(NamedTuple):
+class InferredColumns(NamedTuple):
     """Metadata columns inferred from all records."""
 
     columns: Columns
-    as_read: bool
+    unchanged: bool
     """Whether all values already have the types of their columns."""
     left_out: list[str]
     """Fields with lists or objects, which are not stored."""
@@ -50,7 +50,7 @@ class WithMetadata(TransformedCollection):
     """A collection whose passages have the metadata that an index stores."""
 
     source: Collection
-    wanted: tuple[str, ...] | None = None
+    requested: tuple[str, ...] | None = None
     """Fields to store; None stores all."""
     columns: Columns | None = None
     """Columns of the index; None if not yet inferred, and values stay as read."""
@@ -58,31 +58,31 @@ class WithMetadata(TransformedCollection):
     def read(self, part: Part) -> Reading:
         """Read a part."""
         reading = self.source.read(part)
-        if self.wanted == ():
+        if self.requested == ():
             return reading
-        blocks = ([(line, self._kept(reading.file, line, each)) for line, each in block] for block in reading.blocks)
+        blocks = ([(line, self._kept(reading.file, line, item)) for line, item in block] for block in reading.blocks)
         return replace(reading, blocks=blocks)
 
     def _kept(self, file: str, line: int, record: Passage | BadRecord) -> Passage | BadRecord:
-        if isinstance(record, BadRecord) or not record.further:
+        if isinstance(record, BadRecord) or not record.extra:
             return record
         try:
-            values = ((name, self._value(name, value)) for name, value in record.further.items() if self._keeps(name))
+            values = ((name, self._value(name, value)) for name, value in record.extra.items() if self._keeps(name))
             return replace(record, metadata={name: value for name, value in values if value is not None})
         except RefusedError as refused:
-            raw = json.dumps({"id": record.id, **record.further}, ensure_ascii=False, default=str)
+            raw = json.dumps({"id": record.id, **record.extra}, ensure_ascii=False, default=str)
             # In a folder of texts, the id identifies the file.
             return bad_record(file, line, f"{refused}, in the record '{record.id}'", raw)
 
     def _keeps(self, name: str) -> bool:
-        return self.wanted is None or name in self.wanted
+        return self.requested is None or name in self.requested
 
     def _value(self, name: str, value: Any) -> Scalar | None:
         if self.columns is None:
             return as_read(name, value)[1]
         if name in self.columns:
             return in_column(name, value, self.columns[name])
-        if as_read(name, value)[1] is None or self.wanted is not None:
+        if as_read(name, value)[1] is None or self.requested is not None:
             return None
         raise RefusedError(
             f"unknown field: the index has no column '{name}': make it anew to have one, or name the fields to keep "
@@ -91,15 +91,15 @@ class WithMetadata(TransformedCollection):
 
     def add_kinds(self, kinds: Kinds, passages: Iterable[Passage]) -> None:
         """Add the kinds of all values if columns are still unknown; fields that are not stored count as `other`."""
-        if self.columns is not None or self.wanted == ():
+        if self.columns is not None or self.requested == ():
             return
         for passage in passages:
-            for name, value in passage.further.items():
+            for name, value in passage.extra.items():
                 kind = as_read(name, value)[0] if self._keeps(name) else "other"
                 if kind is not None:
                     kinds.setdefault(name, {})[kind] = None
 
-    def known(self, kinds: Iterable[Kinds]) -> Known:
+    def infer_columns(self, kinds: Iterable[Kinds]) -> InferredColumns:
         """Infer the columns from the kinds of all parts, in order.
 
         Raises:
@@ -107,24 +107,23 @@ class WithMetadata(TransformedCollection):
         """
         joined: Kinds = {}
         for part in kinds:
-            for name, own in part.items():
-                joined.setdefault(name, {}).update(own)
-        for name in self.wanted or ():
+            for name, kinds_of_field in part.items():
+                joined.setdefault(name, {}).update(kinds_of_field)
+        for name in self.requested or ():
             if name not in joined:
                 have = suggest(name, joined) if joined else " No record has any."
                 raise ValueError(f"--metadata: no record of '{self.name}' has a field '{name}'.{have}")
-        found = Known({}, as_read=True, left_out=[])
-        for name, own in joined.items():
+        columns, left_out, unchanged = Columns(), list[str](), True
+        for name, kinds_of_field in joined.items():
             if not self._keeps(name):
                 continue
-            if "other" in own:
-                found.left_out.append(name)
-            if scalars := [kind for kind in own if kind != "other"]:
+            if "other" in kinds_of_field:
+                left_out.append(name)
+            if scalars := [kind for kind in kinds_of_field if kind != "other"]:
                 check_column_name(name)
-                found.columns[name] = _column_type(scalars)
-                if scalars not in ([found.columns[name]], ["written string"]):
-                    found = found._replace(as_read=False)
-        return found
+                columns[name] = _column_type(scalars)
+                unchanged &= scalars in ([columns[name]], ["written string"])
+        return InferredColumns(columns, unchanged, left_out)
 
 
 def _column_type(kinds: Sequence[Kind]) -> ColumnType:
@@ -212,18 +211,18 @@ def in_column(name: str, value: Any, kind: ColumnType) -> Scalar | None:
     Raises:
         RefusedError: the value has another type.
     """
-    found, read = as_read(name, value)
-    if found is None or found in ("other", kind):
+    value_kind, read = as_read(name, value)
+    if value_kind is None or value_kind in ("other", kind):
         return read
     if isinstance(value, Untyped):
         read = _parsed(str(value), kind)
-    elif isinstance(read, int) and kind == "float64" and found == "int64":
+    elif isinstance(read, int) and kind == "float64" and value_kind == "int64":
         read = float(read)
     else:
         # JSON has no dates.
         read = _parsed(read, kind) if isinstance(read, str) and kind in ("date", "timestamp") else None
     if read is None:
-        shown = found.removeprefix("written ")
+        shown = value_kind.removeprefix("written ")
         raise RefusedError(f"wrong type: '{name}' is {shown}, and {kind} in other records or in the index: {_FIX}")
     return read
 

@@ -55,7 +55,7 @@ class Passage:
     text: str
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
     """Fields that an index stores, in the types of its columns."""
-    further: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False, repr=False)
     """All additional fields of the record, as read."""
 
     @property
@@ -64,11 +64,11 @@ class Passage:
         contents = f"{self.title}{_SEPARATOR}{self.text}"
         # A second separator makes the split into title and text ambiguous.
         person = str(len(self.title)).encode() if contents.count(_SEPARATOR) > 1 else b""
-        of_texts = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
+        digest = hashlib.blake2b(contents.encode(), digest_size=16, person=person).digest()
         if not self.metadata:
-            return of_texts
+            return digest
         values = json.dumps(self.metadata, sort_keys=True, default=date.isoformat)
-        return hashlib.blake2b(of_texts + values.encode(), digest_size=16).digest()
+        return hashlib.blake2b(digest + values.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +268,11 @@ def in_blocks(records: Iterable[T]) -> Iterator[list[T]]:
 def read_lines(file: TextFile, part: Part, parse: Callable[[str], Passage]) -> Reading:
     """Return the passages and bad records of the lines that begin in a part."""
     lines = Lines(file, part)
-    records = ((line.number, judge(line, file, parse)) for line in lines)
+    records = ((line.number, parse_line(line, file, parse)) for line in lines)
     return Reading(file.shown, in_blocks(records), lambda: lines.count)
 
 
-def judge(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
+def parse_line(line: Line, file: TextFile, parse: Callable[[str], T]) -> T | BadRecord:
     """Parse a line; return a bad record if it is invalid."""
     try:
         return parse(decode(line))
@@ -300,34 +300,34 @@ def passage_from_json(line: str) -> Passage:
     return passage_of(fields, {}, first_present(fields, ID_FIELDS, "id"))
 
 
-def passage_of(fields: Mapping[str, Any], called: Mapping[str, str], own_id: str | None) -> Passage:
-    """Return the passage of a record, with the id `-` if `own_id` is None; raises `RefusedError`.
+def passage_of(fields: Mapping[str, Any], names: Mapping[str, str], id_field: str | None) -> Passage:
+    """Return the passage of a record, with the id `-` if `id_field` is None; raises `RefusedError`.
 
-    `called` maps `title` and `text` to field names; `own_id` is the field of the id.
+    `names` maps `title` and `text` to field names; `id_field` is the field of the id.
     """
-    passage_id = "-" if own_id is None else id_of(fields, (own_id,))
-    title = fields.get(called.get("title", "title"))
-    if "title" in called:
-        first_present(fields, (called["title"],), "title")
+    passage_id = "-" if id_field is None else id_of(fields, (id_field,))
+    title = fields.get(names.get("title", "title"))
+    if "title" in names:
+        first_present(fields, (names["title"],), "title")
     return checked_passage(
         passage_id,
-        "" if title is None else string_of(called.get("title", "title"), title),
-        text_of(fields, (called["text"],) if "text" in called else TEXT_FIELDS),
-        further_of(fields, [*called.values(), own_id or ""]),
+        "" if title is None else string_of(names.get("title", "title"), title),
+        text_of(fields, (names["text"],) if "text" in names else TEXT_FIELDS),
+        extra_fields(fields, [*names.values(), id_field or ""]),
     )
 
 
-def further_of(fields: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return a record's additional fields, without the passage's own fields and those in `own`.
+def extra_fields(fields: Mapping[str, Any], excluded: Collection[str] = ()) -> dict[str, Any]:
+    """Return a record's additional fields, without those of a passage and those in `excluded`.
 
     An object `metadata`, as in BEIR, is flattened; the record's own fields take precedence.
     """
-    further = {name: value for name, value in fields.items() if name not in NOT_METADATA and name not in own}
-    inner = further.get("metadata")
+    extra = {name: value for name, value in fields.items() if name not in NOT_METADATA and name not in excluded}
+    inner = extra.get("metadata")
     if not isinstance(inner, Mapping):
-        return further
-    del further["metadata"]
-    return {**{name: value for name, value in inner.items() if name not in NOT_METADATA}, **further}
+        return extra
+    del extra["metadata"]
+    return {**{name: value for name, value in inner.items() if name not in NOT_METADATA}, **extra}
 
 
 def passage_from_tsv(line: str) -> Passage:
@@ -347,14 +347,14 @@ def query_from_tsv(line: str) -> Query:
     return checked_query(*_two_columns(line))
 
 
-def checked_passage(passage_id: str, title: str, text: str, further: Mapping[str, Any] | None = None) -> Passage:
+def checked_passage(passage_id: str, title: str, text: str, extra: Mapping[str, Any] | None = None) -> Passage:
     """Return a validated passage; raises `RefusedError` for an invalid id, invalid characters, or blank contents."""
     check_id(passage_id)
     _check_characters("title", title)
     _check_characters("text", text)
     if not title.strip() and not text.strip():
         raise RefusedError("empty passage: title and text are blank")
-    return Passage(passage_id, title, text, further=further or {})
+    return Passage(passage_id, title, text, extra=extra or {})
 
 
 def checked_query(query_id: str, text: str) -> Query:

@@ -207,9 +207,9 @@ def _scan_all(collection: Collection, scan_parts: ScanParts) -> _Scans:
         return _Scans(collection, scans, {}, [])
     if collection.columns is not None:
         return _Scans(collection, scans, collection.columns, [])
-    known = collection.known(each.kinds for each in scans)
-    typed = replace(collection, columns=known.columns)
-    return _Scans(typed, scans if known.as_read else list(scan_parts(typed)), known.columns, known.left_out)
+    inferred = collection.infer_columns(part.kinds for part in scans)
+    typed = replace(collection, columns=inferred.columns)
+    return _Scans(typed, scans if inferred.unchanged else list(scan_parts(typed)), inferred.columns, inferred.left_out)
 
 
 def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantine: Path | StorePath) -> None:

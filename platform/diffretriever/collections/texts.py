@@ -29,7 +29,7 @@ from diffretriever.collections.records import (
     bad_record,
     checked_passage,
     decode,
-    further_of,
+    extra_fields,
 )
 from diffretriever.core.files import file_state, files_in, filesystem_of, is_file, open_input
 from diffretriever.schemas.places import StorePath
@@ -129,9 +129,9 @@ class TextsCollection(Collection):
 def _passage(path: str, data: bytes) -> Passage:
     if len(data) > _MAX_BYTES:
         raise RefusedError(f"too long: more than {_MAX_BYTES} bytes")
-    title, text, further = READERS[_end_of(path)](data.removeprefix(BOM))
+    title, text, extra = READERS[_end_of(path)](data.removeprefix(BOM))
     title = title or PurePosixPath(path).stem
-    return checked_passage(_UNFIT_FOR_ID.sub(lambda unfit: quote(unfit[0], safe=""), path), title, text, further)
+    return checked_passage(_UNFIT_FOR_ID.sub(lambda unfit: quote(unfit[0], safe=""), path), title, text, extra)
 
 
 def open_texts_folder(folder: Path | StorePath, name: str, shown: str) -> TextsCollection | None:
@@ -190,7 +190,7 @@ def _markdown(data: bytes) -> _Read:
     text = _decoded(data)
     values, text = _without_front_matter(text)
     title = " ".join(str(values.get("title") or "").split())
-    return title or _first_heading(text), text, further_of(values)
+    return title or _first_heading(text), text, extra_fields(values)
 
 
 def _decoded(data: bytes) -> str:
