@@ -15,14 +15,14 @@ Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank", "linear"]
 that is not in a list adds 0."""
 
 
-def named_runs(given: Sequence[str], flag: str) -> dict[str, Path | StorePath]:
+def named_runs(values: Sequence[str], flag: str) -> dict[str, Path | StorePath]:
     """Return name → path from values of a flag such as `BM25=runs/bm25.trec`; the default name is the file's stem.
 
     Raises:
         ValueError: a value is invalid or a name is repeated; the message names the flag.
     """
     paths: dict[str, Path | StorePath] = {}
-    for text in given:
+    for text in values:
         name, equals, path = text.partition("=")
         location = as_place(path if equals else text)
         name = name.strip() if equals else PurePosixPath(str(location)).stem

@@ -11,26 +11,26 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 
-def plain_place(place: str) -> str:
+def plain_place(text: str) -> str:
     """Return the decoded path of a `file:` URI, or expand the `~` of any other text.
 
     Raises:
         ValueError: the URI has another host, a relative path, a query or a fragment.
     """
-    if not place.lower().startswith("file:/"):
+    if not text.lower().startswith("file:/"):
         # `Path` raises where there is no such user.
-        return os.path.expanduser(place)  # noqa: PTH111
-    parts = urlsplit(place)
+        return os.path.expanduser(text)  # noqa: PTH111
+    parts = urlsplit(text)
     if parts.netloc.lower() not in {"", "localhost"}:
-        raise ValueError(f"{place} is a file on the host '{parts.netloc}': give a local path, such as file:///folder")
-    if "?" in place or "#" in place:
-        raise ValueError(f"{place}: write ? as %3F and # as %23 in a file URI, or give the plain path")
+        raise ValueError(f"{text} is a file on the host '{parts.netloc}': give a local path, such as file:///folder")
+    if "?" in text or "#" in text:
+        raise ValueError(f"{text}: write ? as %3F and # as %23 in a file URI, or give the plain path")
     try:
         path = unquote(parts.path, errors="strict")
     except UnicodeDecodeError:
-        raise ValueError(f"{place}: percent-encoded characters must be UTF-8: give the plain path") from None
+        raise ValueError(f"{text}: percent-encoded characters must be UTF-8: give the plain path") from None
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{place} has no absolute path: write file:///folder")
+        raise ValueError(f"{text} has no absolute path: write file:///folder")
     return path
 
 
@@ -87,19 +87,19 @@ class StorePath:
         return self.uri
 
 
-def as_place(place: str | Path | StorePath) -> Path | StorePath:
+def as_place(location: str | Path | StorePath) -> Path | StorePath:
     """Return a path, with `~` expanded, or an object-store URI.
 
     Raises:
         ValueError: a `file:` URI has no local path, or an object-store URI has no bucket.
     """
-    if isinstance(place, StorePath):
-        return place
-    plain = plain_place(str(place))
+    if isinstance(location, StorePath):
+        return location
+    plain = plain_place(str(location))
     return StorePath(plain) if "://" in plain else Path(plain)
 
 
-def _checked_place(value: Any) -> Path | StorePath:
+def _validate_location(value: Any) -> Path | StorePath:
     if not isinstance(value, str | Path | StorePath):
         raise ValueError("give a path or the URI of an object store")
     return as_place(value)
@@ -110,7 +110,7 @@ IndexPlace: TypeAlias = Annotated[str, AfterValidator(plain_place)]
 
 Place: TypeAlias = Annotated[
     Path | StorePath,
-    PlainValidator(_checked_place),
+    PlainValidator(_validate_location),
     PlainSerializer(str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "path"}),
 ]

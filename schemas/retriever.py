@@ -440,24 +440,24 @@ class LibraryRetriever(RetrieverBase):
         form = self.prompt_form
         if form is not None and _INSTRUCTION not in form:
             raise ValueError(f"prompt_form: {_INSTRUCTION} is missing: add it where the instruction goes")
-        for name, own in self.on_collections.items():
+        for name, settings in self.on_collections.items():
             if name != name.lower():
                 raise ValueError(f"on_collections: write '{name}' in lower case")
-            if form is None and (own.query_instruction, own.passage_instruction) != (None, None):
+            if form is None and (settings.query_instruction, settings.passage_instruction) != (None, None):
                 raise ValueError(f"on_collections: {name} has an instruction: set prompt_form")
         return self
 
     def on(self, collection: str) -> Self:
         """Return the retriever with the settings for a collection, without those for others."""
-        own = self.on_collections.get(collection.lower(), OnCollection())
-        limits = own.model_dump(include={"max_query_tokens", "max_passage_tokens"}, exclude_none=True)
+        settings = self.on_collections.get(collection.lower(), OnCollection())
+        limits = settings.model_dump(include={"max_query_tokens", "max_passage_tokens"}, exclude_none=True)
         changes: dict[str, Any] = {"text": self.text.model_copy(update=limits)}
-        for side, instruction in (("query", own.query_instruction), ("passage", own.passage_instruction)):
+        for side, instruction in (("query", settings.query_instruction), ("passage", settings.passage_instruction)):
             if instruction is not None:
                 assert self.prompt_form is not None, "an instruction has a form"
                 changes[f"{side}_prompt"] = self.prompt_form.replace(_INSTRUCTION, instruction)
-        if own.max_query_tokens is not None and self.vectors == "token":
-            changes["query_length"] = own.max_query_tokens
+        if settings.max_query_tokens is not None and self.vectors == "token":
+            changes["query_length"] = settings.max_query_tokens
         return self.model_copy(update={**changes, "prompt_form": None, "on_collections": {}})
 
     @property

@@ -36,7 +36,7 @@ _NO_LIMIT = 1 << 20
 """Tokens: more than any model reads, so that only its own limit applies."""
 _NOT_IN_A_TAG = re.compile(r"[^\w.+-]+", re.ASCII)
 
-_MOST_NAMED = 4
+_MAX_SUGGESTED = 4
 """Presets that a message suggests."""
 _PURPOSE = "purpose"
 """Key of a preset's description, which is not part of the config."""
@@ -94,8 +94,8 @@ class Presets(Generic[C]):
             raise ValueError(f"{name} is not valid YAML: {error}") from error
 
     def _suggested(self, name: str) -> str:
-        near = [f"'{known}'" for known in self._named if name.lower() in known]
-        return f" Did you mean {' or '.join(near[:_MOST_NAMED])}?" if near else suggest(name, self._named)
+        similar = [f"'{known}'" for known in self._named if name.lower() in known]
+        return f" Did you mean {' or '.join(similar[:_MAX_SUGGESTED])}?" if similar else suggest(name, self._named)
 
 
 RETRIEVERS: Presets[RetrieverConfig] = Presets(
@@ -123,7 +123,7 @@ def load_retriever(
     Raises:
         ValueError: Unknown preset, file or key, a part that the method lacks, or a selection for another backbone.
     """
-    values = _values_of(name)
+    values = _read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
         budget = budget or as_place(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
@@ -154,13 +154,13 @@ def library_model(name: str) -> dict[str, Any]:
         model = model if "/" in model else f"{_LIBRARY}{model}"
         if Path(model).is_dir():
             raise ValueError(
-                f"{name}: {model} is a folder here, and a name of the hub: for the folder say {_LIBRARY}./…"
+                f"{name}: {model} is both a local folder and a hub id: for the folder, write {_LIBRARY}./{model}"
             )
     limits = {"max_query_tokens": _NO_LIMIT, "max_passage_tokens": _NO_LIMIT}
     return {"method": "library", "backbone": {"source": model}, "similarity": "auto", "text": limits}
 
 
-def _values_of(name: str) -> Any:
+def _read(name: str) -> Any:
     is_file_name = name.endswith((".yaml", ".yml"))
     if name.startswith(_LIBRARY) and not is_file_name:
         return library_model(name)
@@ -184,8 +184,8 @@ def read_selection(path: Path | StorePath) -> BudgetSelection:
 
 
 def _selected(config: MaskedRetriever, path: Path | StorePath) -> Budget:
-    selection, place = read_selection(path), config.backbone
-    ours, theirs = _weights(place.source, place.adapter), _weights(selection.backbone, selection.adapter)
+    selection, backbone = read_selection(path), config.backbone
+    ours, theirs = _weights(backbone.source, backbone.adapter), _weights(selection.backbone, selection.adapter)
     if ours != theirs:
         raise ValueError(
             f"{path} was made for {theirs}, this retriever has {ours}: sweep the budgets of this one, or give the "
@@ -249,23 +249,23 @@ def in_tag(name: str) -> str:
 
 def _preset_of(config: RetrieverConfig) -> str | None:
     """Return the matching preset, ignoring collection, budget, precision, revisions and prompts."""
-    found = []
+    matches = []
     for name in list_presets():
         preset = RETRIEVERS.load(name)
-        kinds = [preset, *(preset.on(each) for each in ("", *getattr(preset, "on_collections", ())))]
-        if any(_system(config) == _system(kind) for kind in kinds):
-            found.append((preset.model_dump().get("budget") != config.model_dump().get("budget"), name))
-    return min(found, key=lambda each: each[0])[1] if found else None
+        variants = [preset, *(preset.on(collection) for collection in ("", *getattr(preset, "on_collections", ())))]
+        if any(_system(config) == _system(variant) for variant in variants):
+            matches.append((preset.model_dump().get("budget") != config.model_dump().get("budget"), name))
+    return min(matches, key=lambda match: match[0])[1] if matches else None
 
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
     values = config.model_dump(mode="json", exclude={"budget", *ASKED_BY})
-    place = values.get("backbone", {})
-    return {**values, "backbone": {name: place.get(name) for name in ("source", "adapter", "adapter_head")}}
+    backbone = values.get("backbone", {})
+    return {**values, "backbone": {name: backbone.get(name) for name in ("source", "adapter", "adapter_head")}}
 
 
 def _described(config: RetrieverConfig) -> str:
     if not is_neural(config):
         return config.title
-    places = filter(None, [config.backbone.source, config.backbone.adapter])
-    return "-".join([config.method, *(PurePosixPath(place.rstrip("/")).name for place in places)])
+    sources = filter(None, [config.backbone.source, config.backbone.adapter])
+    return "-".join([config.method, *(PurePosixPath(source.rstrip("/")).name for source in sources)])

@@ -200,7 +200,7 @@ def test_the_name_is_what_the_library_takes(model: Path, tmp_path: Path, monkeyp
         assert source_of(f"sentence-transformers/{path}") == str(model)
     assert source_of("sentence-transformers/model") == "sentence-transformers/model", "a bare name is the hub's"
     (tmp_path / "some" / "model").mkdir(parents=True)
-    with pytest.raises(ValueError, match="some/model is a folder here, and a name of the hub"):
+    with pytest.raises(ValueError, match="some/model is both a local folder and a hub id"):
         load_retriever("sentence-transformers/some/model")
     with pytest.raises(ValueError, match=r"sentence-transformers/\./modle: there is no folder modle"):
         load_retriever("sentence-transformers/./modle")
