@@ -60,13 +60,13 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
 
     @field_validator("metadata")
     @classmethod
-    def _names_columns(cls, metadata: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_metadata_names(cls, metadata: tuple[str, ...]) -> tuple[str, ...]:
         for name in metadata if metadata != NO_METADATA else ():
             check_column_name(name)
         return tuple(dict.fromkeys(metadata))
 
     @model_validator(mode="after")
-    def _syncs_with_good_records(self) -> Self:
+    def _check_sync(self) -> Self:
         if self.sync and self.on_bad_input != "error":
             raise ValueError("--sync needs --on-bad-input error: the passage of a bad record is unknown")
         return self

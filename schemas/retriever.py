@@ -152,7 +152,7 @@ class RetrieverBase(Model):
     """Default scoring mode, such as dense+0.3bm25; None: the last of the retriever's own scores."""
 
     @model_validator(mode="after")
-    def _offers_its_default(self) -> Self:
+    def _check_default_mode(self) -> Self:
         if self.default_mode is not None and unweighted(self.default_mode) not in self.offered_modes:
             raise ValueError(
                 f"default_mode: this retriever has no {self.default_mode} scores."
@@ -180,10 +180,6 @@ class RetrieverBase(Model):
         """Return the maximum number of vectors per text; 0 for a method without vectors."""
         return 1
 
-    def passes(self, tokens: float) -> float:
-        """Return the cost of encoding a text of `tokens` tokens, including the prompt, in forward passes."""
-        return 1.0
-
     def on(self, collection: str) -> Self:
         """Return the retriever with the settings for a collection, given by name."""
         return self
@@ -207,11 +203,6 @@ class RetrieverBase(Model):
     def has_unit_vectors(self) -> bool:
         """Whether vectors are stored with length 1."""
         return True
-
-    @property
-    def has_token_vectors(self) -> bool:
-        """Whether a text has one vector per token, up to `max_vectors`."""
-        return False
 
 
 class PromptedRetriever(RetrieverBase):
@@ -271,7 +262,7 @@ class MaskedRetriever(PromptedRetriever):
     tokens, as in the authors' zero-shot code."""
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def _check_slots(self) -> Self:
         if self.readout != "states" and self.steps > 1:
             raise ValueError(
                 f"readout: {self.readout} pools from the text's states, which differ between passes: set steps to 1"
@@ -297,10 +288,6 @@ class MaskedRetriever(PromptedRetriever):
         """Method, backbone, adapter and budget."""
         return f"{super().title} {self.budget}"
 
-    def passes(self, tokens: float) -> float:
-        """Return S."""
-        return self.steps
-
     def max_vectors(self, side: Side) -> int:
         """Return K_q or K_p."""
         return self.budget.query if side == "query" else self.budget.passage
@@ -315,10 +302,6 @@ class GeneratedRetriever(PromptedRetriever):
     stop: Literal["quote", "cap-then-cut", "cap"] = "quote"
     """End of decoding. `quote`: at the closing quote (paper). `cap-then-cut`: after N tokens, then cut at the first
     special token or bare quote (authors' zero-shot code). `cap`: always N tokens (authors' fine-tuned code)."""
-
-    def passes(self, tokens: float) -> float:
-        """Return one pass over the text plus one token's share of it per further decoded token."""
-        return 1 + (self.max_tokens - 1) / tokens
 
     def max_vectors(self, side: Side) -> int:
         """Return N, on both sides."""
@@ -361,7 +344,7 @@ class TokensRetriever(PrefixedRetriever):
     text: TextConfig = TextConfig(length_semantics="total")
 
     @model_validator(mode="after")
-    def _limits_count_vectors(self) -> Self:
+    def _check_length_semantics(self) -> Self:
         if self.text.length_semantics != "total":
             raise ValueError("limits must count special tokens too: set text.length_semantics to total")
         return self
@@ -372,11 +355,6 @@ class TokensRetriever(PrefixedRetriever):
         name = super().title
         named = name if self.clusters is None else name.replace(self.method, f"clustered-{self.clusters}", 1)
         return f"{named} mean {self.mean_share:g}" if self.mean_share else named
-
-    @property
-    def has_token_vectors(self) -> bool:
-        """Return True."""
-        return True
 
     def max_vectors(self, side: Side) -> int:
         """Return the maximum tokens of a text, or its maximum clusters if lower."""
@@ -427,7 +405,7 @@ class LibraryRetriever(RetrieverBase):
     stores only the result."""
 
     @model_validator(mode="after")
-    def _check_parts(self) -> Self:
+    def _check_vectors_and_instructions(self) -> Self:
         if self.vectors == "token":
             sentence_only = {"pool_prompt": True, "pooling": "auto", "similarity": "cosine", "append_eos": False}
             wrong = [name for name, default in sentence_only.items() if getattr(self, name) != default]
@@ -464,11 +442,6 @@ class LibraryRetriever(RetrieverBase):
     def has_unit_vectors(self) -> bool:
         """Whether vectors are compared by cosine."""
         return self.similarity == "cosine"
-
-    @property
-    def has_token_vectors(self) -> bool:
-        """Whether a text has one vector per token, as in ColBERT."""
-        return self.vectors == "token"
 
     def max_vectors(self, side: Side) -> int:
         """Return 1, or the maximum tokens of a text for `vectors: token`."""

@@ -81,7 +81,7 @@ class QueryBudgetOptions(JobConfig):
     """Selector of each query's K_q from its text: a file of fit_selector.py, `rule`, or `fixed:4`."""
 
     @model_validator(mode="after")
-    def _one_k(self) -> Self:
+    def _check_one_query_budget(self) -> Self:
         if self.query_budget is not None and self.selector is not None:
             raise ValueError("give --query-budget or --selector, not both")
         return self

@@ -155,7 +155,7 @@ def _text_bytes(job: PlanJob, counted: Counted | None) -> float:
 
 def _vectors(retriever: NeuralRetriever, side: Side, tokens: float) -> float:
     most = retriever.max_vectors(side)
-    return min(tokens, most) if retriever.has_token_vectors else most
+    return most if retriever.has_query_budget else min(tokens, most)
 
 
 def _hidden_size(retriever: NeuralRetriever) -> int:
