@@ -15,14 +15,14 @@ Scalar: TypeAlias = bool | int | float | str | date | datetime
 Columns: TypeAlias = dict[str, ColumnType]
 """Name of a metadata column → its type, in table order."""
 
-NOT_METADATA = ("id", "_id", "docid", "title", "text", "contents")
+PASSAGE_FIELDS = ("id", "_id", "docid", "title", "text", "contents")
 """Names of a passage's text fields."""
 
-WORDS_OF_FILTERS = frozenset(["and", "or", "not", "in", "is", "null", "like", "between", "true", "false"])
+_FILTER_KEYWORDS = frozenset(["and", "or", "not", "in", "is", "null", "like", "between", "true", "false"])
 
 _RESERVED = frozenset(
     [
-        *(*NOT_METADATA, "collection", "digest", "reps", "slot_tokens", "impact_ids", "impact_weights", "n_tokens"),
+        *(*PASSAGE_FIELDS, "collection", "digest", "reps", "slot_tokens", "impact_ids", "impact_weights", "n_tokens"),
         *("codes", "row_checksum"),
         # Columns that accompany the texts on the way to the table.
         *("input_ids", "slots", "content_ids", "variant_ids", "prefix_tokens", "vector_positions"),
@@ -38,7 +38,7 @@ def check_column_name(name: str) -> None:
         reason = "must begin with an ASCII letter and contain only ASCII letters, digits and _"
     elif name.lower() in _RESERVED:
         reason = "is reserved for the index"
-    elif name.lower() in WORDS_OF_FILTERS:
+    elif name.lower() in _FILTER_KEYWORDS:
         reason = "is a keyword of filters"
     else:
         return

@@ -42,7 +42,7 @@ def refuse_other_files(quarantine: Path | StorePath, inputs: Iterable[Path | Sto
     if not exists(quarantine):
         return
     for path in inputs:
-        if _same(quarantine, path):
+        if _is_same_file(quarantine, path):
             raise ValueError(f"quarantine file {quarantine} is an input, {path}: name another file")
     if not is_file(quarantine):
         raise ValueError(f"quarantine path {quarantine} is not a file: name another")
@@ -55,7 +55,7 @@ def refuse_other_files(quarantine: Path | StorePath, inputs: Iterable[Path | Sto
                 )
 
 
-def _same(one: Path | StorePath, other: Path | StorePath) -> bool:
+def _is_same_file(one: Path | StorePath, other: Path | StorePath) -> bool:
     if isinstance(one, Path) and isinstance(other, Path):
         return other.exists() and one.samefile(other)
     return one == other
@@ -63,11 +63,11 @@ def _same(one: Path | StorePath, other: Path | StorePath) -> bool:
 
 @contextmanager
 def quarantined(
-    path: Path | StorePath, collection: Collection, *, keep_own: bool = False
+    path: Path | StorePath, collection: Collection, *, append: bool = False
 ) -> Iterator[Callable[[BadRecord], object]]:
     """Yield a function that quarantines bad records; the file is written when the block succeeds.
 
-    The records replace those of earlier scans of the collection, unless `keep_own`. Lines of other collections stay,
+    The records replace those of earlier scans of the collection, unless `append`. Lines of other collections stay,
     even if another job writes them at the same time. Raises as `refuse_other_files`.
     """
     refuse_other_files(path, collection.inputs())
@@ -84,7 +84,7 @@ def quarantined(
         # The lock file stays: a new file would be another lock. Only one job writes an object.
         lock = nullcontext() if isinstance(path, StorePath) else locked(path.with_name(f".{path.name}.lock"))
         with lock, whole_file(path) as sink:
-            sink.writelines(_lines_but(path, {} if keep_own else key))
+            sink.writelines(_lines_without(path, {} if append else key))
             shutil.copyfileobj(records, sink)
 
 
@@ -94,7 +94,7 @@ def quarantine_line(bad: BadRecord, **key: str) -> bytes:
     return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
 
 
-def _lines_but(path: Path | StorePath, key: dict[str, str]) -> Iterator[bytes]:
+def _lines_without(path: Path | StorePath, key: dict[str, str]) -> Iterator[bytes]:
     """Yield the file's lines except those that match `key`; an empty key matches no line."""
     if not is_file(path):
         return

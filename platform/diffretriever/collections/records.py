@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from diffretriever.core.files import file_state, is_file, open_input
-from diffretriever.schemas.metadata import NOT_METADATA, Scalar
+from diffretriever.schemas.metadata import PASSAGE_FIELDS, Scalar
 from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
@@ -322,12 +322,12 @@ def extra_fields(fields: Mapping[str, Any], excluded: Collection[str] = ()) -> d
 
     An object `metadata`, as in BEIR, is flattened; the record's own fields take precedence.
     """
-    extra = {name: value for name, value in fields.items() if name not in NOT_METADATA and name not in excluded}
+    extra = {name: value for name, value in fields.items() if name not in PASSAGE_FIELDS and name not in excluded}
     inner = extra.get("metadata")
     if not isinstance(inner, Mapping):
         return extra
     del extra["metadata"]
-    return {**{name: value for name, value in inner.items() if name not in NOT_METADATA}, **extra}
+    return {**{name: value for name, value in inner.items() if name not in PASSAGE_FIELDS}, **extra}
 
 
 def passage_from_tsv(line: str) -> Passage:

@@ -183,17 +183,17 @@ def scan(
     """
     scan_parts = scan_parts or _read_here
     if policy == "error":
-        found = _scan_all(collection, scan_parts)
-        if found.n_bad:
-            raise BadInputError(found.complaint())
-        return found.result(choose)
+        scans = _scan_all(collection, scan_parts)
+        if scans.n_bad:
+            raise BadInputError(scans.complaint())
+        return scans.result(choose)
     if quarantine is None:
         raise ValueError("policy 'quarantine' needs a file to write the bad records to")
-    with quarantined(quarantine, collection) as put:
-        found = _scan_all(collection, scan_parts)
-        for bad in found.bad_records():
-            put(bad)
-        return found.result(choose)
+    with quarantined(quarantine, collection) as write:
+        scans = _scan_all(collection, scan_parts)
+        for bad in scans.bad_records():
+            write(bad)
+        return scans.result(choose)
 
 
 def _read_here(collection: Collection) -> Iterator[PartScan]:
@@ -216,13 +216,13 @@ def set_aside(collection: Collection, ids: Iterable[str], reason: str, quarantin
     """Add kept passages to the quarantine file of `scan`, with a reason `kind` or `kind: detail`."""
     remaining = set(ids)
     before = 0
-    with quarantined(quarantine, collection, keep_own=True) as put:
+    with quarantined(quarantine, collection, append=True) as write:
         for part in collection.parts():
             reading = collection.read(part)
             for line, record in chain.from_iterable(reading.blocks):
                 if isinstance(record, Passage) and record.id in remaining:
                     remaining.remove(record.id)
-                    put(bad_record(reading.file, before + line, reason, _raw(record)))
+                    write(bad_record(reading.file, before + line, reason, _raw(record)))
             before += reading.count_lines()
 
 
@@ -235,18 +235,18 @@ class _Scans:
         self._collection, self._scans = collection, scans
         self._columns, self._left_out = columns, tuple(left_out)
         _refuse_changed(collection, *(each.state for each in scans))
-        self._again, self._first = repeated_ids([each.keys_N for each in scans])
+        self._repeated, self._originals = repeated_ids([each.keys_N for each in scans])
         """Numbers of good records with a repeated id, and of the first record with that id."""
         self._reasons = sum((each.reasons for each in scans), Counter[str]())
-        if len(self._again):
-            self._reasons["duplicate id"] = len(self._again)
+        if len(self._repeated):
+            self._reasons["duplicate id"] = len(self._repeated)
         self.n_bad = self._reasons.total()
         self._n_records = sum(each.n_records for each in scans)
 
     def result(self, choose: Choice | None) -> ScanResult:
         """Select the records to keep among the good ones."""
         unique_M = np.ones(sum(len(each.keys_N) for each in self._scans), bool)
-        unique_M[self._again] = False
+        unique_M[self._repeated] = False
         parts, start = list[ScannedPart](), 0
         for each in self._scans:
             unique_N = unique_M[start : start + len(each.keys_N)]
@@ -286,7 +286,7 @@ class _Scans:
         if not self.n_bad:
             return
         before = 0
-        firsts = dict(zip(self._again.tolist(), self._first.tolist(), strict=True))
+        firsts = dict(zip(self._repeated.tolist(), self._originals.tolist(), strict=True))
         lines = dict.fromkeys(firsts.values(), 0)
         number = 0
         for each in self._scans:
