@@ -170,7 +170,7 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
             ["%(prog)s", *(f"{_flag(n)} {_metavar(f.annotation)}" for n, f in required.items()), "[options]"]
         ),
         description=cls.__doc__,
-        epilog="\n".join(["examples:", *(f"  {command} {example}" for example in examples)]) if examples else None,
+        epilog="\n".join(["examples:", *(f"  {command} {each}" for each in examples)]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         add_help=False,
@@ -196,11 +196,11 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
 
 
 def _grouped(cls: type[JobConfig]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    remaining = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+    left = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
     for base in cls.__mro__:
-        fields = {name: remaining.pop(name) for name in inspect.get_annotations(base) if name in remaining}
-        if fields:
-            yield "options" if base is cls else (base.__doc__ or "").partition(".")[0], fields
+        own = {name: left.pop(name) for name in inspect.get_annotations(base) if name in left}
+        if own:
+            yield "options" if base is cls else (base.__doc__ or "").partition(".")[0], own
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
