@@ -1,4 +1,4 @@
-"""What is kept beside fragments: of which kinds, made once, forgotten with its fragment."""
+"""Derived files of fragments: built once, rebuilt when incomplete, and removed with their fragment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
-from diffretriever.search.accelerate import accelerate, remove_old
+from diffretriever.search.accelerate import accelerate, missing_files, remove_old
 from diffretriever.search.dense.codes import open_segments
+from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
 from tests.index.index_cases import compact
 from tests.search.sparse_cases import BACKBONE, VOCAB, manifest, representations
 
 
-def fill(folder: Path, retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> PassageIndex:
+def fill(folder: str, retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> PassageIndex:
     """Write two fragments of two passages each."""
-    index = PassageIndex.create(str(folder / "index"), manifest(retriever, vocab_size))
+    index = PassageIndex.create(f"{folder}/index", manifest(retriever, vocab_size))
     for first in (0, 2):
         texts = text_table([Passage(f"d{first + n}", "", "text") for n in range(2)], "c")
         bags = [{first: 1.0} if vocab_size else {}] * 2
@@ -33,11 +34,32 @@ def fill(folder: Path, retriever: MaskedRetriever | PooledRetriever, vocab_size:
 
 @pytest.fixture
 def index(tmp_path: Path) -> PassageIndex:
-    return fill(tmp_path, MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"}), VOCAB)
+    return fill(str(tmp_path), MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"}), VOCAB)
 
 
 def kept(index: PassageIndex, kind: str) -> set[str]:
     return {folder.name for folder in (Path(index.uri) / kind).iterdir()}
+
+
+@pytest.mark.parametrize("uri", ["disk", "store"])
+def test_files_built_after_a_deletion_that_a_restore_undid_are_rebuilt(
+    uri: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
+    folder = str(tmp_path) if uri == "disk" else request.getfixturevalue("bucket")
+    index = fill(folder, MaskedRetriever.model_validate({"backbone": BACKBONE, "budget": "q1p1"}), VOCAB)
+    before = index.version
+    index.delete(["d0"])
+    accelerate(AccelerateJob(index=index.uri))
+    CandidateIndex.build(index, open_segments(index)[0])
+    index = PassageIndex.restore(index.uri, before)
+    index.delete(["d1"])
+    # The files of the first fragment have one passage, and so has the fragment, but another one.
+    assert [len(missing.kinds) for missing in missing_files(index)] == [2]
+    accelerate(AccelerateJob(index=index.uri))
+    assert not missing_files(index)
+    segments, _ = open_segments(index)
+    assert [segment.folder.below(SKETCHES).size() is None for segment in segments] == [True, False]
 
 
 def test_an_index_without_either_is_refused(bm25_index: PassageIndex) -> None:

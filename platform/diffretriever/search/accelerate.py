@@ -33,7 +33,7 @@ from diffretriever.search.dense.candidates import (
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
 from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
-from diffretriever.search.dense.sketch import CandidateIndex
+from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
@@ -87,6 +87,8 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     for entry in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda entry: entry.passages):
         fragment = index.dataset.get_fragment(entry.fragment)
         if "codes" in entry.kinds:
+            # On a store, sketches would outlive the codes that they were made of.
+            CODES.folder_of(index, fragment).below(SKETCHES).remove()
             build_fragment_codes(index, fragment, entry.beside)
         if "packed" in entry.kinds:
             build_fragment_packed(index, fragment)
