@@ -186,6 +186,8 @@ def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: st
     assert index.version == 4
     folder = Path(index.uri) / TABLE / "_versions"
     lost = [folder / manifests_of(f"{index.uri}/{TABLE}")[number] for number in (3, 4)]
+    lost_bm25 = tmp_path / "index" / "bm25" / "version-3"
+    lost_bm25.mkdir(parents=True)
     with damaged(lost[0], damage), damaged(lost[1], damage):
         left = [file.read_bytes() for file in lost]
         message = rf"is damaged: version 4 .* Restore {lost[1]} from a copy, or go back with .* --restore 2,"
@@ -194,6 +196,7 @@ def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: st
                 act(index.uri)
         restored = PassageIndex.restore(index.uri, 2)
         assert (restored.version, len(restored)) == (3, 3)
+        assert not lost_bm25.exists(), "these are the words of the lost version 3"
         assert [file.with_name(f"{file.name}.unreadable").read_bytes() for file in lost] == left
         again = PassageIndex.open(index.uri)
         assert again.delete(["p0"]) + len(PassageIndex.open(index.uri)) == 3

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -159,19 +160,22 @@ def _damaged_table(uri: str, reason: str) -> ValueError | None:
     )
 
 
-def set_aside_unreadable(table: str) -> None:
+def set_aside_unreadable(uri: str) -> None:
     """Rename the newest manifests that Lance cannot open, so that an older version is the latest.
 
     Local folders only.
     """
-    if not is_local(table):
+    if not is_local(uri):
         return
+    table = table_uri(uri)
     for version, name in sorted(manifests_of(table).items(), reverse=True):
         file = Path(table) / "_versions" / name
         file.read_bytes()
         if _opens(table, version):
             return
         aside = file.rename(f"{file}.unreadable")
+        # The next commit gets the same version number.
+        shutil.rmtree(f"{uri}/bm25/version-{version}", ignore_errors=True)
         _LOG.warning("version %d cannot be opened: its manifest was renamed to %s", version, aside)
 
 

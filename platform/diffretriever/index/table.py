@@ -357,7 +357,7 @@ class PassageIndex:
             ValueError: the version is no longer stored, or another process changed the index.
         """
         older = cls.open(uri, version)
-        set_aside_unreadable(table_uri(older.uri))
+        set_aside_unreadable(older.uri)
         with commit_to(older.uri):
             older.dataset.restore()
         return cls.open(uri)
