@@ -8,14 +8,15 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense.averaged import AveragedSlots
 from tests.search.conftest import QUERIES
-from tests.search.dense_cases import opened
+from tests.search.dense_cases import CPU, opened
 
 
 def test_averaged_slots_score_a_pair_the_same_in_any_company(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
-    search = AveragedSlots(index)
+    search = AveragedSlots(index, SearchOptions(index=index.uri), CPU)
     together = search.search(queries, 60)
     assert [len(hits) for hits in together] == [60] * len(QUERIES)
     for number, hits in enumerate(together):

@@ -35,6 +35,7 @@ from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.search import encoder_of
 from diffretriever.search.dense.averaged import AveragedSlots
@@ -135,7 +136,8 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     if not is_neural(index.manifest.retriever):
         raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
     encoder = encoder_of(index, job.search_options)
-    hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
+    search = AveragedSlots(index, SearchOptions(index=index.uri), encoder.facts.device)
+    hits = search.search(encoder.encode_queries([query.text for query in queries]), job.top_k)
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}
     write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
