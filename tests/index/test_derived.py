@@ -17,9 +17,7 @@ from diffretriever.index.derived import (
     folders_in,
     for_all,
     read_arrays,
-    read_header,
     write_arrays,
-    write_header,
 )
 from tests.cluster.s3 import S3
 
@@ -38,7 +36,6 @@ def derived(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def build(derived: DerivedFolder, content: bytes = b"codes") -> None:
     with derived.build() as folder:
         (folder / "codes.bin").write_bytes(content)
-        write_header(folder, passages=2)
 
 
 def content(derived: DerivedFolder) -> bytes | None:
@@ -48,15 +45,15 @@ def content(derived: DerivedFolder) -> bytes | None:
 
 def stored(derived: DerivedFolder) -> str:
     """The place of the file of codes."""
-    (info,) = [info for info in files_in(derived.place, deep=True) if info.base_name == "codes.bin"]
+    (info,) = [info for info in files_in(derived.location, deep=True) if info.base_name == "codes.bin"]
     return info.path if derived.is_local else f"s3://{info.path}"
 
 
 def test_files_come_back_until_they_are_removed(derived: DerivedFolder) -> None:
-    assert (derived.open(), derived.size(), derived.header()) == (None, None, None)
+    assert (derived.open(), derived.size(), derived.files()) == (None, None, None)
     build(derived)
-    assert (content(derived), derived.header()) == (b"codes", {"passages": 2})
-    assert derived.size() == sum(info.size for info in files_in(derived.place, deep=True))
+    assert (content(derived), derived.files()) == (b"codes", {"codes.bin": 5})
+    assert derived.size() == sum(info.size for info in files_in(derived.location, deep=True))
     build(derived, b"newer")
     assert content(derived) == b"newer"
     other = DerivedFolder(derived.uri, "codes/other")
@@ -99,8 +96,8 @@ def test_damage_is_named(damage: bytes | None, derived: DerivedFolder) -> None:
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd"])
 def test_a_listing_cannot_write_elsewhere(name: str, derived: DerivedFolder) -> None:
-    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "header": {}, "digest": "00"}
-    write_bytes(f"{derived.place}/{LISTING}", json.dumps(listing).encode())
+    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "digest": "00"}
+    write_bytes(f"{derived.location}/{LISTING}", json.dumps(listing).encode())
     with pytest.raises(DamagedError, match=r"listing.json is damaged"):
         derived.open()
 
@@ -127,9 +124,9 @@ def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path:
 def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
     derived = DerivedFolder(bucket, "codes/key")
     build(derived, b"one")
-    listing = read_bytes(f"{derived.place}/{LISTING}")
+    listing = read_bytes(f"{derived.location}/{LISTING}")
     build(derived, b"another")
-    write_bytes(f"{derived.place}/{LISTING}", listing)
+    write_bytes(f"{derived.location}/{LISTING}", listing)
     derived.check()
 
 
@@ -138,9 +135,7 @@ def test_arrays(count: int, tmp_path: Path) -> None:
     dtypes = {"a": np.float32, "b": np.uint16}
     rows_N = np.arange(count)
     with DerivedFolder(str(tmp_path), "codes/key").build() as folder:
-        assert write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}]) == {"a": 2 * count, "b": 1}
-        write_header(folder, rows=count)
+        write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}])
     read = read_arrays(tmp_path / "codes/key", dtypes)
-    assert read_header(tmp_path / "codes/key") == {"rows": count}
     assert [array.tolist() for array in read.values()] == [[*rows_N, *rows_N], [0]]
     assert not any(array.flags.writeable for array in read.values())

@@ -71,7 +71,7 @@ class FolderCache:
                     self._fetching.pop(target.name)
         return entry
 
-    def held(self, key: str, size: int) -> LocalFolder | None:
+    def existing(self, key: str, size: int) -> LocalFolder | None:
         """Return the folder of a key; None if it does not exist."""
         target = self._entry(key, size)
         return self._use(target) if target.is_dir() else None

@@ -201,15 +201,14 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
 def _beside_now(index: PassageIndex) -> Beside:
     names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
     codes = [DerivedFolder(index.uri, f"{CODES.name}/{name}") for name in names]
-    headers = for_all(index.uri, codes, DerivedFolder.header)
-    contents = {FragmentCodes.beside(header) for header in headers if header is not None}
+    contents = {FragmentCodes.beside(files) for files in for_all(index.uri, codes, DerivedFolder.files) if files}
     return "means" if "means" in contents else "vectors"
 
 
 def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
     folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
-    for folder, header in zip(folders, for_all(index.uri, folders, DerivedFolder.header), strict=True):
-        if header is not None and FragmentCodes.beside(header) != beside:
+    for folder, files in zip(folders, for_all(index.uri, folders, DerivedFolder.files), strict=True):
+        if files and FragmentCodes.beside(files) != beside:
             folder.remove()
 
 

@@ -26,7 +26,7 @@ import Stemmer
 from diffretriever.core.full_disk import full_disk
 from diffretriever.core.progress import Progress
 from diffretriever.encoders.preparer import join_title
-from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in
+from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in, unless_damaged
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import Bm25Retriever
@@ -151,7 +151,7 @@ class Bm25Search:
 
 def keep_bm25(index: PassageIndex) -> None:
     """Build and store the BM25 index of a version, unless it is stored already."""
-    if bm25_folder(index).size() is None:
+    if unless_damaged(bm25_folder(index).size) is None:
         _built(index)
 
 

@@ -9,7 +9,7 @@ Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.derived import DerivedFolder, read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.schemas.accelerate import Beside
@@ -74,12 +74,10 @@ def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "v
     Raises:
         ValueError: a passage's vectors contain NaN or infinity.
     """
-    hidden_size, files = index.manifest.hidden_size, _FILES[beside]
-    assert hidden_size is not None, "there are vectors"
+    files = _FILES[beside]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.folder_of(index, fragment).build() as folder:
-        written = write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
-        write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=int(beside == "vectors"))
+        write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
 
 
 @dataclass(frozen=True)
@@ -117,16 +115,15 @@ class FragmentCodes:
         return len(self.rows_P)
 
     @staticmethod
-    def beside(header: Mapping[str, int]) -> Beside:
-        """Return which codes are stored, given the header of the files."""
-        return "vectors" if header["slots"] else "means"
+    def beside(files: Container[str]) -> Beside:
+        """Return which codes are stored, given the names of the files."""
+        return "vectors" if "codes.bin" in files else "means"
 
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes:
         """Map the files in `folder`; raises ValueError if they are inconsistent."""
-        header = read_header(folder)
-        hidden_size = header["hidden_size"]
-        arrays = read_arrays(folder, _FILES[cls.beside(header)])
+        arrays = read_arrays(folder, _FILES[cls.beside({file.name for file in folder.iterdir()})])
+        hidden_size = len(arrays["mean_codes"]) // max(1, len(arrays["rows"]))
         _check_sizes(arrays, hidden_size)
         mean_offsets = np.arange(len(arrays["rows"]) + 1)
         means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], mean_offsets)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.index.derived import read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.derived import read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
@@ -57,8 +57,9 @@ class FragmentPacked:
     @classmethod
     def open(cls, folder: Path) -> FragmentPacked:
         """Map the files in `folder`; raises ValueError if they are inconsistent."""
-        width, arrays = read_header(folder)["width"], read_arrays(folder, _FILES)
+        arrays = read_arrays(folder, _FILES)
         offsets = offsets_of(arrays["counts"])
+        width = len(arrays["packed"]) // max(1, offsets[-1])
         sizes = len(arrays["counts"]), len(arrays["packed"])
         if sizes != (len(arrays["rows"]), offsets[-1] * width) or (arrays["counts"] < 0).any():
             raise ValueError("the files do not fit together")
@@ -80,11 +81,9 @@ def open_packed(index: PassageIndex) -> tuple[list[tuple[FragmentPacked, np.ndar
 
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
     """Write the encoded vectors of one fragment."""
-    assert index.manifest.codec is not None, "the index is compressed"
     with PACKED.folder_of(index, fragment).build() as folder:
         batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
-        written = write_arrays(folder, _FILES, map(_arrays_of, batches))
-        write_header(folder, width=index.manifest.codec.width, passages=written["rows"])
+        write_arrays(folder, _FILES, map(_arrays_of, batches))
 
 
 def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:

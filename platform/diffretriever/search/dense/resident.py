@@ -222,7 +222,7 @@ class _Piece:
     def key(self, device: torch.device) -> Hashable:
         # Files built after a deletion lack rows that earlier files of the same fragment have.
         rows = hash(self.segment.codes.rows_P.tobytes())
-        return self.segment.folder.place, rows, self.passages.start, self.passages.stop, device
+        return self.segment.folder.location, rows, self.passages.start, self.passages.stop, device
 
     def copy(self, device: torch.device) -> DeviceCodes:
         codes, own = _slots(self.segment), self.passages

@@ -24,9 +24,7 @@ from diffretriever.index.derived import (
     DerivedFolder,
     for_all,
     read_array,
-    read_header,
     write_arrays,
-    write_header,
 )
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.coded import CodedPassages
@@ -88,7 +86,6 @@ class MeanSketches:
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, passages=len(sketches))
 
     @classmethod
     def open(cls, folder: DerivedFolder, segment: Segment | None = None) -> Self | None:
@@ -101,8 +98,8 @@ class MeanSketches:
         if held is None:
             return None
         try:
-            count = read_header(held.folder)["passages"]
             arrays = {name: read_array(held.folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+            count = len(arrays["factors"])
             higher = arrays["higher"].reshape(higher_shape(count))
             lower_PW = arrays["lower"].reshape(lower_shape(count))
             directions_HD, factors_P = arrays["directions"].reshape(-1, DIRECTIONS), arrays["factors"]

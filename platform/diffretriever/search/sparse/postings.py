@@ -19,7 +19,7 @@ import torch
 
 from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.derived import read_arrays, write_arrays, write_header
+from diffretriever.index.derived import read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.schemas.mode import Way
@@ -137,7 +137,6 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
             segment = PostingsSegment.build(_impacts(batches, rows), index.manifest.vocab_size, folder)
             segment.save(folder)
             write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
-            write_header(folder, passages=segment.passages)
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
@@ -176,5 +175,5 @@ class FragmentPostings:
         return cls(segment, rows_P)
 
 
-POSTINGS = FileKind("postings", FragmentPostings.open)
+POSTINGS = FileKind("postings", FragmentPostings.open, "fragment_rows.bin")
 """The postings of a fragment, as derived files of the index."""
