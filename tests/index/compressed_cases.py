@@ -7,9 +7,10 @@ import pyarrow as pa
 import torch
 
 from diffretriever.collections import Passage
+from diffretriever.core.files import write_bytes
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place
+from diffretriever.index.vectors import codec_file
 from diffretriever.index.writer import Committer, beside, text_table, write_block
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
 from diffretriever.schemas.index import IndexManifest
@@ -77,7 +78,7 @@ def compressed(index: PassageIndex, codec: str) -> PassageIndex:
     """The index's newest version with codes, written as the job does."""
     config = CodecConfig.parse(codec)
     trained = Codec.train(config.bits, sample_of(index, 1000))
-    trained.save(codec_place(index.uri, trained.digest))
+    write_bytes(codec_file(index.uri, trained.digest), trained.to_bytes())
     stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector)
     made = PassageIndex.open(index.uri)
     write_anew(made, index.manifest.model_copy(update={"codec": stored}))

@@ -13,7 +13,7 @@ from diffretriever.index.history import history
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex, ids_filter
-from diffretriever.index.vectors import codec_place, read_packed
+from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate
@@ -21,7 +21,6 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from diffretriever.vectors.product import load_codec
 from diffretriever.vectors.representations import read_vectors
 from tests.index.compressed_cases import (
     CPU,
@@ -64,7 +63,7 @@ def test_the_stored_vectors_are_the_decoded_ones(codec: str, index: PassageIndex
     assert "reps" not in made.dataset.schema.names
     codes, offsets = read_packed(made.dataset.to_table(columns=["codes"]))
     assert made.manifest.codec is not None
-    decoded = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
+    decoded = codec_of(made.uri, made.manifest).decode(codes).astype(np.float16)
     assert np.array_equal(stored_vectors(made), decoded)
     assert offsets[-1] == len(originals)
     assert (decoded.astype(np.float32) * originals).sum(axis=1).mean() > 0.9

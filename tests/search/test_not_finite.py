@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_of
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense.codes import open_segments
-from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse import open_sparse
-from diffretriever.vectors.product import codec_from_bytes
-from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import build_codes, build_postings, opened
 
@@ -44,16 +39,6 @@ def test_no_codes_are_made(number: float, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=NAMED):
         build_codes(index)
     assert not open_segments(index)[0]
-
-
-@pytest.mark.parametrize("name", ["centre", "codewords"])
-def test_a_codec_that_decodes_to_no_number(name: str, number: float, tmp_path: Path) -> None:
-    index = compressed(fill(str(tmp_path / "index"), 60), "product2")
-    codec = codec_of(index.uri, index.manifest)
-    assert isinstance(opened(index), CompressedScan)
-    arrays = {**codec.arrays, name: np.full_like(codec.arrays[name], number)}
-    with pytest.raises(ValueError, match=f"'{name}' holds NaN or infinity"):
-        codec_from_bytes(type(codec)(codec.config.bits, arrays).to_bytes())
 
 
 @pytest.mark.parametrize("k", [1, 1000])

@@ -24,7 +24,7 @@ from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
+from diffretriever.index.vectors import codec_file, read_codec, read_packed, with_vectors
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import FilesContents, IndexReport, Problem, Verification
@@ -199,7 +199,7 @@ def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
         return None
     try:
         # Bypasses the cache.
-        return read_codec(codec_place(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
+        return read_codec(codec_file(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
     except ValueError as error:
         problems.add("the file of the codec cannot be read", [str(error)])
         return None

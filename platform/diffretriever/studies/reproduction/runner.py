@@ -24,7 +24,7 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place
+from diffretriever.index.vectors import codec_file
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection
@@ -172,5 +172,5 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     sample_SH = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
-    codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
+    codes = vectors * codec.width + file_size(codec_file(after.uri, codec.digest))
     return IndexStorage(vectors=vectors, raw=raw, zstd=round(share * raw), codes=codes)
