@@ -36,7 +36,6 @@ from diffretriever.index.damage import (
     set_aside_unreadable,
     unreachable,
     without_panics,
-    wrong_deletions,
 )
 from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
@@ -361,10 +360,6 @@ class PassageIndex:
         with commit_to(older.uri):
             older.dataset.restore()
         return cls.open(uri)
-
-    def wrong_deletions(self) -> tuple[list[str], int]:
-        """Return the paths of changed deletion files, and the number of deletion files without a checksum."""
-        return wrong_deletions(self.uri, self.dataset)
 
     def count_collections(self) -> dict[str, int]:
         """Return the number of passages per collection, by name; reads a column of the table."""

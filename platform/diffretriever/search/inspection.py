@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from diffretriever.collections import Passage
 from diffretriever.core.progress import track
 from diffretriever.index.commits import table_uri
-from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files
+from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files, wrong_deletions
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import table_schema
@@ -58,23 +58,19 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         ValueError: Lance cannot read the table.
     """
     with readable(index.uri, index.fragments):
-        return _report(index, index.contents(), check=check)
-
-
-def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> IndexReport:
-    codes: Kind = "packed" if "packed" in kinds_of(index) else "codes"
-    return IndexReport(
-        index=index.uri,
-        fingerprint=index.manifest.fingerprint,
-        contents=contents,
-        columns=column_bytes(index),
-        codes=None if index.manifest.hidden_size is None else _files(index, codes),
-        postings=_files(index, "postings") if "postings" in kinds_of(index) else None,
-        candidates=unless_damaged(partial(read_settings, index)),
-        versions=history(index),
-        verification=verify(index, contents) if check else None,
-        manifest=index.manifest,
-    )
+        contents, kinds = index.contents(), kinds_of(index)
+        return IndexReport(
+            index=index.uri,
+            fingerprint=index.manifest.fingerprint,
+            contents=contents,
+            columns=column_bytes(index),
+            codes=next((_files(index, kind) for kind in kinds if kind != "postings"), None),
+            postings=_files(index, "postings") if "postings" in kinds else None,
+            candidates=unless_damaged(partial(read_settings, index)),
+            versions=history(index),
+            verification=verify(index, contents) if check else None,
+            manifest=index.manifest,
+        )
 
 
 def _files(index: PassageIndex, kind: Kind) -> FilesContents:
@@ -94,8 +90,8 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     _check_schema(index, problems)
     _check_newest(index, problems)
     problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
-    wrong_deletions, unchecked_deletions = index.wrong_deletions()
-    problems.add("files of deleted rows are damaged", wrong_deletions)
+    wrong_files, unchecked_files = wrong_deletions(index.uri, index.dataset)
+    problems.add("files of deleted rows are damaged", wrong_files)
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = 0
@@ -114,7 +110,7 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     return Verification(
         rows=rows,
         vectors=vectors,
-        without_checksums=unchecked_deletions,
+        without_checksums=unchecked_files,
         problems=problems.found(),
     )
 

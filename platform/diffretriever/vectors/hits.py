@@ -245,24 +245,19 @@ class TopK:
         """float64 [Q], minimum score to enter the top k; -inf below k passages."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
-        """Add the scores of a batch (floating [Q, P]) and its passage numbers (int32 [P]); each passage only once.
+        """Add the scores of a batch (floating [Q, P]) and its passage numbers (int32 [P]); raises as `add_for`."""
+        for query, scores_P in enumerate(scores_QP):
+            self.add_for(query, scores_P, numbers_P)
+
+    def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
+        """Add scores (floating [C]) and passage numbers (int32 [C]) of one query; each passage only once.
 
         Raises:
             ValueError: a score is NaN.
         """
-        assert scores_QP.shape == (len(self._scores), len(numbers_P)), "one row a query, one column a passage"
-        for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
-            _refuse_nan(self._passages, scores_QP[query], numbers_P, np.full(len(numbers_P), query))
-        # Ties with the k-th best survive: ids decide.
-        survives_QP = (scores_QP >= self.thresholds_Q[:, None]) & (scores_QP > self._floor)
-        for query in np.flatnonzero(survives_QP.any(axis=1)):
-            survivors_C = np.flatnonzero(survives_QP[query])
-            self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
-
-    def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
-        """Add scores (floating [C]) and passage numbers (int32 [C]) of one query."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
+        # Ties with the k-th best survive: ids decide.
         survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))
         if len(survivors_C):
             self._merge(query, scores_C[survivors_C], numbers_C[survivors_C])

@@ -118,6 +118,12 @@ class Sketches:
         factors_P = np.divide(lengths_P**2, own_P, out=np.zeros_like(lengths_P), where=own_P > 0)
         return cls(_in_blocks(_words(digits_PD >> 1)), _words(digits_PD & 1), factors_P)
 
+    @classmethod
+    def of_arrays(cls, higher: np.ndarray, lower: np.ndarray, factors_P: np.ndarray) -> Self:
+        """Return sketches from their arrays, flattened; raise ValueError if these are inconsistent."""
+        blocks = -(-len(factors_P) // _BLOCK)
+        return cls(higher.reshape(blocks, _WORDS, _BLOCK), lower.reshape(len(factors_P), _WORDS), factors_P)
+
     def take(self, rows: np.ndarray) -> Self:
         """Return the sketches of the given rows, int64."""
         higher = _in_blocks(self.higher[rows // _BLOCK, :, rows % _BLOCK])
@@ -131,19 +137,9 @@ class Sketches:
         return Found(*(buffer_C[:count] for buffer_C in buffers))
 
 
-def higher_shape(vectors: int) -> tuple[int, int, int]:
-    """Return the shape of the higher digits of a number of vectors."""
-    return -(-vectors // _BLOCK), _WORDS, _BLOCK
-
-
-def lower_shape(vectors: int) -> tuple[int, int]:
-    """Return the shape of the lower digits of a number of vectors."""
-    return vectors, _WORDS
-
-
 def _in_blocks(words_PW: np.ndarray) -> np.ndarray:
     """Rearrange uint64 [P, W] to [B, W, 32]; zeros fill the last block."""
-    blocks, *_ = higher_shape(len(words_PW))
+    blocks = -(-len(words_PW) // _BLOCK)
     filled = np.zeros((blocks * _BLOCK, _WORDS), np.uint64)
     filled[: len(words_PW)] = words_PW
     return np.ascontiguousarray(filled.reshape(blocks, _BLOCK, _WORDS).transpose(0, 2, 1))

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from diffretriever.core.files import filesystem_of, json_digest, write_text
+from diffretriever.core.files import json_digest, read_bytes, write_text
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
@@ -130,33 +130,33 @@ def read_settings(index: PassageIndex) -> CandidateSettings | None:
     Raises:
         DamagedError: the file is damaged.
     """
-    place = settings_place(index)
-    files, path = filesystem_of(place)
+    location = settings_file(index)
     try:
-        with files.open_input_stream(path) as stream:
-            values = json.loads(stream.read())
-        digest = values.pop(_DIGEST, None)
-        settings = CandidateSettings.model_validate(values)
+        data = read_bytes(location)
     except FileNotFoundError:
         return None
+    try:
+        values = json.loads(data)
+        digest = values.pop(_DIGEST, None)
+        settings = CandidateSettings.model_validate(values)
     except (ValueError, AttributeError, TypeError) as error:
-        raise DamagedError(f"{place} is damaged") from error
+        raise DamagedError(f"{location} is damaged") from error
     if digest != _digest_of(settings):
-        raise DamagedError(f"{place} is damaged")
+        raise DamagedError(f"{location} is damaged")
     return settings
 
 
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
     """Write a calibration and its digest to the folder of the codes."""
     values = {**settings.model_dump(mode="json"), _DIGEST: _digest_of(settings)}
-    write_text(settings_place(index), json.dumps(values, indent=2))
+    write_text(settings_file(index), json.dumps(values, indent=2))
 
 
 def _digest_of(settings: CandidateSettings) -> str:
     return json_digest(settings.model_dump(mode="json"))
 
 
-def settings_place(index: PassageIndex) -> str:
+def settings_file(index: PassageIndex) -> str:
     """Return the path or URI of the calibration file."""
     return f"{index.uri.rstrip('/')}/codes/candidates.json"
 

@@ -35,8 +35,6 @@ from diffretriever.vectors.sketches import (
     DIRECTIONS,
     SketchedQuery,
     Sketches,
-    higher_shape,
-    lower_shape,
     main_directions,
 )
 
@@ -99,16 +97,13 @@ class MeanSketches:
             return None
         try:
             arrays = {name: read_array(held.folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-            count = len(arrays["factors"])
-            higher = arrays["higher"].reshape(higher_shape(count))
-            lower_PW = arrays["lower"].reshape(lower_shape(count))
-            directions_HD, factors_P = arrays["directions"].reshape(-1, DIRECTIONS), arrays["factors"]
+            sketches = Sketches.of_arrays(arrays["higher"], arrays["lower"], arrays["factors"])
+            directions_HD = arrays["directions"].reshape(-1, DIRECTIONS)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{held.folder / SKETCHES} cannot be read ({error})") from error
-        shape = (count, len(directions_HD)) if segment is None else segment.codes.means.codes_NH.shape
-        if (len(factors_P), len(directions_HD)) != shape:
+        if segment is not None and (len(sketches), len(directions_HD)) != segment.codes.means.codes_NH.shape:
             raise DamagedError(f"{held.folder / SKETCHES} does not fit the codes beside it")
-        return cls(directions_HD, Sketches(higher, lower_PW, factors_P))
+        return cls(directions_HD, sketches)
 
 
 def _sketches_of(segment: Segment) -> MeanSketches | None:
