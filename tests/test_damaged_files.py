@@ -27,7 +27,7 @@ from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.ledger import Ledger
-from diffretriever.index.collection_places import refuse_other_places
+from diffretriever.index.collection_locations import refuse_other_locations
 from diffretriever.index.vectors import read_codec
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import CollectionPlaces
@@ -160,7 +160,7 @@ KINDS = {
     "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan),
     "places of collections": Kind(
         _text("collections.json", CollectionPlaces(places={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
-        lambda file: refuse_other_places(str(file.parent), as_collection(["a text"])),
+        lambda file: refuse_other_locations(str(file.parent), as_collection(["a text"])),
     ),
     "training set": Kind(_training_set("manifest.json"), _read_training_set),
     "examples of a training set": Kind(_training_set(EXAMPLES_FILE), _read_training_set, is_text=False),

@@ -23,7 +23,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.accelerate import Beside
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.bm25 import Bm25Search, keep_bm25
+from diffretriever.search.bm25 import Bm25Search, store_bm25
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_fragment_codes, open_segments
@@ -100,7 +100,7 @@ def build_bm25(folder: str) -> CountedWords:
     """Count the words of all passages."""
     index, size = PassageIndex.open(folder), folder_mb(Path(folder))
     start = time.perf_counter()
-    keep_bm25(index)
+    store_bm25(index)
     made = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder)) - size)
     return CountedWords(built=made, peak_mb=peak_mb())
 

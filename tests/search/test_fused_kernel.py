@@ -16,8 +16,8 @@ SAME_MAXIMA = """
 import numpy as np
 import torch
 
-from diffretriever.search.dense.fused import best_of_each_passage
-from diffretriever.search.dense.resident import DeviceCodes, _best_of_each_passage
+from diffretriever.search.dense.fused import largest_products
+from diffretriever.search.dense.resident import DeviceCodes, _largest_products
 from diffretriever.vectors.maxsim import Codes
 
 rng = np.random.default_rng(0)
@@ -36,7 +36,7 @@ for hidden_size, query_vectors, counts in (
     zeros = np.zeros(len(counts), np.float32)
     on_device = DeviceCodes.copy(codes, zeros, zeros, torch.device("cpu"))
     limbs = torch.from_numpy(rng.integers(-127, 128, (query_vectors, 2, hidden_size)).astype(np.int8))
-    torch.testing.assert_close(best_of_each_passage(on_device, limbs), _best_of_each_passage(on_device, limbs))
+    torch.testing.assert_close(largest_products(on_device, limbs), _largest_products(on_device, limbs))
 """
 
 COMPILES = """

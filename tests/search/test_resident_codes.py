@@ -36,7 +36,7 @@ def coded_index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(autouse=True)
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU has no memory of a GPU."""
-    monkeypatch.setattr(resident, "room_on", lambda _: 0)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.
     monkeypatch.setattr(resident, "_PIECE_BYTES", 2000)
     segments, uncoded = open_segments(index)
     there = int(SHARES[room] * ResidentCodes(segments, CPU, 1).bytes)
-    monkeypatch.setattr(resident, "room_on", lambda _: there)
+    monkeypatch.setattr(resident, "free_memory", lambda _: there)
     codes = ResidentCodes(segments, CPU, 1)
     codes._queries_at_once = at_once
     return CodedScan(CodedPassages(segments), uncoded, stream_of(index), SearchOptions(index=index.uri), codes)
@@ -85,7 +85,7 @@ def test_searches_share_what_lies_there(
     assert_same_hits(before.search(queries, 10), streamed(index, queries, 10))
     assert sum(copies) == 60
     index.delete(["d1", "d31"])
-    monkeypatch.setattr(resident, "room_on", lambda _: 0)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 0)
     segments, _ = open_segments(index)
     fewer = CodedScan(
         CodedPassages(segments),
@@ -114,7 +114,7 @@ def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 1000))
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: ours)
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
-        return resident.room_on(torch.device("cuda"))
+        return resident.free_memory(torch.device("cuda"))
 
     assert room(free=1000, ours=0, held=0) == 750
     assert room(free=400, ours=200, held=400) == 450, "three quarters of 600: what torch holds and does not use is free"

@@ -245,7 +245,7 @@ def score_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let codes be scored as on a GPU: a few passages at a time, of which only the first ones stay in memory."""
     monkeypatch.setattr("diffretriever.search.dense.resident_codes", resident.ResidentCodes)
     monkeypatch.setattr(resident, "_PIECE_BYTES", 100)
-    monkeypatch.setattr(resident, "room_on", lambda _: 300)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 300)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
-from diffretriever.search.sparse.segment import DTYPES, Found, Impacts, PostingsSegment, search
+from diffretriever.search.sparse.segment import DTYPES, Impacts, PostingsSegment, SegmentHits, search
 from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
 Text: TypeAlias = dict[int, float]
@@ -74,7 +74,7 @@ def numbered(sizes: Sequence[int], deleted: np.ndarray | None = None) -> list[np
     return np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
 
 
-def lists(found: Found) -> tuple[list[int], list[float]]:
+def lists(found: SegmentHits) -> tuple[list[int], list[float]]:
     return found.numbers.tolist(), found.scores.tolist()
 
 

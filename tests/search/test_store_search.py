@@ -77,12 +77,12 @@ def test_the_same_hits_by_files_fetched_once(
     assert set(streams) == {"dense stream", "sparse stream"}
     for index in (stored, local):
         done = accelerate(AccelerateJob(index=index.uri)).files
-        assert {kind: files.made for kind, files in done.items()} == {"codes": 3, "postings": 3}
+        assert {kind: files.built for kind, files in done.items()} == {"codes": 3, "postings": 3}
         assert all(files.bytes > 0 for files in done.values())
     assert not list(cache.iterdir()), "who makes files need not fetch them"
     assert missing_files(stored) == []
     with patch("diffretriever.index.derived.fetch_file", fail):
-        assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].made == 0, "to see what is there is enough"
+        assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].built == 0, "to see what is there is enough"
     hits = found(stored, queries)
     assert list(hits) == ["dense codes", "sparse postings"]
     assert list(hits.values()) == list(streams.values())
@@ -117,7 +117,7 @@ def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: Passage
     Committer(stored).commit({"all": write_block(stored.uri, text_table(PASSAGES, "c"))}, [])
     hits = open_searcher(stored.uri).search(QUERIES)
     assert hits == open_searcher(bm25_index.uri).search(QUERIES), "bit for bit"
-    with patch("diffretriever.search.bm25._built", fail):
+    with patch("diffretriever.search.bm25._build", fail):
         assert open_searcher(stored.uri).search(QUERIES) == hits
     assert len(list(cache.glob("*-*/"))) == 1
     stored.delete(["d7"])

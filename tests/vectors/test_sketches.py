@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diffretriever.vectors.sketches import DIRECTIONS, Found, SketchedQuery, Sketches, main_directions
+from diffretriever.vectors.sketches import DIRECTIONS, SketchedQuery, Sketches, SketchHits, main_directions
 
 RNG = np.random.default_rng(0)
 
@@ -14,8 +14,8 @@ def digits_of(vectors: np.ndarray, steps: np.ndarray, levels: int) -> np.ndarray
     return np.clip(np.floor(vectors / steps + levels // 2), 0, levels - 1)
 
 
-def found_by(vectors: np.ndarray, query: np.ndarray, least: float = -np.inf) -> Found:
-    return Sketches.of(vectors).found(SketchedQuery.of(query), least, np.ones(len(vectors), bool))
+def found_by(vectors: np.ndarray, query: np.ndarray, least: float = -np.inf) -> SketchHits:
+    return Sketches.of(vectors).search(SketchedQuery.of(query), least, np.ones(len(vectors), bool))
 
 
 def products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_what_is_below_the_least_or_not_live_is_not_found() -> None:
     vectors = RNG.standard_normal((100, DIRECTIONS)).astype(np.float32)
     query, live = RNG.standard_normal(DIRECTIONS).astype(np.float32), RNG.random(100) < 0.5
     every = found_by(vectors, query)
-    some = Sketches.of(vectors).found(SketchedQuery.of(query), 1.0, live)
+    some = Sketches.of(vectors).search(SketchedQuery.of(query), 1.0, live)
     kept = np.flatnonzero((every.by_signs_C >= 1.0) & live)
     assert 0 < len(kept) < live.sum()
     np.testing.assert_array_equal(some.numbers_C, kept)

@@ -107,9 +107,9 @@ class _Parser:
         return self._tokens[self._at]
 
     def _took(self, word: str) -> bool:
-        is_it = self._next.matches(word)
-        self._at += is_it
-        return is_it
+        matches = self._next.matches(word)
+        self._at += matches
+        return matches
 
     def _want(self, sign: str) -> None:
         if not self._took(sign):
@@ -135,14 +135,14 @@ class _Parser:
         if self._depth > _MAX_DEPTH:
             raise FilterError(f"filter: more than {_MAX_DEPTH} parentheses or NOT within each other")
         if self._took("NOT"):
-            made = f"(NOT {self._not()})"
+            condition = f"(NOT {self._not()})"
         elif self._took("("):
-            made = self._or()
+            condition = self._or()
             self._want(")")
         else:
-            made = self._comparison()
+            condition = self._comparison()
         self._depth -= 1
-        return made
+        return condition
 
     def _comparison(self) -> str:
         token = self._next
@@ -190,12 +190,12 @@ class _Parser:
         token = self._next
         if token.kind == "end" or (token.kind == "word" and token.text in self._columns):
             self._fail("a value")
-        made = _literal(token, kind)
-        if made is None:
+        literal = _literal(token, kind)
+        if literal is None:
             expected = _EXPECTED[kind]
             raise FilterError(f"filter: '{name}' is {kind}: write {expected} at character {token.at}, not {token}")
         self._at += 1
-        return made
+        return literal
 
 
 _EXPECTED: Mapping[ColumnType, str] = {

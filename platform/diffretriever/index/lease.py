@@ -46,18 +46,18 @@ class Lease:
         counts as that of a running writer.
         """
         seen: dict[str, int] = {}
-        while others := self._raise_flag():
+        while flags := self._raise_flag():
             self._lower_flag()
-            renewed = (name for name, changed in others.items() if not patient or seen.get(name, changed) != changed)
+            renewed = (name for name, changed in flags.items() if not patient or seen.get(name, changed) != changed)
             if (name := next(renewed, None)) is not None:
                 raise ValueError(
                     f"another job ({self._owner(name)}) is writing to {self._place}: wait for it, or stop it; "
                     "the same command then resumes its work"
                 )
             if not seen:
-                owners = ", ".join(map(self._owner, others))
+                owners = ", ".join(map(self._owner, flags))
                 sys.stderr.write(f"{self._place} has a writer ({owners}): checking whether it is still running\n")
-            seen |= others
+            seen |= flags
             # Random, so that two writers do not retry at the same time.
             time.sleep(_RETRY_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
         self._ended.clear()
@@ -76,10 +76,10 @@ class Lease:
         self._flag = self._place / _FOLDER / uuid.uuid4().hex
         self._put()
         times = {info.base_name: info.mtime_ns for info in files_in(self._place / _FOLDER)}
-        own_time = times.pop(self._flag.name, None)
-        if own_time is None:
+        put_time = times.pop(self._flag.name, None)
+        if put_time is None:
             raise ValueError(f"{self._flag} was written but is not listed: check the permission to list the bucket")
-        expired = [name for name, changed in times.items() if own_time - changed > _EXPIRE_SECONDS * 1e9]
+        expired = [name for name, changed in times.items() if put_time - changed > _EXPIRE_SECONDS * 1e9]
         for name in expired:
             remove(self._place / _FOLDER / name)
             del times[name]

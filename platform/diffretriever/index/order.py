@@ -54,9 +54,9 @@ class PassageOrder:
         passages, numbers_P = Passages.numbered(pa.chunked_array(ids, pa.large_string()))
         ascending = np.argsort(numbers_G)
         numbers_W = np.full(offsets[-1], NO_NUMBER, np.int32)
-        made = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
-        numbers_W[made._positions(addresses_P)] = numbers_P
-        return cls(Passages(passages.ids, made._rows(whole, selected)), made.fragments_G, made.starts_G, numbers_W)
+        order = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
+        numbers_W[order._positions(addresses_P)] = numbers_P
+        return cls(Passages(passages.ids, order._rows(whole, selected)), order.fragments_G, order.starts_G, numbers_W)
 
     def admitting(self, addresses_C: np.ndarray) -> PassageOrder:
         """Return the order without the passages at other addresses (`_rowaddr`, uint64 [C]); numbers stay."""

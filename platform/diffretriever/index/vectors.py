@@ -45,8 +45,8 @@ def with_vectors(uri: str, manifest: IndexManifest, rows: T, columns: Sequence[s
     decoded = _column(representation_fields(vectors_NH.shape[1])[0], vectors_NH, offsets)
     names = [*columns, *(name for name in rows.schema.names if name not in columns and name != "codes")]
     arrays = [decoded if name == "reps" else rows.column(name) for name in names]
-    made: T = type(rows).from_arrays(arrays, names=names)
-    return made
+    decoded_rows: T = type(rows).from_arrays(arrays, names=names)
+    return decoded_rows
 
 
 def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
@@ -54,8 +54,8 @@ def with_packed(uri: str, manifest: IndexManifest, rows: T) -> T:
     codec = codec_of(uri, manifest)
     vectors_NH, offsets = read_vectors(rows)
     packed = _column(codes_field(codec.bytes_per_vector), codec.encode(vectors_NH), offsets)
-    made: T = type(rows).from_arrays([*rows.columns, packed], names=[*rows.schema.names, "codes"])
-    return made
+    encoded_rows: T = type(rows).from_arrays([*rows.columns, packed], names=[*rows.schema.names, "codes"])
+    return encoded_rows
 
 
 def read_packed(rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

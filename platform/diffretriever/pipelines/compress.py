@@ -7,7 +7,7 @@ import time
 from diffretriever.core.files import write_bytes
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress
-from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.rewrite import TablePart, files_exist, parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_file, codec_of
 from diffretriever.index.writer import WriterLock
@@ -118,4 +118,4 @@ def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger:
 
 def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None:
     data = ledger.get(f"{part.key}.json")
-    return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
+    return data.decode() if data is not None and files_exist(index.uri, data.decode()) else None

@@ -18,7 +18,7 @@ from diffretriever.index.table import PassageIndex, fragment_key
 from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.bm25 import keep_bm25
+from diffretriever.search.bm25 import store_bm25
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
@@ -61,19 +61,19 @@ Make: TypeAlias = Callable[[PassageIndex, Sequence[Missing]], None]
 """Builds the missing files; returns when all are written."""
 
 
-class Kept(Model):
+class KindSummary(Model):
     """The derived files of one kind."""
 
-    made: int
+    built: int
     """Fragments whose files this job built."""
     bytes: int
     """Total size of the files of all fragments."""
 
 
-class Accelerated(Model):
+class AccelerateSummary(Model):
     """The result of an accelerate job."""
 
-    files: dict[Kind, Kept]
+    files: dict[Kind, KindSummary]
     """Files of each kind that the index can have."""
     candidates: CandidateSettings | None
     """The candidate index, if the job calibrated one."""
@@ -107,15 +107,15 @@ def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | No
     """
     missing = missing_files(index)
     if missing:
-        contents = beside or _beside_now(index)
+        contents = beside or _current_beside(index)
         make(index, [entry._replace(beside=contents) for entry in missing])
     remove_old(index)
     if len(index) <= _MOST_TEXTS:
-        keep_bm25(index)
+        store_bm25(index)
     return missing
 
 
-def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
+def accelerate(job: AccelerateJob, make: Make = make_missing) -> AccelerateSummary:
     """Build missing codes and postings, rebuild damaged ones, and calibrate a candidate index if the job requests it.
 
     Existing files are verified by checksum. An existing candidate index is extended to new fragments.
@@ -137,14 +137,14 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     else:
         complete_candidates(index)
     files = {
-        kind: Kept(
-            made=sum(kind in entry.kinds for entry in missing),
+        kind: KindSummary(
+            built=sum(kind in entry.kinds for entry in missing),
             bytes=sum(size or 0 for size in sizes_of(index, kind)),
         )
         for kind in kinds_of(index)
     }
-    only_streams = _beside_now(index) == "means" and unless_damaged(partial(read_settings, index)) is None
-    return Accelerated(files=files, candidates=settings, only_streams=only_streams)
+    only_streams = _current_beside(index) == "means" and unless_damaged(partial(read_settings, index)) is None
+    return AccelerateSummary(files=files, candidates=settings, only_streams=only_streams)
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
@@ -198,7 +198,7 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
     return settings
 
 
-def _beside_now(index: PassageIndex) -> Beside:
+def _current_beside(index: PassageIndex) -> Beside:
     names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
     codes = [DerivedFolder(index.uri, f"{CODES.name}/{name}") for name in names]
     contents = {FragmentCodes.beside(files) for files in for_all(index.uri, codes, DerivedFolder.files) if files}

@@ -35,7 +35,7 @@ from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.vectors.representations import any_of_each, offsets_of, read_vectors
+from diffretriever.vectors.representations import any_per_text, offsets_of, read_vectors
 
 if TYPE_CHECKING:
     from diffretriever.vectors.product import Codec
@@ -118,10 +118,10 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
 def _check_newest(index: PassageIndex, problems: _Problems) -> None:
     table, newest = table_uri(index.uri), PassageIndex.open(index.uri).version
     if (lost := lost_version(table, newest)) is not None:
-        place = (
+        problem = (
             f"version {lost} was committed, the newest manifest is of {newest}: restore {table}/_versions from a copy"
         )
-        problems.add("the newest versions are gone", [place])
+        problems.add("the newest versions are gone", [problem])
 
 
 class _Problems:
@@ -164,8 +164,8 @@ def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
 def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None) -> Wrong:
     yield "the digest is not that of title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
     if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
-        made_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
-        yield "a row is not what was written", made_P != batch.column(ROW_CHECKSUM).to_numpy()
+        checksums_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
+        yield "a row is not what was written", checksums_P != batch.column(ROW_CHECKSUM).to_numpy()
     if index.manifest.hidden_size is None:
         return
     yield from _impact_problems(batch, index.manifest.vocab_size or 0)
@@ -204,9 +204,9 @@ def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
 def _has_other_digest(batch: pa.RecordBatch, metadata: Columns | None) -> np.ndarray:
     rows = batch.select(["id", "title", "text", *(metadata or {})]).to_pylist()
     texts = [(row.pop("id"), row.pop("title"), row.pop("text")) for row in rows]
-    known = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    made = [Passage(*text, metadata=own).digest for text, own in zip(texts, known, strict=True)]
-    return np.array([a != b for a, b in zip(made, batch.column("digest").to_pylist(), strict=True)], bool)
+    metadata_of_rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    computed = [Passage(*text, metadata=values).digest for text, values in zip(texts, metadata_of_rows, strict=True)]
+    return np.array([a != b for a, b in zip(computed, batch.column("digest").to_pylist(), strict=True)], bool)
 
 
 def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
@@ -219,9 +219,9 @@ def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
     finite_N = np.isfinite(norms_N)
     yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
     yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
-    yield "a vector is not finite", any_of_each(~finite_N, offsets)
+    yield "a vector is not finite", any_per_text(~finite_N, offsets)
     if retriever.has_unit_vectors:
-        yield "a vector is not of length 1", any_of_each(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
+        yield "a vector is not of length 1", any_per_text(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
 
 
 def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
@@ -233,14 +233,14 @@ def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
     starts_T[id_offsets] = True
     falls_T = np.diff(ids_T, prepend=-1) <= 0
     yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
-    yield "impact ids do not ascend", any_of_each(falls_T & ~starts_T[:-1], id_offsets)
+    yield "impact ids do not ascend", any_per_text(falls_T & ~starts_T[:-1], id_offsets)
     yield (
         f"an impact id is not in the vocabulary of {vocab_size}",
-        any_of_each((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
+        any_per_text((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
     )
     yield (
         "an impact's weight is not positive and finite",
-        any_of_each(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
+        any_per_text(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
     )
 
 

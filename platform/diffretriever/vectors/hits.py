@@ -264,9 +264,10 @@ class TopK:
 
     def results(self) -> Hits:
         """Return the result lists, best first."""
-        orders = [np.lexsort((own_C, -scores_C)) for scores_C, own_C in zip(self._scores, self._numbers, strict=True)]
-        numbers = [own_C[order_C] for own_C, order_C in zip(self._numbers, orders, strict=True)]
-        scores = [own_C[order_C] for own_C, order_C in zip(self._scores, orders, strict=True)]
+        pairs = zip(self._numbers, self._scores, strict=True)
+        orders = [np.lexsort((numbers_C, -scores_C)) for numbers_C, scores_C in pairs]
+        numbers = [numbers_C[order_C] for numbers_C, order_C in zip(self._numbers, orders, strict=True)]
+        scores = [scores_C[order_C] for scores_C, order_C in zip(self._scores, orders, strict=True)]
         return Hits(
             self._passages,
             offsets_of([len(order_C) for order_C in orders]),

@@ -101,11 +101,11 @@ def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: 
     """Return [P, M]: each query vector's largest inner product with a vector of each passage."""
     block = max(1, _BLOCK_CELLS // max(1, len(passage_NH)))
     # Passages are rows, since a maximum over rows is several times faster than one over columns.
-    blocks_PB = [best_of_each(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
+    blocks_PB = [max_per_passage(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
     return torch.cat(blocks_PB, dim=1)
 
 
-def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def max_per_passage(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return [P, B]: each query vector's largest similarity with a vector of each passage; -inf without vectors.
 
     `counts`, int64 [P] on the host, are the vectors of each passage, one passage after the other.

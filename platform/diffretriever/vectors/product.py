@@ -208,15 +208,15 @@ def _deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
     Equal products minimise the loss of codebooks of equal size. Returns the axes byte by byte, W each.
     """
     n_bytes = len(weights_H) // width
-    places_GW = np.empty((n_bytes, width), np.int64)
+    axes_GW = np.empty((n_bytes, width), np.int64)
     taken_G, loads_G = np.zeros(n_bytes, np.int64), np.zeros(n_bytes)
     # Relative to the smallest weight, so that loads never decrease.
     for axis, load in enumerate(np.log(weights_H / weights_H[-1])):
         byte = int(np.argmin(np.where(taken_G < width, loads_G, np.inf)))
-        places_GW[byte, taken_G[byte]] = axis
+        axes_GW[byte, taken_G[byte]] = axis
         taken_G[byte] += 1
         loads_G[byte] += load
-    return places_GW.reshape(-1)
+    return axes_GW.reshape(-1)
 
 
 def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
@@ -228,8 +228,8 @@ def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
 
 def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:
     """Return per axis <original, original> / <original, coded>, float32 [H]."""
-    own_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
-    with_coded_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
-    bounded_H = np.maximum(with_coded_H, own_H / _LARGEST_STRETCH)
-    stretches_H = np.divide(own_H, bounded_H, out=np.ones_like(own_H), where=bounded_H > 0)
+    squares_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
+    products_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
+    bounded_H = np.maximum(products_H, squares_H / _LARGEST_STRETCH)
+    stretches_H = np.divide(squares_H, bounded_H, out=np.ones_like(squares_H), where=bounded_H > 0)
     return stretches_H.astype(np.float32)

@@ -32,9 +32,9 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
     segments, uncoded = open_segments(index)
     if segments and (n_candidates := n_candidates_for(index, options)) is not None:
         candidate_index = CandidateIndex.open(segments)
-        known = {id(segment) for segment in candidate_index.passages.segments}
-        if known:
-            unknown = [segment.fragment for segment in segments if id(segment) not in known]
+        sketched = {id(segment) for segment in candidate_index.passages.segments}
+        if sketched:
+            unknown = [segment.fragment for segment in segments if id(segment) not in sketched]
             return CandidateSearch(candidate_index, uncoded + unknown, stream, n_candidates)
     scanned = [segment for segment in segments if segment.codes.slots is not None]
     if scanned:

@@ -186,15 +186,16 @@ def choose_count(
     """
     passages = candidate_index.passages
     live = np.flatnonzero(passages.live_P)
-    places = np.full(len(exact.passages), -1)
-    places[passages.numbers_P[live]] = live
-    wanted = np.split(places[exact.numbers_F], exact.offsets[1:-1])
+    positions = np.full(len(exact.passages), -1)
+    positions[passages.numbers_P[live]] = live
+    exact_hits = np.split(positions[exact.numbers_F], exact.offsets[1:-1])
     low, high, measured = 0, len(counts) - 1, 1.0
     while low < high:
         middle = (low + high) // 2
         proposals = candidate_index.propose(queries, counts[middle])
-        held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
-        shares_S = np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
+        pairs = zip(exact_hits, proposals, strict=True)
+        retrieved = [np.isin(exact_W, chosen_C) | (exact_W < 0) for exact_W, chosen_C in pairs]
+        shares_S = np.array([retrieved_W.sum() / max(1, len(retrieved_W)) for retrieved_W in retrieved])
         if shares_S.mean() - _ONE_SIDED_95 * shares_S.std() / np.sqrt(len(shares_S)) >= target:
             high, measured = middle, float(shares_S.mean())
         else:

@@ -57,13 +57,13 @@ class Segment:
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments without codes."""
-    found, without = with_files(index, CODES)
+    opened, without = with_files(index, CODES)
     version = index.pinned()
     segments = [
         Segment(
             version, fragment, CODES.folder_of(index, fragment), codes, index.order.numbers_in(fragment, codes.rows_P)
         )
-        for fragment, codes in found
+        for fragment, codes in opened
     ]
     return segments, without
 

@@ -75,8 +75,8 @@ def open_packed(index: PassageIndex) -> tuple[list[tuple[FragmentPacked, np.ndar
 
     Deleted passages have `NO_NUMBER`.
     """
-    found, without = with_files(index, PACKED)
-    return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
+    opened, without = with_files(index, PACKED)
+    return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in opened], without
 
 
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
@@ -136,12 +136,12 @@ class CompressedScan(EncodedSearch):
         queries: Representations,
         best: TopK,
     ) -> None:
-        asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
+        query_vectors = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, packed_NW, offsets)
         scores_QP[:, numbers_P == NO_NUMBER] = -np.inf
-        chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
+        chosen = contenders(query_vectors, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
         rows_N, needed_offsets = rows_of(offsets, needed_P)
         decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
-        add_exact(asked, Vectors(decoded_NH, needed_offsets), numbers_P[needed_P], rows, best)
+        add_exact(query_vectors, Vectors(decoded_NH, needed_offsets), numbers_P[needed_P], rows, best)

@@ -119,8 +119,8 @@ def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
     stream = StreamingImpacts(index, options.memory_mb)
     if not may_have_postings(index):
         return stream
-    found, without = with_files(index, POSTINGS)
-    return PostingsSearch(index, found, without, stream) if found else stream
+    opened, without = with_files(index, POSTINGS)
+    return PostingsSearch(index, opened, without, stream) if opened else stream
 
 
 def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
@@ -136,7 +136,7 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
             rows: list[np.ndarray] = []
             segment = PostingsSegment.build(_impacts(batches, rows), index.manifest.vocab_size, folder)
             segment.save(folder)
-            write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
+            write_arrays(folder, _ROWS, [{"fragment_rows": rows_P} for rows_P in rows])
     except ValueError as error:
         raise ValueError(
             f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
