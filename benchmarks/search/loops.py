@@ -20,7 +20,7 @@ from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, CountedWords, Timed
 from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, made_up_texts, name
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.bm25 import Bm25Search, store_bm25
@@ -50,13 +50,13 @@ _BF16_VALUES = 1 << 30
 _CPU = torch.device("cpu")
 
 
-def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) -> Built:
+def prepare(folder: str, vectors: dict[str, Any], queries: int, layout: CodeLayout) -> Built:
     """Write the index and its codes, and what an exact search finds, for the others to compare with."""
     made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
     for fragment in index.fragments():
-        build_fragment_codes(index, fragment, beside)
+        build_fragment_codes(index, fragment, layout)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
     search, (asked, sample) = exact_of(index), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):

@@ -11,7 +11,7 @@ from diffretriever.core.files import write_bytes
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import codec_file
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -57,7 +57,7 @@ QUERIES = representations(6, seed=77)
 
 def block(ids: list[str], seed: int, text: str = "text") -> pa.Table:
     passages = [Passage(i, "", f"{text} {i}") for i in ids]
-    return beside(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
+    return join_columns(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
 
 
 def fill(uri: str, *sizes: int) -> PassageIndex:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import beside, text_table
+from diffretriever.index.writer import join_columns, text_table
 from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
 
@@ -64,7 +64,7 @@ ENCODED_QUERIES = representations(QUERIES)
 def table_of(block: Model) -> pa.Table:
     rows = [Passage(i, "", passage.text) for i, passage in block.items()]
     vectors = representations([passage.directions for passage in block.values()])
-    return beside(text_table(rows, "c"), vectors.to_arrow())
+    return join_columns(text_table(rows, "c"), vectors.to_arrow())
 
 
 def assert_holds(index: PassageIndex, model: Model) -> None:

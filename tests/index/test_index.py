@@ -16,7 +16,7 @@ from diffretriever.index import compaction
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.index.writer import Committer, WriterLock, join_columns, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
 from diffretriever.vectors.representations import Representations
@@ -43,7 +43,7 @@ def block(ids: list[str], text: str = "some text", collection: str = "c") -> pa.
         impact_offsets=np.arange(n + 1, dtype=np.int64),
         n_tokens=np.full(n, 3, np.int32),
     ).to_arrow()
-    return beside(text_table(passages, collection), reps)
+    return join_columns(text_table(passages, collection), reps)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoded
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
 from diffretriever.pipelines.encoder_start import EncoderStart
 from tests.index.compressed_cases import compressed, fill, representations
@@ -34,7 +34,7 @@ def test_a_block_is_refused(
     files = set((tmp_path / "index").rglob("*"))
     encoded = damaged(damaged(representations(9, seed=2), 4, number, where), 6, number, where)
     with pytest.raises(ValueError, match="c: passages 'new4', 'new6' would be stored with NaN or infinity"):
-        write_block(index.uri, beside(text_table(PASSAGES, "c"), encoded.to_arrow()))
+        write_block(index.uri, join_columns(text_table(PASSAGES, "c"), encoded.to_arrow()))
     assert set((tmp_path / "index").rglob("*")) == files
 
 
@@ -53,7 +53,7 @@ def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: 
         stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
         stage.setup()
         prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
-        (receipt,) = next(stage(pack("key", beside(text_table(PASSAGES, "c"), prepared)))).to_pylist()
+        (receipt,) = next(stage(pack("key", join_columns(text_table(PASSAGES, "c"), prepared)))).to_pylist()
     left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
     assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]
     assert receipt["ids"] == left

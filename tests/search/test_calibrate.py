@@ -79,5 +79,5 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
 
 def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:
     empty = PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder))
-    with pytest.raises(ValueError, match="holds no passages to make a candidate index of: encode some first"):
+    with pytest.raises(ValueError, match="has no passages for a candidate index: encode some first"):
         accelerate(AccelerateJob(index=empty.uri, candidates=True))

@@ -9,7 +9,7 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
-from diffretriever.schemas.accelerate import AccelerateJob, Beside
+from diffretriever.schemas.accelerate import AccelerateJob, CodeLayout
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.sketch import CandidateIndex
@@ -20,16 +20,16 @@ from tests.search.dense_cases import build_codes, opened, prepare, streamed
 
 
 @pytest.fixture(params=["vectors", "means"])
-def beside(request: pytest.FixtureRequest) -> Beside:
-    chosen: Beside = request.param
+def layout(request: pytest.FixtureRequest) -> CodeLayout:
+    chosen: CodeLayout = request.param
     return chosen
 
 
 @pytest.fixture
-def index(beside: Beside, encoder: Encoder, tmp_path: Path) -> PassageIndex:
+def index(layout: CodeLayout, encoder: Encoder, tmp_path: Path) -> PassageIndex:
     """Of 60 passages in three fragments, all known to the candidate index."""
     made = fill(encoder, str(tmp_path / "index"))
-    return prepare(made, beside)
+    return prepare(made, layout)
 
 
 def candidate_index_of(index: PassageIndex) -> CandidateIndex:
@@ -68,7 +68,7 @@ def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encode
 
 
 def test_passages_that_the_candidate_index_does_not_know_are_scanned(
-    index: PassageIndex, beside: Beside, encoder: Encoder
+    index: PassageIndex, layout: CodeLayout, encoder: Encoder
 ) -> None:
     fill(encoder, index.uri, prefix="new")
     index.refresh()
@@ -76,9 +76,9 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
     news = [[hit for hit in hits if hit[0].startswith("new")] for hits in streamed(index, queries, 120)]
     for step in ("no codes", "codes alone", "all"):
         if step == "codes alone":
-            build_codes(index, beside)
+            build_codes(index, layout)
         if step == "all":
-            prepare(index, beside)
+            prepare(index, layout)
         search = opened(index)
         assert isinstance(search, CandidateSearch)
         knows_all = step == "all"
@@ -90,7 +90,7 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
 
 
 def test_it_knows_all_again_once_an_index_is_completed(
-    index: PassageIndex, beside: Beside, encoder: Encoder, caplog: pytest.LogCaptureFixture
+    index: PassageIndex, layout: CodeLayout, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
     fill(encoder, index.uri, prefix="new")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import AccelerateJob, Beside
+from diffretriever.schemas.accelerate import AccelerateJob, CodeLayout
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, quantise
@@ -55,7 +55,7 @@ def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, 
     queries = encoder.encode_queries(QUERIES)
     all_files = ["vectors", "codes", "mean_codes"]
     files = {"vectors": all_files, "means": all_files[2:]}
-    rounds: tuple[tuple[Beside | None, Beside], ...] = (
+    rounds: tuple[tuple[CodeLayout | None, CodeLayout], ...] = (
         (None, "vectors"),
         ("means", "means"),
         (None, "means"),

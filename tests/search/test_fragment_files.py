@@ -11,7 +11,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.search.accelerate import accelerate, missing_files, remove_old
@@ -27,7 +27,7 @@ def fill(folder: str, retriever: MaskedRetriever | PooledRetriever, vocab_size: 
     for first in (0, 2):
         texts = text_table([Passage(f"d{first + n}", "", "text") for n in range(2)], "c")
         bags = [{first: 1.0} if vocab_size else {}] * 2
-        receipt = write_block(index.uri, beside(texts, representations(bags).to_arrow()))
+        receipt = write_block(index.uri, join_columns(texts, representations(bags).to_arrow()))
         Committer(index).commit({"key": receipt}, [])
     return index
 

@@ -23,7 +23,7 @@ from diffretriever.collections import Passage
 from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
@@ -178,7 +178,7 @@ def made(folder: Path, seed: int) -> Made:
         passages = [Passage(i, "title", t.text, _metadata(i)) for i, t in zip(ids, drawn, strict=True)]
         collections = ["even" if int(i[1:]) % 2 == 0 else "odd's" for i in ids]
         table = text_table(passages, collections, COLUMNS)
-        receipt = write_block(index.uri, beside(table, encoded(drawn).to_arrow()))
+        receipt = write_block(index.uri, join_columns(table, encoded(drawn).to_arrow()))
         Committer(index).commit({"key": receipt}, [i for i in ids if i in held])
         held |= dict(zip(ids, drawn, strict=True))
     gone = rng.choice([*held], 7, replace=False).tolist()

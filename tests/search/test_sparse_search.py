@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.sparse import open_sparse
@@ -42,7 +42,7 @@ def index(tmp_path: Path) -> PassageIndex:
 
 def write(index: PassageIndex, passages: Model, encoded: pa.Table) -> None:
     table = text_table([Passage(i, "", f"text {bag}") for i, bag in passages.items()], "c")
-    Committer(index).commit({"key": write_block(index.uri, beside(table, encoded))}, [])
+    Committer(index).commit({"key": write_block(index.uri, join_columns(table, encoded))}, [])
 
 
 @pytest.mark.parametrize(

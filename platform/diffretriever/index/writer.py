@@ -100,7 +100,7 @@ def text_table(
     )
 
 
-def beside(left: pa.Table, right: pa.Table) -> pa.Table:
+def join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     """Return one table with the columns of both."""
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=pa.schema([*left.schema, *right.schema]))
 

@@ -21,7 +21,7 @@ from diffretriever.index.damage import finite_rows
 from diffretriever.index.derived import DerivedFolder, read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.vectors.kernels import encode
 from diffretriever.vectors.maxsim import Codes
 from diffretriever.vectors.representations import offsets_of, read_vectors
@@ -35,7 +35,7 @@ _SLOTS = {
     "norms": np.float32,
     "vectors": np.float16,
 }
-_FILES: Mapping[Beside, Mapping[str, type]] = {
+_FILES: Mapping[CodeLayout, Mapping[str, type]] = {
     "means": _MEANS,
     "vectors": {**_MEANS, **_SLOTS},
 }
@@ -68,13 +68,13 @@ def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     return segments, without
 
 
-def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:
+def build_fragment_codes(index: PassageIndex, fragment: Any, layout: CodeLayout = "vectors") -> None:
     """Build the codes of one fragment.
 
     Raises:
         ValueError: a passage's vectors contain NaN or infinity.
     """
-    files = _FILES[beside]
+    files = _FILES[layout]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.folder_of(index, fragment).build() as folder:
         write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
@@ -114,15 +114,10 @@ class FragmentCodes:
     def __len__(self) -> int:
         return len(self.rows_P)
 
-    @staticmethod
-    def beside(files: Container[str]) -> Beside:
-        """Return which codes are stored, given the names of the files."""
-        return "vectors" if "codes.bin" in files else "means"
-
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes:
         """Map the files in `folder`; raises ValueError if they are inconsistent."""
-        arrays = read_arrays(folder, _FILES[cls.beside({file.name for file in folder.iterdir()})])
+        arrays = read_arrays(folder, _FILES[layout_of({file.name for file in folder.iterdir()})])
         hidden_size = len(arrays["mean_codes"]) // max(1, len(arrays["rows"]))
         _check_sizes(arrays, hidden_size)
         mean_offsets = np.arange(len(arrays["rows"]) + 1)
@@ -132,6 +127,11 @@ class FragmentCodes:
         vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
         slots = SlotCodes(vectors, arrays["errors"], arrays["norms"], arrays["vectors"].reshape(-1, hidden_size))
         return cls(means, arrays["rows"], slots)
+
+
+def layout_of(files: Container[str]) -> CodeLayout:
+    """Return what codes store, given the names of their files."""
+    return "vectors" if "codes.bin" in files else "means"
 
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:

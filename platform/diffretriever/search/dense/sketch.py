@@ -102,7 +102,7 @@ class MeanSketches:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{cached.folder / SKETCHES} cannot be read ({error})") from error
         if segment is not None and (len(sketches), len(directions_HD)) != segment.codes.means.codes_NH.shape:
-            raise DamagedError(f"{cached.folder / SKETCHES} does not fit the codes beside it")
+            raise DamagedError(f"{cached.folder / SKETCHES} does not fit its codes")
         return cls(directions_HD, sketches)
 
 
