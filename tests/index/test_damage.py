@@ -221,7 +221,7 @@ def test_a_changed_bit_of_a_data_file_is_found_where_it_changes_a_row(tmp_path: 
         file.write_bytes(flipped(data, place))
         told = problems(folder)
         assert told or PassageIndex.open(index.uri).dataset.to_table().equals(rows), place
-        found += any("a row is not what was written" in each for each in told)
+        found += any("a row differs from its checksum" in each for each in told)
     assert found > 10
 
 

@@ -84,9 +84,9 @@ def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
     ("damage", "kind"),
     [
         (lambda _: {"text": "another text"}, "digest"),
-        (lambda _: {"reps": [], "slot_tokens": []}, "not 1 to 2 vectors"),
-        (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "not 1 to 2 vectors"),
-        (lambda _: {"slot_tokens": [1]}, "slot words differ in number"),
+        (lambda _: {"reps": [], "slot_tokens": []}, "vectors is not 1 to 2"),
+        (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "vectors is not 1 to 2"),
+        (lambda _: {"slot_tokens": [1]}, "slot tokens differ in number"),
         (lambda row: scaled(row, np.nan), "not finite"),
         (lambda row: scaled(row, 0.998), "not of length 1"),
         (lambda _: {"impact_ids": [0]}, "impact ids and weights differ in number"),
@@ -111,7 +111,7 @@ def test_the_first_ten_of_a_kind_are_named_and_all_are_counted(tmp_path: Path) -
 
 def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
     (problem,) = problems_of(fill(tmp_path, [good_row("a"), good_row("bb"), good_row("a")]))
-    assert problem == Problem(kind="an id is there more than once", total=1, first=["a"])
+    assert problem == Problem(kind="an id occurs more than once", total=1, first=["a"])
 
 
 @pytest.mark.parametrize("kind", [CODES, POSTINGS])
@@ -138,5 +138,5 @@ def test_a_removed_newest_manifest_is_found(tmp_path: Path) -> None:
     report = inspect(PassageIndex.open(index.uri), check=True)
     assert report.verification is not None
     (problem,) = report.verification.problems
-    assert problem.kind == "the newest versions are gone"
+    assert problem.kind == "the newest versions are missing"
     assert f"version {index.version} was committed" in problem.first[0]

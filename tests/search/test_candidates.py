@@ -104,7 +104,7 @@ def test_it_knows_all_again_once_an_index_is_completed(
         assert len(hits) == 10
         assert all(scores[query][i] == score for i, score in hits)
     assert (
-        f"calibrated to recall 0.9 when it held 60 passages, now it holds 120: run `python jobs/accelerate_index.py "
+        f"calibrated to recall 0.9 with 60 passages, and now there are 120: run `python jobs/accelerate_index.py "
         f"--index {index.uri} --candidates`" in caplog.text
     )
     caplog.clear()

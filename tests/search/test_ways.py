@@ -26,5 +26,5 @@ def test_averaged_slots_score_a_pair_the_same_in_any_company(index: PassageIndex
 
 def test_words_alone_are_no_vectors(bm25_index: PassageIndex) -> None:
     assert isinstance(bm25_index.manifest.retriever, Bm25Retriever)
-    with pytest.raises(ValueError, match="bm25 method and holds no vectors"):
+    with pytest.raises(ValueError, match="bm25 method and has no vectors"):
         opened(bm25_index)

@@ -70,7 +70,7 @@ def _coded(
 
 def _row_bytes(manifest: IndexManifest) -> int:
     retriever = manifest.retriever
-    assert "dense" in retriever.modes, "BM25 indexes hold no vectors"
+    assert "dense" in retriever.modes, "BM25 indexes have no vectors"
     return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
 
 

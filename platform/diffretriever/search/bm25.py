@@ -193,9 +193,9 @@ def _open_or_none(index: PassageIndex) -> Bm25Weights | None:
     except OSError as error:
         if full_disk(error) is None:
             raise
-        _LOG.warning("%s: the BM25 index is made in memory", error)
+        _LOG.warning("%s: building the BM25 index in memory", error)
     except DamagedError as error:
-        _LOG.warning("%s: the BM25 index is made anew", error)
+        _LOG.warning("%s: rebuilding the BM25 index", error)
         bm25_folder(index).remove()
     return None
 
@@ -211,8 +211,8 @@ def _build(index: PassageIndex) -> Bm25Weights:
                 DerivedFolder(index.uri, f"{_FOLDER}/{name}").remove()
     except OSError as error:
         warnings.warn(
-            f"{index.uri}: the BM25 index cannot be kept there ({error}), so every search builds it anew: let "
-            "somebody who may write there search it once",
+            f"{index.uri}: the BM25 index cannot be stored there ({error}), so every process builds it again: search "
+            "once with BM25 as a user who may write there",
             stacklevel=2,
         )
     return weights

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -95,7 +96,7 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = 0
-    for fragment in track(index.fragments(), "verifying", "passages", len(index), lambda each: int(each.count_rows())):
+    for fragment in track(index.fragments(), "verifying", "passages", len(index), methodcaller("count_rows")):
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
@@ -104,14 +105,14 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
             if index.manifest.hidden_size is not None:
                 vectors += len(batch.column("codes" if index.manifest.decodes else "reps").flatten())
     rows = sum(map(len, hashes))
-    problems.add("an id is there more than once", _repeated(index, hashes))
+    problems.add("an id occurs more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
     _check_derived_files(index, problems)
     return Verification(
         rows=rows,
         vectors=vectors,
         without_checksums=unchecked_files,
-        problems=problems.found(),
+        problems=problems.listed(),
     )
 
 
@@ -121,7 +122,7 @@ def _check_newest(index: PassageIndex, problems: _Problems) -> None:
         problem = (
             f"version {lost} was committed, the newest manifest is of {newest}: restore {table}/_versions from a copy"
         )
-        problems.add("the newest versions are gone", [problem])
+        problems.add("the newest versions are missing", [problem])
 
 
 class _Problems:
@@ -131,18 +132,18 @@ class _Problems:
         self._totals: Counter[str] = Counter()
         self._first: dict[str, list[str]] = {}
 
-    def add(self, kind: str, places: list[str]) -> None:
-        if places:
-            self._totals[kind] += len(places)
+    def add(self, kind: str, locations: list[str]) -> None:
+        if locations:
+            self._totals[kind] += len(locations)
             first = self._first.setdefault(kind, [])
-            first += places[: _NAMED - len(first)]
+            first += locations[: _NAMED - len(first)]
 
-    def found(self) -> list[Problem]:
+    def listed(self) -> list[Problem]:
         return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
 
 
 def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
-    bm25 = "the BM25 index that is kept is damaged"
+    bm25 = "the stored BM25 index is damaged"
     checks: list[tuple[str, Callable[[], object]]] = [
         (bm25, bm25_folder(index).check),
         (bm25, partial(open_bm25, index)),
@@ -162,10 +163,10 @@ def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
 
 
 def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None) -> Wrong:
-    yield "the digest is not that of title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
-    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
+    yield "the digest differs from title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
+    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` reports a missing column.
         checksums_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
-        yield "a row is not what was written", checksums_P != batch.column(ROW_CHECKSUM).to_numpy()
+        yield "a row differs from its checksum", checksums_P != batch.column(ROW_CHECKSUM).to_numpy()
     if index.manifest.hidden_size is None:
         return
     yield from _impact_problems(batch, index.manifest.vocab_size or 0)
@@ -211,14 +212,14 @@ def _has_other_digest(batch: pa.RecordBatch, metadata: Columns | None) -> np.nda
 
 def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
     retriever = manifest.retriever
-    assert is_neural(retriever), "BM25 indexes hold no vectors"
+    assert is_neural(retriever), "BM25 indexes have no vectors"
     stored_NH, offsets = read_vectors(batch)
     counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
     vectors_NH = stored_NH.astype(np.float32)
     norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
     finite_N = np.isfinite(norms_N)
-    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
-    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
+    yield f"the number of vectors is not 1 to {most}", (counts_P < 1) | (counts_P > most)
+    yield "vectors and slot tokens differ in number", counts_P != _lengths(batch, "slot_tokens")
     yield "a vector is not finite", any_per_text(~finite_N, offsets)
     if retriever.has_unit_vectors:
         yield "a vector is not of length 1", any_per_text(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
@@ -249,7 +250,7 @@ def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
-    # Only ids with a repeated hash are kept as texts, to save memory.
+    # Counts only ids with a repeated hash, to save memory.
     values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
     suspected = set(values[counts > 1].tolist())
     if not suspected:
@@ -263,7 +264,7 @@ def _check_schema(index: PassageIndex, problems: _Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
     expected = table_schema(index.manifest)
     wrong = [field.name for field in expected if stored.get(field.name) != _type_name(field)]
-    problems.add("a column is not as the manifest wants it", wrong)
+    problems.add("a column differs from the manifest", wrong)
 
 
 def _type_name(field: pa.Field) -> str:

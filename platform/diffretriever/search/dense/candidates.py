@@ -76,7 +76,7 @@ class CandidateSearch(EncodedSearch):
         passages.rescore(queries, chosen, best)
         return best.results()
 
-    def among(self, n_candidates: int) -> Self:
+    def with_candidates(self, n_candidates: int) -> Self:
         """See `EncodedSearch`; the candidate index is the same."""
         if n_candidates >= self.n_candidates:
             return self
@@ -96,30 +96,30 @@ def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
         if options.search_budget == "auto":
             return None
         raise ValueError(
-            f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
-            "--candidates`, or leave --search-budget out"
+            f"a search budget needs a candidate index: run `python jobs/accelerate_index.py --index {index.uri} "
+            "--candidates`, or leave out --search-budget"
         )
     n_candidates = settings.search_budget if options.search_budget == "auto" else options.search_budget
     return None if n_candidates >= len(index) else n_candidates
 
 
 def complete_candidates(index: PassageIndex) -> None:
-    """Sketch the fragments that came since the candidate index was calibrated: compaction's, new ones.
+    """Sketch the fragments that are newer than the calibration of the candidate index.
 
-    A line in the log says where the index has grown so much that the recall it was calibrated to may be missed.
+    Logs a warning if the index has grown so much that the recall may be below the target.
     """
     settings = unless_damaged(lambda: read_settings(index))
     if settings is None:
         return
     if len(index) > _GROWN * settings.passages and settings.search_budget < settings.passages:
         _LOG.warning(
-            "%s: its candidates were calibrated to recall %g when it held %s passages, now it holds %s: run "
-            "`python jobs/accelerate_index.py --index %s --candidates` to calibrate them anew",
+            "%s: candidates were calibrated to recall %g with %s passages, and now there are %s: run "
+            "`python jobs/accelerate_index.py --index %s --candidates` to calibrate again",
             *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
     folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
     if all(unless_damaged(folder.below(SKETCHES).size) is not None for folder in folders):
-        # To open codes that lie on an object store would fetch them.
+        # Opening codes on an object store would fetch them.
         return
     CandidateIndex.build(index, open_segments(index)[0])
 

@@ -152,8 +152,8 @@ class CodedPassages:
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
             self._score(query, query_MH, chosen_C[first_C], best)
-            rest_C = ~first_C & (most_C >= best.thresholds_Q[query])
-            self._score(query, query_MH, chosen_C[rest_C], best)
+            promising_C = ~first_C & (most_C >= best.thresholds_Q[query])
+            self._score(query, query_MH, chosen_C[promising_C], best)
 
         count = len(shortlists)
         if count == 1:

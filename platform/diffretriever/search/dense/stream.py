@@ -42,7 +42,7 @@ class StreamingScan(EncodedSearch):
         """
         retriever = index.manifest.retriever
         if not is_neural(retriever):
-            raise ValueError(f"{index.uri} is of the bm25 method and holds no vectors: search it by its words")
+            raise ValueError(f"{index.uri} is of the bm25 method and has no vectors: search it with mode bm25")
         self._index = index
         self._options = options
         self._device = device
