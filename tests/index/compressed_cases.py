@@ -23,7 +23,7 @@ from diffretriever.search.inspection import inspect
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.product import Codec
 from diffretriever.vectors.representations import Representations, read_vectors
-from tests.index.index_cases import write_anew
+from tests.index.index_cases import represented, write_anew
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")
@@ -41,15 +41,7 @@ def representations(n: int, seed: int) -> Representations:
     centres = np.random.default_rng(0).normal(size=(8, HIDDEN))
     vectors = centres[rng.integers(0, 8, counts.sum())] + 0.3 * rng.normal(size=(counts.sum(), HIDDEN))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Representations(
-        vectors_MH=vectors.astype(np.float16),
-        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        slot_tokens=np.full(counts.sum(), -1, np.int32),
-        impact_ids=np.full(n, 7, np.int32),
-        impact_weights=np.ones(n, np.float32),
-        impact_offsets=np.arange(n + 1, dtype=np.int64),
-        n_tokens=np.full(n, 3, np.int32),
-    )
+    return represented(np.split(vectors, np.cumsum(counts)[:-1]), [{7: 1.0}] * n)
 
 
 QUERIES = representations(6, seed=77)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from diffretriever.index.table import PassageIndex
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import compact, write_anew
-from tests.index.test_index import add, manifest
+from tests.index.test_index import add
 
 NAME = "index"
 

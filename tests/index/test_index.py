@@ -17,33 +17,15 @@ from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, WriterLock, join_columns, text_table, write_block
-from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+from diffretriever.schemas.retriever import BackboneConfig, PooledRetriever, TextConfig
 from diffretriever.vectors.representations import Representations
+from tests.index.compressed_cases import manifest, representations, stored_vectors
 from tests.index.index_cases import compact, ids_of
-
-HIDDEN = 4
-
-
-def manifest() -> IndexManifest:
-    config = MaskedRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
-    return IndexManifest(retriever=config, weights="w", hidden_size=HIDDEN, vocab_size=50, created="2026-01-01")
 
 
 def block(ids: list[str], text: str = "some text", collection: str = "c") -> pa.Table:
-    n = len(ids)
     passages = [Passage(i, "", text) for i in ids]
-    rng = np.random.default_rng(0)
-    reps = Representations(
-        vectors_MH=rng.normal(size=(2 * n, HIDDEN)).astype(np.float16),
-        offsets=np.arange(0, 2 * n + 1, 2, dtype=np.int64),
-        slot_tokens=np.arange(2 * n, dtype=np.int32),
-        impact_ids=np.arange(n, dtype=np.int32),
-        impact_weights=np.ones(n, np.float32),
-        impact_offsets=np.arange(n + 1, dtype=np.int64),
-        n_tokens=np.full(n, 3, np.int32),
-    ).to_arrow()
-    return join_columns(text_table(passages, collection), reps)
+    return join_columns(text_table(passages, collection), representations(len(ids), seed=0).to_arrow())
 
 
 @pytest.fixture
@@ -162,7 +144,7 @@ def test_place_that_cannot_be_reached_is_called_so(tmp_path: Path, act: Callable
 
 def test_another_retriever_is_refused_by_name_of_the_field() -> None:
     mine = manifest()
-    config = MaskedRetriever(backbone=BackboneConfig(source="elsewhere", dtype="float32"))
+    config = mine.retriever.model_copy(update={"backbone": BackboneConfig(source="elsewhere")})
     check_same(mine, mine.model_copy(update={"retriever": config}), "here")
     other = config.model_copy(update={"text": TextConfig(max_query_tokens=32), "read_offset": -1})
     with pytest.raises(ValueError, match=r"retriever.read_offset: 0 != -1\n.*max_query_tokens: 512 != 32"):
@@ -215,7 +197,7 @@ def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageInd
 
 def test_columns_make_up_the_data_files(index: PassageIndex) -> None:
     add(index, [f"passage-{n}" for n in range(3000)], text="some text")
-    sizes, vector_bytes = column_bytes(index), 3000 * 2 * 4 * 2
+    sizes, vector_bytes = column_bytes(index), stored_vectors(index).nbytes
     assert list(sizes) == index.dataset.schema.names
     assert vector_bytes <= sizes["reps"] < 1.2 * vector_bytes
     assert 0.9 * index.contents().bytes < sum(sizes.values()) <= index.contents().bytes

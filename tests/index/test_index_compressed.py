@@ -157,7 +157,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     done = accelerate(AccelerateJob(index=made.uri)).files
     assert made.manifest.codec is not None
     vectors = sum(f.count_rows() for f in made.fragments()) * MOST_VECTORS
-    assert (done["packed"].made, "codes" in done) == (2, False)
+    assert (done["packed"].built, "codes" in done) == (2, False)
     assert done["packed"].bytes < vectors * (made.manifest.codec.width + 4) + 70 * 20
     compact(made, timedelta(0))
     accelerate(AccelerateJob(index=made.uri))

@@ -11,8 +11,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob
 from diffretriever.schemas.places import plain_place
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import ids_of
-from tests.index.test_index import block, manifest
+from tests.index.test_index import block
 
 NAME = "an index ü%41?#"
 

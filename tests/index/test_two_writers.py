@@ -14,8 +14,9 @@ from diffretriever.index import compaction
 from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import compact, write_anew
-from tests.index.test_index import add, block, manifest
+from tests.index.test_index import add, block
 
 CHANGED = r"another process changed .*finished work is kept: run the same command again"
 Change = Callable[[PassageIndex], object]

@@ -10,6 +10,7 @@ import numpy as np
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import represented
 
 Bag: TypeAlias = dict[int, float]
 Model: TypeAlias = dict[str, Bag]
@@ -20,16 +21,7 @@ BACKBONE = {"source": "x", "dtype": "float32"}
 
 def representations(bags: Iterable[Bag]) -> Representations:
     texts = list(bags)
-    pairs = [pair for bag in texts for pair in sorted(bag.items())]
-    return Representations(
-        vectors_MH=np.tile(np.array([1, 0], np.float16), (len(texts), 1)),
-        offsets=np.arange(len(texts) + 1, dtype=np.int64),
-        slot_tokens=np.full(len(texts), -1, np.int32),
-        impact_ids=np.array([i for i, _ in pairs], np.int32),
-        impact_weights=np.array([w for _, w in pairs], np.float32),
-        impact_offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
-        n_tokens=np.ones(len(texts), np.int32),
-    )
+    return represented([np.eye(1, HIDDEN)] * len(texts), texts)
 
 
 def manifest(retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> IndexManifest:

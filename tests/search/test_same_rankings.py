@@ -41,6 +41,7 @@ from diffretriever.serving.snapshots import Snapshots, View
 from diffretriever.vectors.fusion import ranked
 from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import represented
 from tests.search.dense_cases import build_codes, build_postings
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
@@ -65,18 +66,8 @@ def texts(rng: np.random.Generator, count: int, slots: list[int]) -> list[Text]:
     return drawn
 
 
-def encoded(some: list[Text]) -> Representations:
-    pairs = [pair for text in some for pair in sorted(text.bag.items())]
-    counts = [len(text.vectors_VH) for text in some]
-    return Representations(
-        vectors_MH=np.concatenate([text.vectors_VH for text in some]),
-        offsets=np.cumsum([0, *counts], dtype=np.int64),
-        slot_tokens=np.full(sum(counts), -1, np.int32),
-        impact_ids=np.array([i for i, _ in pairs], np.int32),
-        impact_weights=np.array([w for _, w in pairs], np.float32),
-        impact_offsets=np.cumsum([0, *(len(text.bag) for text in some)], dtype=np.int64),
-        n_tokens=np.ones(len(some), np.int32),
-    )
+def encoded(texts: list[Text]) -> Representations:
+    return represented([text.vectors_VH for text in texts], [text.bag for text in texts])
 
 
 def best(scores: dict[str, float], k: int) -> list[Hit]:
