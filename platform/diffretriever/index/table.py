@@ -339,8 +339,7 @@ class PassageIndex:
         """Move to the latest version, and remove older versions with their files.
 
         The previous version stays unless `older_than` is 0, because a clock jump can make it look old. Readers of a
-        removed
-        version must reopen the index. Uncommitted files of killed jobs are removed after seven days.
+        removed version must reopen the index. Uncommitted files of killed jobs are removed after seven days.
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)

@@ -104,18 +104,18 @@ class Hits(Sequence[list[Hit]]):
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, place: int) -> list[Hit]: ...
+    def __getitem__(self, position: int) -> list[Hit]: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, position: slice) -> Hits: ...
 
-    def __getitem__(self, place: int | slice) -> list[Hit] | Hits:
+    def __getitem__(self, position: int | slice) -> list[Hit] | Hits:
         """Return the hits of one query, or of a slice of queries."""
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
+        if isinstance(position, slice):
+            start, stop, step = position.indices(len(self))
             assert step == 1, "slices of hits have step 1"
             return self._of_queries(start, max(start, stop))
-        query = range(len(self))[place]
+        query = range(len(self))[position]
         hits = self._of_queries(query, query + 1)
         return list(zip(hits.ids().to_pylist(), hits.scores_F.tolist(), strict=True))
 
@@ -176,11 +176,11 @@ class Hits(Sequence[list[Hit]]):
         excluded_Q = np.array([numbers[passage_id] for passage_id in ids], np.int32)
         return self._where(self.numbers_F != np.repeat(excluded_Q, self.counts_Q))
 
-    def of_queries(self, places_Q: np.ndarray) -> Hits:
+    def of_queries(self, positions_Q: np.ndarray) -> Hits:
         """Return the hits of the queries at these positions, in this order; no hits for negative positions."""
         # The appended empty query serves negative positions.
         rows_F, offsets = rows_of(
-            np.append(self.offsets, self.offsets[-1]), np.where(places_Q < 0, len(self), places_Q)
+            np.append(self.offsets, self.offsets[-1]), np.where(positions_Q < 0, len(self), positions_Q)
         )
         return Hits(self.passages, offsets, self.numbers_F[rows_F], self.scores_F[rows_F])
 

@@ -152,7 +152,7 @@ def _keep_best(keys_C: np.ndarray, count: int, k: int) -> int:
 
 
 @kernel()
-def place(
+def scatter(
     impacts: tuple[np.ndarray, np.ndarray, np.ndarray],
     cursors_V: np.ndarray,
     rows_P: np.ndarray,

@@ -98,7 +98,7 @@ class PostingsSegment:
         cursors_V = np.cumsum(counts_V) - counts_V
         for number, block in enumerate(blocks):
             starts_DB[:, number] = cursors_V[terms_D]
-            kernels.place(block, cursors_V, rows_P, weights_P)
+            kernels.scatter(block, cursors_V, rows_P, weights_P)
         starts_DB[:, -1] = cursors_V[terms_D]
         for array in (terms_D, starts_DB, rows_P, weights_P):
             # Read-only like mapped files, so that kernels compile once.
