@@ -70,13 +70,15 @@ def job(index: PassageIndex, artefact: Path, tmp_path: Path) -> EvaluateJob:
     )
 
 
-def expected_budgets(index: PassageIndex) -> list[int]:
-    """What the artefact says, from the tokenizer itself."""
+def query_lengths(index: PassageIndex) -> list[int]:
     searcher = open_searcher(index.uri)
     assert searcher.encoder is not None
     tokenizer = searcher.encoder.preparer.vocabulary.tokenizer
-    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
-    return [3 if length > 12.5 else 1 for length in lengths]
+    return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
+
+
+def expected_budgets(index: PassageIndex) -> list[int]:
+    return [3 if length > 12.5 else 1 for length in query_lengths(index)]
 
 
 def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageIndex, job: EvaluateJob) -> None:
@@ -99,17 +101,10 @@ def test_a_search_says_what_was_chosen_and_why(
     job = {"index": index.uri, "query": QUERIES[3], "selector": str(artefact), "mode": "dense", "top_k": 5}
     runpy.run_path(str(ROOT / "jobs" / "search.py"))["main"](SearchJob.model_validate({**job, "json_output": True}))
     done = capsys.readouterr()
-    budgets, length = expected_budgets(index), len(_tokens(index, QUERIES[3]))
+    budgets, length = expected_budgets(index), query_lengths(index)[3]
     assert f"K_q = {budgets[3]}, chosen of 1, 3 by learned λ=0: length {length}\n" in done.err
     hits = open_searcher(index.uri).search([QUERIES[3]], k=5, modes=["dense"], budgets=[budgets[3]])["dense"][0]
     assert [(row["id"], row["score"]) for row in json.loads(done.out)] == hits
-
-
-def _tokens(index: PassageIndex, text: str) -> list[int]:
-    searcher = open_searcher(index.uri)
-    assert searcher.encoder is not None
-    ids: list[int] = searcher.encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
 
 
 def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import bm25s
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -31,7 +30,7 @@ from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
-from diffretriever.search.bm25 import Bm25Search, analyse
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import resident
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.backend import Found, find_together
@@ -43,6 +42,7 @@ from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
 from tests.index.index_cases import represented
 from tests.search.dense_cases import build_codes, build_postings
+from tests.search.sparse_cases import by_library
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
@@ -79,20 +79,16 @@ def scaled(hits: list[Hit]) -> dict[str, float]:
     return {passage: (score - hits[-1][1]) / spread for passage, score in hits}
 
 
-def of_words(query: Text, passages: dict[str, Text]) -> dict[str, float]:
-    """The scores of the library that BM25 is taken from."""
-    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-    model.index(analyse([f"title {passage.text}" for passage in passages.values()]), show_progress=False)
-    known = [word for word in analyse([query.text])[0] if word in model.vocab_dict]
-    scores = model.get_scores(known).tolist() if known else []
-    return {name: score for name, score in zip(passages, scores, strict=False) if score > 0}
+def bm25_scores(query: Text, passages: dict[str, Text]) -> dict[str, float]:
+    texts = [Passage(name, "title", passage.text) for name, passage in passages.items()]
+    return dict(by_library(texts, [query.text], len(texts))[0])
 
 
 def by_hand(
     query: Text, passages: dict[str, Text], k: int, admits: Callable[[str], bool] = lambda _: True
 ) -> dict[Mode, list[Hit]]:
     """The rankings of the passages that are admitted; words count as in all of them."""
-    words = {name: score for name, score in of_words(query, passages).items() if admits(name)}
+    words = {name: score for name, score in bm25_scores(query, passages).items() if admits(name)}
     passages = {name: text for name, text in passages.items() if admits(name)}
     dense, sparse = {}, {}
     for name, passage in passages.items():

@@ -56,9 +56,7 @@ class PassageOrder:
         numbers_W = np.full(offsets[-1], NO_NUMBER, np.int32)
         order = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
         numbers_W[order._positions(addresses_P)] = numbers_P
-        return cls(
-            Passages(passages.ids, order._rows(all_fragments, selected)), order.fragments_G, order.starts_G, numbers_W
-        )
+        return replace(order, passages=Passages(passages.ids, order._rows(all_fragments, selected)))
 
     def admitting(self, addresses_C: np.ndarray) -> PassageOrder:
         """Return the order without the passages at other addresses (`_rowaddr`, uint64 [C]); numbers stay."""
