@@ -135,7 +135,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("damage", DAMAGES if metafunc.config.getoption("--full") else FEW_DAMAGES)
 
 
-def test_a_damaged_file_is_found_and_searched_around(
+def test_verification_reports_a_damaged_file_and_search_skips_it(
     made: tuple[Path, list[Answers]], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, right = made
@@ -181,7 +181,7 @@ def assert_right(folder: Path, right: list[Answers], damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["emptied", "cut"])
-def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: str, tmp_path: Path) -> None:
+def test_restore_sets_unreadable_newest_versions_aside(damage: str, tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 3, 2, 1)
     assert index.version == 4
     folder = Path(index.uri) / TABLE / "_versions"
@@ -203,7 +203,7 @@ def test_newest_versions_that_cannot_be_read_do_not_prevent_a_restore(damage: st
         assert problems(tmp_path / "index") == []
 
 
-def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
+def test_missing_manifests_are_reported(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 3, 2)
     for file in (tmp_path / "index" / TABLE / "_versions").iterdir():
         file.unlink()
@@ -211,7 +211,7 @@ def test_manifests_that_are_gone_are_named(tmp_path: Path) -> None:
         PassageIndex.exists(index.uri)
 
 
-def test_a_changed_bit_of_a_data_file_is_found_where_it_changes_a_row(tmp_path: Path) -> None:
+def test_verification_reports_a_flipped_bit_that_changes_a_row(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     index = fill(str(folder), 37)
     (file,) = (folder / TABLE / "data").iterdir()
@@ -229,7 +229,7 @@ def test_a_changed_bit_of_a_data_file_is_found_where_it_changes_a_row(tmp_path: 
     "name",
     ["codes/*/scales.bin", "postings/*/rows.bin", "codes/*/sketch/factors.bin"],
 )
-def test_the_job_makes_damaged_files_anew(name: str, tmp_path: Path) -> None:
+def test_accelerate_rebuilds_damaged_files(name: str, tmp_path: Path) -> None:
     index = neural(tmp_path / "index")
     file, *_ = sorted((tmp_path / "index").glob(name))
     sound = file.read_bytes()

@@ -49,7 +49,7 @@ def stored(derived: DerivedFolder) -> str:
     return info.path if derived.is_local else f"s3://{info.path}"
 
 
-def test_files_come_back_until_they_are_removed(derived: DerivedFolder) -> None:
+def test_built_files_can_be_opened_until_they_are_removed(derived: DerivedFolder) -> None:
     assert (derived.open(), derived.size(), derived.files()) == (None, None, None)
     build(derived)
     assert (content(derived), derived.files()) == (b"codes", {"codes.bin": 5})
@@ -81,7 +81,7 @@ def test_a_failed_build_changes_nothing(derived: DerivedFolder) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"coded", b"cod", None])
-def test_damage_is_named(damage: bytes | None, derived: DerivedFolder) -> None:
+def test_damaged_files_are_named(damage: bytes | None, derived: DerivedFolder) -> None:
     build(derived)
     place = stored(derived)
     remove(place) if damage is None else write_bytes(place, damage)
@@ -95,14 +95,14 @@ def test_damage_is_named(damage: bytes | None, derived: DerivedFolder) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd"])
-def test_a_listing_cannot_write_elsewhere(name: str, derived: DerivedFolder) -> None:
+def test_a_listing_with_a_path_outside_the_folder_is_rejected(name: str, derived: DerivedFolder) -> None:
     listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "digest": "00"}
     write_bytes(f"{derived.location}/{LISTING}", json.dumps(listing).encode())
     with pytest.raises(DamagedError, match=r"listing.json is damaged"):
         derived.open()
 
 
-def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path: Path) -> None:
+def test_cached_files_are_fetched_again_only_if_damaged(bucket: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
         derived = DerivedFolder(bucket, "codes/key")
@@ -121,7 +121,7 @@ def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path:
         derived.check()
 
 
-def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
+def test_two_writers_to_a_store_leave_intact_files(bucket: str) -> None:
     derived = DerivedFolder(bucket, "codes/key")
     build(derived, b"one")
     listing = read_bytes(f"{derived.location}/{LISTING}")
@@ -131,7 +131,7 @@ def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 20_000])
-def test_arrays(count: int, tmp_path: Path) -> None:
+def test_arrays_are_read_as_written(count: int, tmp_path: Path) -> None:
     dtypes = {"a": np.float32, "b": np.uint16}
     rows_N = np.arange(count)
     with DerivedFolder(str(tmp_path), "codes/key").build() as folder:

@@ -30,7 +30,7 @@ CHANGES: dict[str, Callable[[PassageIndex], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_file_of_a_commit_is_lost_with_power(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_syncs_all_of_its_files(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = PassageIndex.create(str(tmp_path / NAME), manifest())
     add(index, ["a", "b"])
     add(index, ["c", "d"])

@@ -57,7 +57,7 @@ def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
 
 
 @pytest.mark.parametrize("passage_id", ["it's", 'say "x"', "日本", "a'; DROP TABLE --", "%", "\\"])
-def test_ids_of_all_kinds_can_be_found_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
+def test_ids_with_special_characters_can_be_read_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
     add(index, [passage_id, "other"])
     assert passage_id in index.passages([passage_id])
     add(index, [passage_id], replaced=[passage_id], text="new")
@@ -80,7 +80,7 @@ def test_contents_and_compaction(index: PassageIndex) -> None:
     assert index.manifest == PassageIndex.open(index.uri).manifest
 
 
-def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
+def test_compaction_keeps_large_fragments(index: PassageIndex) -> None:
     with patch.object(compaction, "_FEWEST_ROWS", 8), patch.object(compaction, "_FRAGMENT_BYTES", 1):
         for name, rows in {"a": 5, "b": 1, "c": 12, "d": 1, "e": 3}.items():
             add(index, [f"{name}{n}" for n in range(rows)])
@@ -95,7 +95,7 @@ def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
         assert compaction.plan(index.dataset) == []
 
 
-def test_representations_survive_the_table(index: PassageIndex) -> None:
+def test_stored_representations_equal_the_written_ones(index: PassageIndex) -> None:
     table = block(["a", "b", "c"])
     Committer(index).commit({"key": write_block(index.uri, table)}, [])
     stored = Representations.from_arrow(index.dataset.to_table())
@@ -104,7 +104,7 @@ def test_representations_survive_the_table(index: PassageIndex) -> None:
         np.testing.assert_array_equal(getattr(stored, name), getattr(written, name))
 
 
-def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageIndex) -> None:
+def test_cached_texts_equal_those_read_from_the_table(index: PassageIndex) -> None:
     add(index, ["a", "b"], text="one")
     add(index, ["c", "d"], text="two")
     index.delete(["b"])
@@ -116,7 +116,7 @@ def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageInd
     assert [row["text"] for row in index.shown(np.arange(4))] == ["one", "two", "two", "three"], "of the version"
 
 
-def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> None:
+def test_passages_outside_a_damaged_file_can_be_read(index: PassageIndex) -> None:
     add(index, ["a"])
     add(index, ["b"], text="two")
     index = PassageIndex.open(index.uri)
@@ -126,7 +126,7 @@ def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> N
         assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
 
 
-def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_index_names_the_job(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no index at .*encode_beir"):
         PassageIndex.open(str(tmp_path))
 
@@ -136,13 +136,13 @@ def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
     [PassageIndex.exists, PassageIndex.open, lambda uri: PassageIndex.create(uri, manifest())],
     ids=["exists", "open", "create"],
 )
-def test_place_that_cannot_be_reached_is_called_so(tmp_path: Path, act: Callable[[str], object]) -> None:
+def test_an_unreachable_path_is_reported(tmp_path: Path, act: Callable[[str], object]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"cannot reach the index at .*Not a directory"):
         act(str(tmp_path / "file" / "index"))
 
 
-def test_another_retriever_is_refused_by_name_of_the_field() -> None:
+def test_another_retriever_is_rejected_with_the_differing_fields() -> None:
     mine = manifest()
     config = mine.retriever.model_copy(update={"backbone": BackboneConfig(source="elsewhere")})
     check_same(mine, mine.model_copy(update={"retriever": config}), "here")
@@ -154,7 +154,7 @@ def test_another_retriever_is_refused_by_name_of_the_field() -> None:
         check_same(mine, mine.model_copy(update={"retriever": pooled}), "here")
 
 
-def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Path) -> None:
+def test_the_previous_version_survives_a_clock_jump(tmp_path: Path) -> None:
     """A day ahead, all versions look old, and one of them was opened just now."""
     index = PassageIndex.create(str(tmp_path / "index"), manifest())
     for name in "abc":
@@ -168,7 +168,7 @@ def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Pat
     assert [each.version for each in index.versions()] == [index.version]
 
 
-def test_every_version_says_what_made_it(index: PassageIndex) -> None:
+def test_history_lists_the_change_of_every_version(index: PassageIndex) -> None:
     add(index, ["a", "b", "c", "e"])
     add(index, ["b", "c", "d"], replaced=["b", "c"], text="new")
     index.delete(["a", "nothing"])
@@ -187,7 +187,7 @@ def test_every_version_says_what_made_it(index: PassageIndex) -> None:
     assert abs(versions[-1].time - datetime.now(UTC)) < timedelta(minutes=5), "UTC, whatever the machine's zone"
 
 
-def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageIndex) -> None:
+def test_history_leaves_counts_of_removed_versions_open(index: PassageIndex) -> None:
     add(index, ["a", "b"])
     index.delete(["a"])
     index.dataset.cleanup_old_versions(older_than=timedelta(0))
@@ -195,7 +195,7 @@ def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageInd
     assert (only.change, only.rows, only.removed) == ("deleted", 1, None)
 
 
-def test_columns_make_up_the_data_files(index: PassageIndex) -> None:
+def test_column_sizes_add_up_to_the_data_files(index: PassageIndex) -> None:
     add(index, [f"passage-{n}" for n in range(3000)], text="some text")
     sizes, vector_bytes = column_bytes(index), stored_vectors(index).nbytes
     assert list(sizes) == index.dataset.schema.names

@@ -46,7 +46,7 @@ def index(tmp_path: Path) -> PassageIndex:
     return fill(str(tmp_path / "index"), 40, 30)
 
 
-def test_a_codec_is_trained_on_all_vectors_or_a_sample_in_their_order(index: PassageIndex) -> None:
+def test_a_codec_sample_is_in_table_order(index: PassageIndex) -> None:
     vectors = stored_vectors(index)
     assert np.array_equal(sample_of(index, len(vectors)), vectors)
     rows = [np.flatnonzero((vectors == vector).all(axis=1))[0] for vector in sample_of(index, 30)]
@@ -94,7 +94,7 @@ def test_search_by_codes_gives_the_same_bits_as_the_stream(
     assert search.search(QUERIES, k) == streamed(made, k)
 
 
-def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
+def test_filtered_compressed_search_equals_the_stream(tmp_path: Path) -> None:
     made = compressed(fill(str(tmp_path / "i"), 40, 30), "product2")
     made.delete(["p3", "p50"])
     admitted = {f"p{number}" for number in range(1, 70, 3)} - {"p50"}
@@ -109,7 +109,7 @@ def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["product4", "product2"])
-def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex) -> None:
+def test_a_compressed_index_survives_all_changes(codec: str, index: PassageIndex) -> None:
     made = compressed(index, codec)
     add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
     assert made.delete(["p0", "p60", "nothing"]) == 2
@@ -127,7 +127,7 @@ def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex
     assert found(made, 100) == streamed(made, 100)
 
 
-def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) -> None:
+def test_8_bit_codes_encode_the_decoded_vectors(index: PassageIndex) -> None:
     assert build_codes(index) == 2
     made = compressed(index, "product2")
     assert found(made, 10) == streamed(made, 10), "codes of the vectors before do not count"
@@ -138,7 +138,7 @@ def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) ->
     assert_sound(made)
 
 
-def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -> None:
+def test_a_reader_of_the_uncompressed_version_keeps_its_vectors(index: PassageIndex) -> None:
     originals, hits = stored_vectors(index), streamed(index, 20)
     made = compressed(index, "product1")
     assert np.array_equal(stored_vectors(index), originals)
@@ -149,7 +149,7 @@ def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -
     assert (index.manifest, index.version) == (made.manifest, made.version)
 
 
-def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
+def test_accelerate_keeps_an_index_compressed(index: PassageIndex) -> None:
     build_codes(index)
     made = compressed(index, "product2")
     build_codes(made)

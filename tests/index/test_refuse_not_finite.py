@@ -26,7 +26,7 @@ PASSAGES = [Passage(f"new{i}", "", f"text {i}") for i in range(9)]
 @pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
 @pytest.mark.parametrize("where", ["vector", "weight"])
 @pytest.mark.parametrize("codec", [None, "product2"])
-def test_a_block_is_refused(
+def test_a_block_with_nan_or_infinity_is_rejected(
     codec: str | None, where: Literal["vector", "weight"], number: float, tmp_path: Path
 ) -> None:
     index = fill(str(tmp_path / "index"), 60)
@@ -39,7 +39,7 @@ def test_a_block_is_refused(
 
 
 @pytest.mark.parametrize("wrong", [[0, 8], list(range(9))])
-def test_the_encode_job_leaves_them_out_and_says_so(wrong: list[int], tmp_path: Path) -> None:
+def test_encoding_skips_and_reports_passages_that_are_not_finite(wrong: list[int], tmp_path: Path) -> None:
     indexes = [fill(str(tmp_path / name), 5) for name in ("large", "small")]
     bad = sound = representations(9, seed=2)
     for text in wrong:

@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / NAME
 
 
-def test_every_spelling_is_the_path(place: Path) -> None:
+def test_file_uris_name_their_path(place: Path) -> None:
     for uri in uris(place):
         assert plain_place(uri) == str(place)
         assert plain_place(uri.replace("file:", "FILE:")) == str(place)
@@ -50,14 +50,14 @@ def test_every_spelling_is_the_path(place: Path) -> None:
         ("file:///a%00", "has no absolute path"),
     ],
 )
-def test_what_names_no_path_is_refused(uri: str, message: str) -> None:
+def test_invalid_file_uris_are_rejected(uri: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plain_place(uri)
     with pytest.raises(ValueError, match=message):
         InspectJob(index=uri)
 
 
-def test_one_index_under_every_spelling(place: Path) -> None:
+def test_all_spellings_of_a_path_open_the_same_index(place: Path) -> None:
     for number, uri in enumerate(uris(place)):
         assert PassageIndex.exists(uri) == (number > 0)
         made = PassageIndex.open(uri) if number else PassageIndex.create(uri, manifest())

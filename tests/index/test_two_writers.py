@@ -70,7 +70,7 @@ def after(uri: str, change: Change) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("mine", COMMITS)
 @pytest.mark.parametrize("point", ["before the look", "before the commit"])
-def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: str, mine: str, other: str) -> None:
+def test_the_second_of_two_commits_changes_nothing(index: PassageIndex, point: str, mine: str, other: str) -> None:
     expected = after(index.uri, OTHERS[other])
     index.refresh()
     commit = lance.LanceDataset.commit
@@ -95,7 +95,7 @@ def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: s
         assert len(ids) == len(set(ids))
 
 
-def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageIndex) -> None:
+def test_delete_removes_a_passage_that_was_replaced_meanwhile(index: PassageIndex) -> None:
     stale = PassageIndex.open(index.uri)
     replace("a", "b")(index)
     assert stale.delete(["a", "nothing"]) == 1
@@ -104,7 +104,7 @@ def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageI
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, other: str) -> None:
+def test_the_second_of_two_compactions_changes_nothing(index: PassageIndex, other: str) -> None:
     expected = after(index.uri, OTHERS[other])
     index.refresh()
     commit = compaction.commit
@@ -119,7 +119,7 @@ def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, othe
     assert texts(index.uri) == expected
 
 
-def test_fragments_that_changed_since_they_were_read_stay(index: PassageIndex) -> None:
+def test_compaction_rejects_fragments_that_changed(index: PassageIndex) -> None:
     (task,) = compaction.plan(index.dataset)
     result = compaction.execute(index.dataset.uri, task.text)
     append("new")(index)
@@ -133,7 +133,7 @@ def test_fragments_that_changed_since_they_were_read_stay(index: PassageIndex) -
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_first_passages_of_two_writers(tmp_path: Path, emptied: bool) -> None:
+def test_the_second_first_commit_to_an_empty_index_is_rejected(tmp_path: Path, emptied: bool) -> None:
     mine = PassageIndex.create(str(tmp_path / "index"), manifest())
     if emptied:
         add(mine, ["old"])

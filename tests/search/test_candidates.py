@@ -38,7 +38,7 @@ def candidate_index_of(index: PassageIndex) -> CandidateIndex:
     return search.candidate_index
 
 
-def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
+def test_scores_of_candidates_are_exact(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     scores = [dict(hits) for hits in streamed(index, queries, 1000)]
     for budget in ("auto", 20):
@@ -49,7 +49,7 @@ def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
             assert all(scores[query][i] == score for i, score in hits)
 
 
-def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encoder) -> None:
+def test_candidates_are_filtered_before_they_are_counted(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     admitted = {f"d{number}" for number in range(0, 60, 2)}
     part = IndexPart.filtered(index, ids_filter(admitted))
@@ -67,9 +67,7 @@ def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encode
     assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
 
 
-def test_passages_that_the_candidate_index_does_not_know_are_scanned(
-    index: PassageIndex, layout: CodeLayout, encoder: Encoder
-) -> None:
+def test_fragments_without_sketches_are_scanned(index: PassageIndex, layout: CodeLayout, encoder: Encoder) -> None:
     fill(encoder, index.uri, prefix="new")
     index.refresh()
     queries = encoder.encode_queries(QUERIES)
@@ -89,7 +87,7 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
                 assert [hit for hit in hits if hit[0].startswith("new")] == new
 
 
-def test_it_knows_all_again_once_an_index_is_completed(
+def test_accelerate_sketches_new_fragments(
     index: PassageIndex, layout: CodeLayout, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
@@ -112,7 +110,7 @@ def test_it_knows_all_again_once_an_index_is_completed(
     assert len(candidate_index_of(index).passages) == 120
 
 
-def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
+def test_codes_of_means_without_candidates_are_reported_as_unused(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
     accelerate(AccelerateJob(index=made.uri, beside="vectors"))

@@ -34,7 +34,7 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 @pytest.mark.parametrize("budget", [1, 4, 20])
 @pytest.mark.parametrize("k", [1, 10, 1000])
-def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
+def test_search_by_codes_equals_the_stream(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
     assert isinstance(opened(own_index), StreamingScan)
     assert build_codes(own_index) == 3
     assert build_codes(own_index) == 0
@@ -51,7 +51,7 @@ def kept_of(index: PassageIndex) -> list[str]:
     return [name for name in names if list(Path(index.uri).glob(f"codes/*/{name}.bin"))]
 
 
-def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, encoder: Encoder) -> None:
+def test_accelerate_keeps_the_layout_of_codes(own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     all_files = ["vectors", "codes", "mean_codes"]
     files = {"vectors": all_files, "means": all_files[2:]}
@@ -78,9 +78,7 @@ def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, 
     assert report.problems == []
 
 
-def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
-    own_index: PassageIndex, encoder: Encoder
-) -> None:
+def test_fragments_with_codes_of_means_only_are_scanned(own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     build_codes(own_index, "means")
     fill(encoder, own_index.uri, prefix="new")
@@ -91,7 +89,7 @@ def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
 
 
-def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIndex) -> None:
+def test_a_layout_for_an_index_without_codes_is_rejected(own_index: PassageIndex) -> None:
     made = compressed(own_index, "product4")
     with pytest.raises(ValueError, match=r"has no 8-bit codes.*leave it out"):
         accelerate(AccelerateJob(index=made.uri, beside="means"))
@@ -105,7 +103,9 @@ def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIn
     scale=st.sampled_from([1e-6, 1e-3, 1.0, 50.0]),
     spiky=st.booleans(),
 )
-def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], scale: float, spiky: bool) -> None:
+def test_scores_by_codes_stay_within_their_bounds(
+    seed: int, hidden: int, counts: list[int], scale: float, spiky: bool
+) -> None:
     rng = np.random.default_rng(seed)
     vectors = scale * rng.standard_normal((sum(counts), hidden)).astype(np.float32)
     query = rng.standard_normal((6, hidden)).astype(np.float32)

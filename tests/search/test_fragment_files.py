@@ -62,13 +62,13 @@ def test_files_built_after_a_deletion_that_a_restore_undid_are_rebuilt(
     assert [segment.folder.below(SKETCHES).size() is None for segment in segments] == [True, False]
 
 
-def test_an_index_without_either_is_refused(bm25_index: PassageIndex) -> None:
+def test_an_index_without_vectors_and_impacts_is_rejected(bm25_index: PassageIndex) -> None:
     with pytest.raises(ValueError, match="neither vectors nor impacts"):
         accelerate(AccelerateJob(index=bm25_index.uri))
 
 
 @pytest.mark.parametrize("kind", ["codes", "postings"])
-def test_files_go_with_the_last_version_that_has_the_fragment(kind: str, index: PassageIndex) -> None:
+def test_files_are_removed_with_the_last_version_of_their_fragment(kind: str, index: PassageIndex) -> None:
     accelerate(AccelerateJob(index=index.uri))
     old = {fragment_key(fragment) for fragment in index.fragments()}
     compact(index)
@@ -80,7 +80,7 @@ def test_files_go_with_the_last_version_that_has_the_fragment(kind: str, index: 
     assert kept(index, kind) == new
 
 
-def test_what_killed_jobs_left_goes_after_a_day(index: PassageIndex) -> None:
+def test_files_of_killed_jobs_are_removed_after_a_day(index: PassageIndex) -> None:
     accelerate(AccelerateJob(index=index.uri))
     left, at_work = (Path(index.uri) / "postings" / name for name in (".left.tmp", ".at-work.tmp"))
     for folder in (left, at_work):
@@ -91,9 +91,7 @@ def test_what_killed_jobs_left_goes_after_a_day(index: PassageIndex) -> None:
     assert (left.exists(), at_work.exists()) == (False, True)
 
 
-def test_small_files_are_read_and_a_system_that_maps_no_more_says_so(
-    index: PassageIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_mapped_files_are_reported(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more(*_: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 

@@ -57,7 +57,7 @@ for capability in (80, 90):
 """
 
 
-def test_the_kernel_finds_the_same_maxima() -> None:
+def test_the_kernel_computes_the_maxima_of_the_cpu() -> None:
     # The interpreter is chosen when Triton is imported.
     subprocess.run([sys.executable, "-c", SAME_MAXIMA], check=True, env=os.environ | {"TRITON_INTERPRET": "1"})
 

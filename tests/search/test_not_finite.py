@@ -27,14 +27,14 @@ def number(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.mark.parametrize("options", [{}, {"score_dtype": "bfloat16-legacy"}])
-def test_a_stream_of_vectors(options: dict[str, object], number: float, tmp_path: Path) -> None:
+def test_a_stream_of_vectors_names_the_passage(options: dict[str, object], number: float, tmp_path: Path) -> None:
     search = opened(damaged_index(tmp_path, number), **options)
     assert isinstance(search, StreamingScan)
     with pytest.raises(ValueError, match=NAMED):
         search.search(QUERIES, 10)
 
 
-def test_no_codes_are_made(number: float, tmp_path: Path) -> None:
+def test_building_codes_names_the_passage(number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number)
     with pytest.raises(ValueError, match=NAMED):
         build_codes(index)
@@ -42,27 +42,27 @@ def test_no_codes_are_made(number: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 1000])
-def test_a_stream_of_impacts(k: int, number: float, tmp_path: Path) -> None:
+def test_a_stream_of_impacts_names_the_passage(k: int, number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number, "weight")
     with pytest.raises(ValueError, match=NAMED):
         open_sparse(index, SearchOptions(index=index.uri)).search(QUERIES, k)
 
 
-def test_no_postings_are_made(number: float, tmp_path: Path) -> None:
+def test_building_postings_names_the_passage(number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number, "weight")
     with pytest.raises(ValueError, match=NAMED):
         build_postings(index)
 
 
 @pytest.mark.parametrize("where", ["vector", "weight"])
-def test_the_check_of_an_index_names_it(where: str, number: float, tmp_path: Path) -> None:
+def test_verification_names_the_passage(where: str, number: float, tmp_path: Path) -> None:
     found = inspect(damaged_index(tmp_path, number, where), check=True).verification  # type: ignore[arg-type]
     assert found is not None
     kind = "a vector is not finite" if where == "vector" else "an impact's weight is not positive and finite"
     assert [(p.kind, p.total, p.first) for p in found.problems] == [(kind, 1, [BAD])]
 
 
-def test_a_query_is_named_by_its_text(number: float, index: PassageIndex, encoder: Encoder) -> None:
+def test_a_query_encoded_as_nan_is_named(number: float, index: PassageIndex, encoder: Encoder) -> None:
     good = encoder.encode
     with patch.object(encoder, "encode", lambda texts: damaged(good(texts), 1, number, "vector")):
         searcher = Searcher(index, SearchOptions(index=index.uri), encoder)

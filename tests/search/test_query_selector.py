@@ -81,7 +81,7 @@ def expected_budgets(index: PassageIndex) -> list[int]:
     return [3 if length > 12.5 else 1 for length in query_lengths(index)]
 
 
-def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageIndex, job: EvaluateJob) -> None:
+def test_an_evaluation_encodes_queries_with_the_chosen_budgets(index: PassageIndex, job: EvaluateJob) -> None:
     budgets = expected_budgets(index)
     assert set(budgets) == {1, 3}, "the queries are short and long ones"
     evaluate_job(job, "python jobs/evaluate.py")
@@ -94,7 +94,7 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     assert f"| selector | learned λ=0: mean K_q {sum(budgets) / len(budgets):.2f} (1 for " in page
 
 
-def test_a_search_says_what_was_chosen_and_why(
+def test_a_search_prints_the_chosen_budget_and_its_features(
     index: PassageIndex, artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "jobs"))
@@ -107,7 +107,7 @@ def test_a_search_says_what_was_chosen_and_why(
     assert [(row["id"], row["score"]) for row in json.loads(done.out)] == hits
 
 
-def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact: Path) -> None:
+def test_a_selector_can_use_document_frequencies(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"max_idf"'), "utf-8")
     (choice,) = chooser(open_searcher(index.uri), str(artefact)).choose([QUERIES[0]])
     texts = [f"{passage.title} {passage.text}".lower() for passage in PASSAGES]
@@ -116,13 +116,15 @@ def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact
     assert choice.features == {"max_idf": pytest.approx(math.log2((len(texts) + 1) / (holding + 1)))}
 
 
-def test_a_selector_may_not_look_at_a_pass_of_the_encoder(index: PassageIndex, artefact: Path) -> None:
+def test_a_selector_with_features_of_encoded_queries_is_rejected(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"confidence"'), "utf-8")
     with pytest.raises(ValueError, match="known only after encoding"):
         chooser(open_searcher(index.uri), str(artefact))
 
 
-def test_mistakes_say_what_to_do(index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path) -> None:
+def test_errors_of_selectors_name_the_fix(
+    index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="the bm25 method has no query budget: leave --selector out"):
         chooser(open_searcher(bm25_index.uri), "rule")
     searcher = open_searcher(index.uri, SearchOptions(index=index.uri))

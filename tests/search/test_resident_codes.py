@@ -65,7 +65,7 @@ def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("room", SHARES)
 @pytest.mark.parametrize("k", [1, 1000])
-def test_the_same_hits(
+def test_codes_on_a_device_give_the_hits_of_the_stream(
     k: int, room: str, coded_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = encoder.encode_queries(QUERIES, [1, 2, 4, 4])
@@ -74,7 +74,7 @@ def test_the_same_hits(
         assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))
 
 
-def test_searches_share_what_lies_there(
+def test_searches_share_codes_on_a_device(
     encoder: Encoder, copies: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another version of the index brings its new fragments alone, and room is needed for no others."""
@@ -107,7 +107,7 @@ def test_searches_share_what_lies_there(
     assert not [key for key in resident._shared if str(tmp_path) in str(key)]
 
 
-def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_leave_gpu_memory_for_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
     def room(free: int, ours: int, held: int) -> int:
@@ -122,7 +122,7 @@ def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room(free=100, ours=900, held=900) == 0
 
 
-def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
+def test_planned_memory_covers_the_codes(coded_index: PassageIndex) -> None:
     from tests.search.test_coded_search import slots_of
 
     segments, _ = open_segments(coded_index)

@@ -236,7 +236,7 @@ def score_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_way_gives_the_ranking_computed_by_hand(
+def test_every_search_method_gives_the_ranking_computed_by_hand(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     it = made(tmp_path, seed)
@@ -266,7 +266,7 @@ def test_every_way_gives_the_ranking_computed_by_hand(
                 assert read == hits.names(), "rows are where hits say"
 
 
-def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_search_method_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found of the passages that a filter admits is the whole ranking without the others."""
     it = made(tmp_path, seed=1)
     job = BatchSearchJob(index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW)

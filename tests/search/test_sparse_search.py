@@ -49,13 +49,15 @@ def write(index: PassageIndex, passages: Model, encoded: pa.Table) -> None:
     ("bag", "message"),
     [({VOCAB: 1.0}, f"token id {VOCAB} is outside"), ({-1: 1.0}, "token id -1"), ({1: 0.0}, "above 0 and finite")],
 )
-def test_queries_that_are_refused(bag: Bag, message: str, index: PassageIndex) -> None:
+def test_invalid_sparse_queries_are_rejected(bag: Bag, message: str, index: PassageIndex) -> None:
     build_postings(index)
     with pytest.raises(ValueError, match=message):
         open_sparse(index, SearchOptions(index=index.uri)).search(representations([bag]), 5)
 
 
-def test_threads_and_portions_make_no_difference(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postings_equal_the_stream_with_threads_and_batches(
+    index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_postings(index)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("diffretriever.search.sparse.postings._QUERIES_AT_ONCE", 4)
@@ -67,7 +69,7 @@ def test_threads_and_portions_make_no_difference(index: PassageIndex, monkeypatc
     assert search.search(queries, 7) == stream.search(queries, 7)
 
 
-def test_impacts_that_are_not_sound_are_refused(index: PassageIndex) -> None:
+def test_building_postings_rejects_invalid_impacts(index: PassageIndex) -> None:
     wrong = representations([{1: 1.0}]).to_arrow()
     column = wrong.schema.get_field_index("impact_weights")
     weights = pa.array([[-1.0]], wrong.schema.field(column).type)

@@ -47,7 +47,7 @@ def test_decoded_vectors_are_unit_vectors_near_their_originals(codec: Codec) -> 
     assert cosines.mean() > {1: 0.85, 2: 0.93, 4: 0.98}[codec.config.bits]
 
 
-def test_a_vector_decodes_to_the_same_bits_in_any_company(codec: Codec) -> None:
+def test_a_vector_decodes_to_the_same_bits_in_any_batch(codec: Codec) -> None:
     codes = codec.encode(OTHERS)
     together = codec.decode(codes)
     for rows in (slice(0, 1), slice(7, 10), slice(123, 256), slice(499, 500)):
@@ -57,7 +57,7 @@ def test_a_vector_decodes_to_the_same_bits_in_any_company(codec: Codec) -> None:
 
 @pytest.mark.parametrize("counts", [[3] * 40, [0, 2, 0, 0, 7, 1, 16, 0], [0], [], [9000]])
 @pytest.mark.parametrize("query_counts", [[4] * 20, [1, 0, 5, 2], [0], []])
-def test_scores_are_those_of_the_decoded_vectors(codec: Codec, counts: list[int], query_counts: list[int]) -> None:
+def test_scores_equal_those_of_the_decoded_vectors(codec: Codec, counts: list[int], query_counts: list[int]) -> None:
     offsets, query_offsets = (np.concatenate([[0], np.cumsum(c)]).astype(np.int64) for c in (counts, query_counts))
     rng = np.random.default_rng(2)
     codes = codec.encode(OTHERS)[rng.integers(0, len(OTHERS), offsets[-1])]
@@ -68,7 +68,7 @@ def test_scores_are_those_of_the_decoded_vectors(codec: Codec, counts: list[int]
     np.testing.assert_allclose(scores, expected.numpy(), atol=1e-5)
 
 
-def test_saved_and_loaded(codec: Codec) -> None:
+def test_a_loaded_codec_equals_the_saved_one(codec: Codec) -> None:
     loaded = Codec.from_bytes(codec.to_bytes())
     assert (loaded.config, loaded.digest) == (codec.config, codec.digest)
     codes = codec.encode(OTHERS)
@@ -83,7 +83,7 @@ def test_the_same_sample_and_seed_give_the_same_codec() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])
-def test_a_sample_smaller_than_a_codebook_is_enough(n: int) -> None:
+def test_a_sample_smaller_than_a_codebook_suffices(n: int) -> None:
     for bits in get_args(Bits):
         codec = Codec.train(bits, SAMPLE[:n])
         decoded = codec.decode(codec.encode(SAMPLE[:n]))

@@ -25,7 +25,7 @@ def ranked(scores: list[float], ids: list[str], k: int, floor: float = -math.inf
     only_positive=st.booleans(),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_batches_give_what_one_sort_gives(
+def test_top_k_of_batches_equals_one_sort(
     ids: list[str],
     k: int,
     data: st.DataObject,
@@ -43,7 +43,7 @@ def test_batches_give_what_one_sort_gives(
     assert ranking.results() == [ranked(row.tolist(), ids, k, floor) for row in scores]
 
 
-def test_nan_is_refused_with_its_place() -> None:
+def test_nan_is_rejected_with_passage_and_query() -> None:
     passages, numbers_P = Passages.numbered(pa.array(["a", "b"], pa.large_string()))
     with pytest.raises(ValueError, match="passage 'b' for query number 1 is NaN"):
         TopK(2, 1, passages).add(np.array([[0.0, 0.0], [0.0, math.nan]]), numbers_P)
