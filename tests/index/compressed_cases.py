@@ -1,4 +1,4 @@
-"""Indexes of made-up passages, the same compressed without Ray, and ways to look at them."""
+"""Indexes of synthetic passages, and their compression without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged indexes: 101 passages of which one holds NaN or infinity, and files that differ from the table."""
+"""Indexes of 101 passages, one of which has NaN or infinity."""
 
 from __future__ import annotations
 

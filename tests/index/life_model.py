@@ -1,8 +1,4 @@
-"""A plain model of an index for tests: passages in a dictionary, searched by brute force.
-
-Vectors are unit vectors of a few exact binary fractions, and impacts count directions, so that scores are exact in
-fp32, many passages tie, and what searches return must agree to the last bit.
-"""
+"""A model of an index: passages in a dictionary, searched by brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clone of an index: the same passages without a copy of them, and nothing of what happens to it later goes back."""
+"""A clone of an index reads its files and changes independently."""
 
 from __future__ import annotations
 

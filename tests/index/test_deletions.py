@@ -1,4 +1,4 @@
-"""Which rows are deleted is said by files of Lance's without a checksum: ours tell where they are damaged."""
+"""Checksums of deletion files, which Lance does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of derived files, on a disk and on an object store: whole or not there, and damage is named."""
+"""Folders of derived files on a disk and on an object store: complete or absent, and checked."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_a_failed_build_changes_nothing(derived: DerivedFolder) -> None:
 @pytest.mark.parametrize("damage", [b"coded", b"cod", None])
 def test_damaged_files_are_named(damage: bytes | None, derived: DerivedFolder) -> None:
     build(derived)
-    place = stored(derived)
-    remove(place) if damage is None else write_bytes(place, damage)
+    location = stored(derived)
+    remove(location) if damage is None else write_bytes(location, damage)
     with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
         derived.check()
     if not (derived.is_local and damage == b"coded"):
         with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
             derived.open()
-    write_bytes(place, b"codes")
+    write_bytes(location, b"codes")
     assert content(derived) == b"codes", "no damaged copy is in the cache"
 
 
@@ -107,15 +107,15 @@ def test_cached_files_are_fetched_again_only_if_damaged(bucket: str, tmp_path: P
         patch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
         derived = DerivedFolder(bucket, "codes/key")
         build(derived)
-        held = derived.open()
-        assert held is not None
-        place = stored(derived)
-        remove(place)
+        cached = derived.open()
+        assert cached is not None
+        location = stored(derived)
+        remove(location)
         assert content(derived) == b"codes"
-        write_bytes(place, b"codes")
-        (held.folder / "codes.bin").write_bytes(b"cod")
+        write_bytes(location, b"codes")
+        (cached.folder / "codes.bin").write_bytes(b"cod")
         assert content(derived) == b"codes"
-        (held.folder / "codes.bin").write_bytes(b"coded")
+        (cached.folder / "codes.bin").write_bytes(b"coded")
         with pytest.raises(DamagedError, match=r"codes.bin is damaged"):
             derived.check()
         derived.check()

@@ -1,4 +1,4 @@
-"""A commit to an index in a folder is on the disk when it returns, and what it names before it can be seen."""
+"""A commit to a local index is on the disk when it returns."""
 
 from __future__ import annotations
 

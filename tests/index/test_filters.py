@@ -1,4 +1,4 @@
-"""Filters: what is understood, what is refused and how it is said, and that Lance reads what comes out."""
+"""Filters: syntax, error messages and the passages that Lance selects."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ def test_history_lists_the_change_of_every_version(index: PassageIndex) -> None:
     add(index, ["b", "c", "d"], replaced=["b", "c"], text="new")
     index.delete(["a", "nothing"])
     compact(index)
-    said = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
-    assert said == [
+    changes = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
+    assert changes == [
         ("created", 0, 0, 0),
         ("appended", 4, 4, 0),
         ("replaced", 5, 3, 2),

@@ -1,4 +1,4 @@
-"""A compressed index: whoever reads or searches it sees the decoded vectors, to the bit, through all that it lives."""
+"""All readers and searches of a compressed index get the decoded vectors, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random lives of an index, with crashes, against a plain dictionary: nothing is lost, doubled or seen half-done."""
+"""Random changes of an index, with crashes, against a model."""
 
 from __future__ import annotations
 

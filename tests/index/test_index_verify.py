@@ -1,4 +1,4 @@
-"""The check of an index finds each kind of damage, and names the passage that has it."""
+"""Verification finds each kind of damage and names the passage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer at a time on an object store: who comes second is told at its start, and a dead writer is forgotten."""
+"""One writer at a time on an object store."""
 
 from __future__ import annotations
 

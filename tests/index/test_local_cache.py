@@ -1,4 +1,4 @@
-"""The cache of fetched folders: bounded, and the files that a process uses stay."""
+"""The cache of fetched folders is bounded and keeps the files in use."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def refuse(folder: Path) -> None:
 def use(cache: FolderCache, *keys: str) -> None:
     """Fetch folders of 1 KB, and be done with them."""
     for key in keys:
-        held = cache.get(key, KB, writer(KB))
+        entry = cache.get(key, KB, writer(KB))
         # Folders are used within the same tick of the clock here.
-        os.utime(held.folder, times=(now := next(CLOCK), now))
-        del held
+        os.utime(entry.folder, times=(now := next(CLOCK), now))
+        del entry
     gc.collect()
 
 
@@ -73,10 +73,10 @@ def test_folders_in_use_are_not_evicted(cache: FolderCache) -> None:
 
 
 def test_folders_that_do_not_fit_are_rejected(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = [cache.get(key, KB, writer(KB)) for key in "abc"]
+    entries = [cache.get(key, KB, writer(KB)) for key in "abc"]
     with pytest.raises(ValueError, match=r"1,000 more bytes do not fit .* 3,000 of 3,000 are in use.*CACHE_GB"):
         cache.get("d", KB, writer(KB))
-    assert len(names(cache)) == len(held)
+    assert len(names(cache)) == len(entries)
     monkeypatch.setenv(BOUND_VARIABLE, "plenty")
     with pytest.raises(ValueError, match="not a number of gigabytes"):
         cache.get("d", KB, writer(KB))

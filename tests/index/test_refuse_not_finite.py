@@ -1,4 +1,4 @@
-"""Nothing writes NaN or infinity into an index: the passages are named, and what is there stays."""
+"""Writers reject NaN and infinity and name the passages."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_encoding_skips_and_reports_passages_that_are_not_finite(wrong: list[int
         stage.setup()
         prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
         (receipt,) = next(stage(pack("key", join_columns(text_table(PASSAGES, "c"), prepared)))).to_pylist()
-    left = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
+    finite_ids = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
     assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]
-    assert receipt["ids"] == left
+    assert receipt["ids"] == finite_ids
     for index, written in zip(indexes, receipt["receipts"], strict=True):
         Committer(index).commit({"key": written}, [])
         index.refresh()
-        assert sorted(ids_of(index)) == sorted([*left, *(f"p{i}" for i in range(5))])
+        assert sorted(ids_of(index)) == sorted([*finite_ids, *(f"p{i}" for i in range(5))])

@@ -1,4 +1,4 @@
-"""Which shard owns which fragment: the same in every process, balanced, and nothing wanders that need not."""
+"""The assignment of fragments to shards is deterministic, balanced and stable."""
 
 from __future__ import annotations
 

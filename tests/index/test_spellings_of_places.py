@@ -1,4 +1,4 @@
-"""A `file:` URI is the path it names, and `~` the home folder, wherever a place can be given."""
+"""`file:` URIs and `~` name local paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two writers on one index without a lock, as on an object store: of two commits to one version, one wins whole."""
+"""Of two commits to one version of an index without a lock, only the first succeeds."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def texts(uri: str) -> list[tuple[str, str]]:
 
 def after(uri: str, change: Change) -> list[tuple[str, str]]:
     """What the index holds after `change` alone; the index is put back."""
-    now = PassageIndex.open(uri)
+    latest = PassageIndex.open(uri)
     change(PassageIndex.open(uri))
-    found = texts(uri)
-    lance.dataset(now.dataset.uri, version=now.version).restore()
-    return found
+    expected = texts(uri)
+    lance.dataset(latest.dataset.uri, version=latest.version).restore()
+    return expected
 
 
 @pytest.mark.parametrize("other", OTHERS)

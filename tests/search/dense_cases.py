@@ -1,4 +1,4 @@
-"""What the tests of dense search share: opening, and the scan that all others are held against."""
+"""Dense searches of an index, and the streaming scan that others must equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many candidates are asked for: calibrated, chosen, given; and that only passages can be missed, not scores."""
+"""Calibration of the number of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The candidate index: it proposes passages of the table as it is now, and never scores them."""
+"""Candidate search: exact scores, filters, and fragments without sketches."""
 
 from __future__ import annotations
 
@@ -56,15 +56,17 @@ def test_candidates_are_filtered_before_they_are_counted(index: PassageIndex, en
     search = opened(part, search_budget=12)
     assert isinstance(search, CandidateSearch)
     exact = [[hit for hit in hits if hit[0] in admitted] for hits in streamed(index, queries, 60)]
-    found, without = search.search(queries, 12), opened(index, search_budget=12).search(queries, 12)
-    for hits, right, of_all in zip(found, exact, without, strict=True):
+    hits_of_part, without = search.search(queries, 12), opened(index, search_budget=12).search(queries, 12)
+    for hits, right, of_all in zip(hits_of_part, exact, without, strict=True):
         assert len(hits) == 12
         assert set(hits) <= set(right)
         assert {hit for hit in of_all if hit[0] in admitted} <= set(hits), "nothing is lost by a filter"
     # No more than there are candidates: all of them are scored.
     few = IndexPart.filtered(index, ids_filter(sorted(admitted)[:12]))
-    kept = set(sorted(admitted)[:12])
-    assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
+    few_ids = set(sorted(admitted)[:12])
+    assert opened(few, search_budget=12).search(queries, 5) == [
+        [h for h in hits if h[0] in few_ids][:5] for hits in exact
+    ]
 
 
 def test_fragments_without_sketches_are_scanned(index: PassageIndex, layout: CodeLayout, encoder: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""Search by 8-bit codes gives what the scan of the stored vectors gives, through every change of the table."""
+"""Search by 8-bit codes equals the scan of the stored vectors."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_accelerate_keeps_the_layout_of_codes(own_index: PassageIndex, encoder: 
         ("vectors", "vectors"),
         ("means", "means"),
     )
-    for wanted, there in rounds:
-        accelerate(AccelerateJob(index=own_index.uri, beside=wanted))
-        assert kept_of(own_index) == files[there]
+    for requested, expected in rounds:
+        accelerate(AccelerateJob(index=own_index.uri, beside=requested))
+        assert kept_of(own_index) == files[expected]
         own_index.refresh()
         assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.delete(["d3"])
@@ -123,10 +123,10 @@ def test_scores_by_codes_stay_within_their_bounds(
         (narrow.scores(codes.vectors), slack_of(narrow, codes)),
         (resident.scores(on_device).numpy(), resident.slack(on_device).numpy()),
     ):
-        some = np.array(counts) > 0
-        assert (scores[:, ~some] == -np.inf).all()
-        gap = np.abs(scores[:, some].astype(np.float64) - exact[:, some])
-        assert (gap <= slack[:, some]).all()
+        has_vectors_P = np.array(counts) > 0
+        assert (scores[:, ~has_vectors_P] == -np.inf).all()
+        gap = np.abs(scores[:, has_vectors_P].astype(np.float64) - exact[:, has_vectors_P])
+        assert (gap <= slack[:, has_vectors_P]).all()
 
 
 def slack_of(queries: CodedQueries, codes: SlotCodes) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The GPU's kernel, run by Triton's interpreter on a processor, finds the maxima that torch finds, and it compiles."""
+"""The GPU kernel in Triton's interpreter computes the maxima of torch, and compiles."""
 
 from __future__ import annotations
 

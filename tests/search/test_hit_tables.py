@@ -1,4 +1,4 @@
-"""Hits as tables, merged: what a search of the whole gives."""
+"""Hits as Arrow tables, and their merge."""
 
 from __future__ import annotations
 

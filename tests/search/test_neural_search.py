@@ -1,4 +1,4 @@
-"""Exact search against a double loop over the stored values, for every mode, budget and memory setting."""
+"""Searches of a neural index by mode, budget and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN or infinity, in a stored passage or in a query, is refused alike by all ways to search, and named."""
+"""All search methods reject NaN and infinity, and name the passage or query."""
 
 from __future__ import annotations
 

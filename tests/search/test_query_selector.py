@@ -1,4 +1,4 @@
-"""Adaptive K_q: the selector's choice is what queries are encoded with, in a search and in an evaluation."""
+"""Adaptive K_q in a search and in an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks.search in a tiny form: ours and other libraries find what an exact search does."""
+"""`benchmarks.search` with few passages."""
 
 from __future__ import annotations
 

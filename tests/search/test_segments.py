@@ -1,4 +1,4 @@
-"""Segments of postings against the platform's own product: every score, sorted."""
+"""Search of posting segments equals the matrix product."""
 
 from __future__ import annotations
 

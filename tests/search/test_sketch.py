@@ -1,4 +1,4 @@
-"""What sketches name, against products of mean vectors that are computed one by one."""
+"""Proposals of sketches against products of mean vectors."""
 
 from __future__ import annotations
 

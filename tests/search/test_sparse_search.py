@@ -1,4 +1,4 @@
-"""Postings find what a stream finds; `tests/index/test_index_life.py` changes the table."""
+"""Search by postings equals the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index on an object store is searched like one on a local disk: by the same ways, with the same scores."""
+"""An index on an object store is searched like one on a disk."""
 
 from __future__ import annotations
 

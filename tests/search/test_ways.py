@@ -1,4 +1,4 @@
-"""Averaged slots have equal scores in any company, and an index of words has no vectors."""
+"""Averaged slots, and dense search of a BM25 index."""
 
 from __future__ import annotations
 

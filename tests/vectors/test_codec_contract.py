@@ -1,4 +1,4 @@
-"""The codec codes, decodes, scores without decoding, is saved and loaded, and rejects bad input, at all bits."""
+"""The codec encodes, decodes, scores and serialises vectors."""
 
 from __future__ import annotations
 

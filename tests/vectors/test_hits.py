@@ -1,4 +1,4 @@
-"""Ranked passages as arrays, held against the lists that they stand for."""
+"""Hits as arrays equal their lists."""
 
 from __future__ import annotations
 

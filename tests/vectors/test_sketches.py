@@ -1,4 +1,4 @@
-"""Sketches against the same sums one by one, and estimates against products."""
+"""Products of sketches against sums over digits."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_vectors_below_the_threshold_or_deleted_are_skipped() -> None:
     vectors = RNG.standard_normal((100, DIRECTIONS)).astype(np.float32)
     query, live = RNG.standard_normal(DIRECTIONS).astype(np.float32), RNG.random(100) < 0.5
     every = found_by(vectors, query)
-    some = Sketches.of(vectors).search(SketchedQuery.of(query), 1.0, live)
+    hits = Sketches.of(vectors).search(SketchedQuery.of(query), 1.0, live)
     kept = np.flatnonzero((every.by_signs_C >= 1.0) & live)
     assert 0 < len(kept) < live.sum()
-    np.testing.assert_array_equal(some.numbers_C, kept)
-    np.testing.assert_array_equal(some.products_C, every.products_C[kept])
+    np.testing.assert_array_equal(hits.numbers_C, kept)
+    np.testing.assert_array_equal(hits.products_C, every.products_C[kept])
 
 
 @pytest.mark.parametrize(("sampled", "hidden_size"), [(500, 24), (10, 24), (1, 300), (400, 384), (150, 384)])

@@ -57,12 +57,13 @@ class CodedScan(EncodedSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return the k best passages of each query, exactly as `StreamingScan` does."""
-        best = TopK(len(queries), k, self.stream.order.passages)
+        count = len(queries)
+        best = TopK(count, k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
         # If the codes exceed the GPU's memory, every round copies some again.
-        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
-        parts = queries.split(at_once) if len(queries) else []
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else count
+        parts = queries.split(at_once) if count else []
         self._passages.rescore(queries, [shortlist for part in parts for shortlist in self._chosen(part, k)], best)
         return best.results()
 

@@ -150,11 +150,6 @@ class ResidentCodes:
                 _shared[key] = self._resident[number]
 
     @property
-    def bytes(self) -> int:
-        """Bytes of all codes on the device."""
-        return sum(piece.bytes for piece in self._pieces)
-
-    @property
     def fits(self) -> bool:
         """Whether all codes stay on the device."""
         return len(self._resident) == len(self._pieces)
