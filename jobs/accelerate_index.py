@@ -15,9 +15,9 @@ def main(config: AccelerateJob) -> None:
 
     config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
     done = accelerate(config, make_files)
-    for kind, kept in done.files.items():
-        made = f"{kind} made for {counted(kept.made, 'fragments')} that had none"
-        print(f"{config.index}: {made}, {kept.bytes / 1e6:,.1f} MB in all")
+    for kind, files in done.files.items():
+        built = f"{kind} built for {counted(files.built, 'fragments')} without them"
+        print(f"{config.index}: {built}, {files.bytes / 1e6:,.1f} MB in all")
     if done.only_streams:
         print(
             "searches will read the whole table, since codes of means only serve candidates and none are calibrated: "

@@ -11,7 +11,7 @@ from diffretriever.schemas.search import IndexOptions
 
 Kind: TypeAlias = Literal["codes", "packed", "postings"]
 """Folder of a derived file: 8-bit codes of the vectors, the codec's quantised vectors, or the impacts' postings."""
-Beside: TypeAlias = Literal["vectors", "means"]
+CodeLayout: TypeAlias = Literal["vectors", "means"]
 """Contents of `codes`: 8-bit codes and a copy of all vectors, or codes of the passages' mean vectors only."""
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
@@ -22,7 +22,7 @@ class AccelerateJob(IndexOptions):
     candidates: bool = False
     """Build and calibrate a candidate index; searches then score only the candidates, exactly. Use it above about
     100,000 passages. If the exact scan is as fast at the target recall, all passages are scored."""
-    beside: Beside | None = None
+    beside: CodeLayout | None = None
     """Files for dense search, stored in the index folder. `vectors`: 8-bit codes for the exact scan, and a copy of the
     vectors for exact scores. `means`: codes of mean vectors only, a few hundred bytes a passage at any K_p; candidate
     searches take milliseconds longer, and exact searches read the whole table. Default: as the existing codes,

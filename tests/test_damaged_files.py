@@ -27,7 +27,8 @@ from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.ledger import Ledger
-from diffretriever.index.collection_places import refuse_other_places
+from diffretriever.index.collection_locations import refuse_other_locations
+from diffretriever.index.vectors import read_codec
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import CollectionPlaces
 from diffretriever.schemas.search import SearchJob
@@ -36,7 +37,7 @@ from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from diffretriever.training.data.training_set import EXAMPLES_FILE, TrainingSet
-from diffretriever.vectors.product import Codec, load_codec
+from diffretriever.vectors.product import Codec
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 EXAMPLES = examples(6)
@@ -64,8 +65,10 @@ def _text(name: str, text: str) -> Callable[[Path], Path]:
 
 def _codec(folder: Path) -> Path:
     vectors = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float16)
-    Codec.train(2, vectors).save(folder / "codec.safetensors")
-    return folder / "codec.safetensors"
+    codec = Codec.train(2, vectors)
+    file = folder / f"{codec.digest}.safetensors"
+    file.write_bytes(codec.to_bytes())
+    return file
 
 
 def _ledger(name: str) -> Callable[[Path], Path]:
@@ -136,7 +139,7 @@ KINDS = {
     "config of a job": Kind(
         _text("job.yaml", "index: some/index\nquery: x\n"), lambda file: read_settings(SearchJob, str(file))
     ),
-    "codec": Kind(_codec, load_codec, is_text=False),
+    "codec": Kind(_codec, lambda file: read_codec(str(file), file.stem), is_text=False),
     "entry of a ledger": Kind(_ledger("entry"), lambda file: Ledger(file.parent).get_json("entry")),
     "identity of a ledger": Kind(_ledger("identity"), lambda file: Ledger(file.parent, {"job": 1})),
     "table in a ledger": Kind(
@@ -157,7 +160,7 @@ KINDS = {
     "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan),
     "places of collections": Kind(
         _text("collections.json", CollectionPlaces(places={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
-        lambda file: refuse_other_places(str(file.parent), as_collection(["a text"])),
+        lambda file: refuse_other_locations(str(file.parent), as_collection(["a text"])),
     ),
     "training set": Kind(_training_set("manifest.json"), _read_training_set),
     "examples of a training set": Kind(_training_set(EXAMPLES_FILE), _read_training_set, is_text=False),

@@ -90,7 +90,7 @@ def order(ids: int) -> dict[str, float]:
 def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     from diffretriever.collections import Passage
     from diffretriever.index.table import PassageIndex
-    from diffretriever.index.writer import Committer, beside, text_table, write_block
+    from diffretriever.index.writer import Committer, join_columns, text_table, write_block
     from diffretriever.schemas.index import IndexManifest
     from diffretriever.schemas.retriever import MaskedRetriever
     from diffretriever.schemas.search import SearchOptions
@@ -102,7 +102,7 @@ def _searcher(folder: str, made: dict[str, int], *, accelerated: bool) -> Any:
     index = PassageIndex.create(f"{folder}/index", manifest)
     # In one fragment, as an encode job leaves so few.
     passages = [Passage(f"module.function_{n}", f"title {n}", "some words " * 100) for n in range(made["passages"])]
-    table = beside(text_table(passages, "c"), _encoded(len(passages), PASSAGE_TERMS, seed=0).to_arrow())
+    table = join_columns(text_table(passages, "c"), _encoded(len(passages), PASSAGE_TERMS, seed=0).to_arrow())
     Committer(index).commit({"all": write_block(index.uri, table)}, [])
     if accelerated:
         complete(index)

@@ -24,7 +24,7 @@ from benchmarks.search.figures import (
     Figures,
     Hybrid,
 )
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 
 Size: TypeAlias = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?[km]-\d+-\d+$")]
 Spread: TypeAlias = Literal["clustered", "independent", "real"]
@@ -49,7 +49,7 @@ class SearchBenchmark(Benchmark):
     exact_queries: NonNegativeInt = 12
     """For exact searches, which are slower; 0 leaves their table out, where all vectors in fp32 are more than memory
     holds."""
-    beside: Beside = "vectors"
+    beside: CodeLayout = "vectors"
     """What lies beside the table, as accelerate_index.py has it; with `means`, `--exact-queries 0`."""
     peers: tuple[Peer, ...] = ("faiss",)
     """Other libraries' indexes over the same vectors; '[]' for none. LanceDB's takes many minutes to build."""
@@ -94,7 +94,7 @@ def _measure(config: SearchBenchmark, size: Size, spread: Spread) -> Figures:
         vectors["folder"] = str(config.real)
     with TemporaryDirectory() as place:
         given = {"folder": str(Path(place) / "index"), "vectors": vectors}
-        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries, beside=config.beside))
+        codes = Built.model_validate(_loop("prepare", **given, queries=config.queries, layout=config.beside))
         sys.stderr.write(f"{size} {spread}: written\n")
         used = config.exact_queries
         exact = _loop("exact", **given, queries=config.queries, used=used) if used else []

@@ -20,10 +20,10 @@ from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.search.figures import Built, Candidates, CountedWords, Timed
 from benchmarks.search.vectors import SAMPLE_SEED, AnyVectors, Vectors, made_up_texts, name
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.bm25 import Bm25Search, keep_bm25
+from diffretriever.search.bm25 import Bm25Search, store_bm25
 from diffretriever.search.dense.candidates import CandidateSearch, choose_count, counts_to_try
 from diffretriever.search.dense.coded import CodedPassages, CodedScan
 from diffretriever.search.dense.codes import build_fragment_codes, open_segments
@@ -50,13 +50,13 @@ _BF16_VALUES = 1 << 30
 _CPU = torch.device("cpu")
 
 
-def prepare(folder: str, vectors: dict[str, Any], queries: int, beside: Beside) -> Built:
+def prepare(folder: str, vectors: dict[str, Any], queries: int, layout: CodeLayout) -> Built:
     """Write the index and its codes, and what an exact search finds, for the others to compare with."""
     made = vectors_from(vectors)
     index = made.write(folder)
     start = time.perf_counter()
     for fragment in index.fragments():
-        build_fragment_codes(index, fragment, beside)
+        build_fragment_codes(index, fragment, layout)
     built = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder) / "codes"))
     search, (asked, sample) = exact_of(index), queries_of(made, queries)
     for file, each in (("asked", asked), ("sample", sample)):
@@ -100,7 +100,7 @@ def build_bm25(folder: str) -> CountedWords:
     """Count the words of all passages."""
     index, size = PassageIndex.open(folder), folder_mb(Path(folder))
     start = time.perf_counter()
-    keep_bm25(index)
+    store_bm25(index)
     made = Built(seconds=time.perf_counter() - start, mb=folder_mb(Path(folder)) - size)
     return CountedWords(built=made, peak_mb=peak_mb())
 

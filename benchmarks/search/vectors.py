@@ -19,7 +19,7 @@ from pydantic import Field
 from benchmarks.search.arrays import Arrays
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -66,7 +66,7 @@ class Vectors(Model, ABC):
     def _table(first: int, vectors_PKH: np.ndarray) -> pa.Table:
         texts = made_up_texts(len(vectors_PKH), TEXT_WORDS, first)
         passages = [Passage(name(first + i), "", text) for i, text in enumerate(texts)]
-        return beside(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
+        return join_columns(text_table(passages, "bench"), _representations(vectors_PKH).to_arrow())
 
     def queries(self, count: int, seed: int = 0) -> Representations:
         """Return queries; another seed gives others."""

@@ -16,7 +16,7 @@ import scipy.sparse
 from benchmarks.measuring import peak_mb, serve_child
 from benchmarks.sparse.figures import Alone, Beside, Built, Latencies
 from diffretriever.schemas.base import Model
-from diffretriever.search.sparse.segment import Found, Impacts, PostingsSegment, search
+from diffretriever.search.sparse.segment import Impacts, PostingsSegment, SegmentHits, search
 
 T = TypeVar("T")
 BATCH = 5_000
@@ -163,7 +163,7 @@ def _segments(folder: str) -> list[PostingsSegment]:
 
 def _find(
     segments: list[PostingsSegment], numbers: list[np.ndarray], query: tuple[np.ndarray, np.ndarray], k: int
-) -> Found:
+) -> SegmentHits:
     (found,) = search(segments, numbers, (*query, np.array([0, len(query[0])])), k)
     return found
 

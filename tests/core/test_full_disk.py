@@ -121,7 +121,7 @@ def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
     index, other = fill(str(tmp_path / "index"), 20), fill(str(tmp_path / "other"), 20)
     # What is compiled is kept in files, too.
     Bm25Search(other).search(["text"], 3)
-    with small_files(100), pytest.warns(UserWarning, match=r"cannot be kept there .*too large"):
+    with small_files(100), pytest.warns(UserWarning, match=r"cannot be stored there .*too large"):
         found = Bm25Search(index).search(["text"], 3)
     assert bm25_folder(index).size() is None
     assert len(found[0]) == 3

@@ -1,4 +1,4 @@
-"""Indexes of made-up passages, the same compressed without Ray, and ways to look at them."""
+"""Indexes of synthetic passages, and their compression without Ray."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pyarrow as pa
 import torch
 
 from diffretriever.collections import Passage
+from diffretriever.core.files import write_bytes
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.vectors import codec_file
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.codec import CodecConfig, StoredCodec
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -22,7 +23,7 @@ from diffretriever.search.inspection import inspect
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.product import Codec
 from diffretriever.vectors.representations import Representations, read_vectors
-from tests.index.index_cases import write_anew
+from tests.index.index_cases import represented, write_anew
 
 HIDDEN, MOST_VECTORS = 64, 3
 CPU = torch.device("cpu")
@@ -40,15 +41,7 @@ def representations(n: int, seed: int) -> Representations:
     centres = np.random.default_rng(0).normal(size=(8, HIDDEN))
     vectors = centres[rng.integers(0, 8, counts.sum())] + 0.3 * rng.normal(size=(counts.sum(), HIDDEN))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Representations(
-        vectors_MH=vectors.astype(np.float16),
-        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        slot_tokens=np.full(counts.sum(), -1, np.int32),
-        impact_ids=np.full(n, 7, np.int32),
-        impact_weights=np.ones(n, np.float32),
-        impact_offsets=np.arange(n + 1, dtype=np.int64),
-        n_tokens=np.full(n, 3, np.int32),
-    )
+    return represented(np.split(vectors, np.cumsum(counts)[:-1]), [{7: 1.0}] * n)
 
 
 QUERIES = representations(6, seed=77)
@@ -56,7 +49,7 @@ QUERIES = representations(6, seed=77)
 
 def block(ids: list[str], seed: int, text: str = "text") -> pa.Table:
     passages = [Passage(i, "", f"{text} {i}") for i in ids]
-    return beside(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
+    return join_columns(text_table(passages, "c"), representations(len(ids), seed).to_arrow())
 
 
 def fill(uri: str, *sizes: int) -> PassageIndex:
@@ -77,7 +70,7 @@ def compressed(index: PassageIndex, codec: str) -> PassageIndex:
     """The index's newest version with codes, written as the job does."""
     config = CodecConfig.parse(codec)
     trained = Codec.train(config.bits, sample_of(index, 1000))
-    trained.save(codec_place(index.uri, trained.digest))
+    write_bytes(codec_file(index.uri, trained.digest), trained.to_bytes())
     stored = StoredCodec(name=config, digest=trained.digest, width=trained.bytes_per_vector)
     made = PassageIndex.open(index.uri)
     write_anew(made, index.manifest.model_copy(update={"codec": stored}))

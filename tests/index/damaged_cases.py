@@ -1,4 +1,4 @@
-"""Damaged indexes: 101 passages of which one holds NaN or infinity, and files that differ from the table."""
+"""Indexes of 101 passages, one of which has NaN or infinity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.vectors.representations import Representations
 from tests.index.compressed_cases import manifest, representations
 
@@ -35,6 +35,6 @@ def damaged_index(folder: Path, number: float, where: Literal["vector", "weight"
     passages = [Passage(f"p{i}", "", f"text {i}") for i in range(101)]
     encoded = damaged(representations(101, seed=1), 50, number, where)
     with patch("diffretriever.index.writer.refuse_to_write"):
-        receipt = write_block(index.uri, beside(text_table(passages, "c"), encoded.to_arrow()))
+        receipt = write_block(index.uri, join_columns(text_table(passages, "c"), encoded.to_arrow()))
     Committer(index).commit({"all": receipt}, [])
     return index

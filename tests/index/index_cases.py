@@ -1,13 +1,31 @@
-"""Ways to look at an index and to compact it, in one process."""
+"""Representations by hand, and an index read and compacted in one process."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+
+import numpy as np
 
 from diffretriever.index import compaction
 from diffretriever.index.rewrite import parts_of, replace_all, write_part
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.vectors.representations import Representations
+
+
+def represented(vectors: Sequence[np.ndarray], bags: Sequence[Mapping[int, float]]) -> Representations:
+    """The representations of texts with these vectors, [slots, H] each, and term weights."""
+    pairs = [pair for bag in bags for pair in sorted(bag.items())]
+    return replace(
+        Representations.of_vectors(
+            np.concatenate(vectors).astype(np.float16), [len(slots) for slots in vectors], [3] * len(vectors)
+        ),
+        impact_ids=np.array([term for term, _ in pairs], np.int32),
+        impact_weights=np.array([weight for _, weight in pairs], np.float32),
+        impact_offsets=np.cumsum([0, *map(len, bags)], dtype=np.int64),
+    )
 
 
 def ids_of(index: PassageIndex) -> list[str]:

@@ -1,8 +1,4 @@
-"""A plain model of an index for tests: passages in a dictionary, searched by brute force.
-
-Vectors are unit vectors of a few exact binary fractions, and impacts count directions, so that scores are exact in
-fp32, many passages tie, and what searches return must agree to the last bit.
-"""
+"""A model of an index: passages in a dictionary, searched by brute force."""
 
 from __future__ import annotations
 
@@ -15,9 +11,10 @@ from hypothesis import strategies as st
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import beside, text_table
+from diffretriever.index.writer import join_columns, text_table
 from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import represented
 
 # Codecs want a multiple of 8.
 HIDDEN, MOST_VECTORS = 8, 3
@@ -43,17 +40,7 @@ blocks = st.dictionaries(st.sampled_from(IDS), passages, min_size=1, max_size=5)
 
 
 def representations(directions: list[Any]) -> Representations:
-    n, counts = len(directions), [len(own) for own in directions]
-    impacts = [sorted(Counter(own).items()) for own in directions]
-    return Representations(
-        vectors_MH=DIRECTIONS[[d for own in directions for d in own]],
-        offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        slot_tokens=np.full(sum(counts), -1, np.int32),
-        impact_ids=np.array([direction for own in impacts for direction, _ in own], np.int32),
-        impact_weights=np.array([count for own in impacts for _, count in own], np.float32),
-        impact_offsets=np.concatenate([[0], np.cumsum([len(own) for own in impacts])]).astype(np.int64),
-        n_tokens=np.full(n, 3, np.int32),
-    )
+    return represented([DIRECTIONS[list(slots)] for slots in directions], [Counter(slots) for slots in directions])
 
 
 # Two vectors a query: the mean of two exact products is exact as well.
@@ -64,7 +51,7 @@ ENCODED_QUERIES = representations(QUERIES)
 def table_of(block: Model) -> pa.Table:
     rows = [Passage(i, "", passage.text) for i, passage in block.items()]
     vectors = representations([passage.directions for passage in block.values()])
-    return beside(text_table(rows, "c"), vectors.to_arrow())
+    return join_columns(text_table(rows, "c"), vectors.to_arrow())
 
 
 def assert_holds(index: PassageIndex, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""A clone of an index: the same passages without a copy of them, and nothing of what happens to it later goes back."""
+"""A clone of an index reads its files and changes independently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.index.compressed_cases import compressed, fill, stored_vectors
 
 
 @pytest.mark.parametrize("place", ["disk", "store"])
-def test_a_clone_changes_without_its_original(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_changes_of_a_clone_leave_the_original(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = str(tmp_path) if place == "disk" else f"{request.getfixturevalue('bucket')}/cloned"
     index = fill(f"{folder}/index", 20, 10)
     before = stored_vectors(index)

@@ -1,4 +1,4 @@
-"""Which rows are deleted is said by files of Lance's without a checksum: ours tell where they are damaged."""
+"""Checksums of deletion files, which Lance does not have."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def records(folder: Path) -> list[Path]:
     return sorted((folder / "deletions").iterdir())
 
 
-def test_another_row_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_file_with_another_row_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a changed bit would have it: as many rows, all of them whole."""
     file = in_use(folder)
     with ipc.open_file(file) as reader:
@@ -75,7 +75,7 @@ def test_another_row_is_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found(folder) == [f"_deletions/{file.name}"]
 
 
-def test_records_come_and_go_with_their_files(folder: Path) -> None:
+def test_checksums_are_removed_with_their_deletion_files(folder: Path) -> None:
     index = PassageIndex.open(str(folder))
     assert (len(records(folder)), verified(folder).problems, verified(folder).without_checksums) == (3, [], 0)
     index.forget_versions(timedelta(0))

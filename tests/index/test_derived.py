@@ -1,4 +1,4 @@
-"""Folders of derived files, on a disk and on an object store: whole or not there, and damage is named."""
+"""Folders of derived files on a disk and on an object store: complete or absent, and checked."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from diffretriever.index.derived import (
     folders_in,
     for_all,
     read_arrays,
-    read_header,
     write_arrays,
-    write_header,
 )
 from tests.cluster.s3 import S3
 
@@ -38,7 +36,6 @@ def derived(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def build(derived: DerivedFolder, content: bytes = b"codes") -> None:
     with derived.build() as folder:
         (folder / "codes.bin").write_bytes(content)
-        write_header(folder, passages=2)
 
 
 def content(derived: DerivedFolder) -> bytes | None:
@@ -48,15 +45,15 @@ def content(derived: DerivedFolder) -> bytes | None:
 
 def stored(derived: DerivedFolder) -> str:
     """The place of the file of codes."""
-    (info,) = [info for info in files_in(derived.place, deep=True) if info.base_name == "codes.bin"]
+    (info,) = [info for info in files_in(derived.location, deep=True) if info.base_name == "codes.bin"]
     return info.path if derived.is_local else f"s3://{info.path}"
 
 
-def test_files_come_back_until_they_are_removed(derived: DerivedFolder) -> None:
-    assert (derived.open(), derived.size(), derived.header()) == (None, None, None)
+def test_built_files_can_be_opened_until_they_are_removed(derived: DerivedFolder) -> None:
+    assert (derived.open(), derived.size(), derived.files()) == (None, None, None)
     build(derived)
-    assert (content(derived), derived.header()) == (b"codes", {"passages": 2})
-    assert derived.size() == sum(info.size for info in files_in(derived.place, deep=True))
+    assert (content(derived), derived.files()) == (b"codes", {"codes.bin": 5})
+    assert derived.size() == sum(info.size for info in files_in(derived.location, deep=True))
     build(derived, b"newer")
     assert content(derived) == b"newer"
     other = DerivedFolder(derived.uri, "codes/other")
@@ -84,63 +81,61 @@ def test_a_failed_build_changes_nothing(derived: DerivedFolder) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"coded", b"cod", None])
-def test_damage_is_named(damage: bytes | None, derived: DerivedFolder) -> None:
+def test_damaged_files_are_named(damage: bytes | None, derived: DerivedFolder) -> None:
     build(derived)
-    place = stored(derived)
-    remove(place) if damage is None else write_bytes(place, damage)
+    location = stored(derived)
+    remove(location) if damage is None else write_bytes(location, damage)
     with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
         derived.check()
     if not (derived.is_local and damage == b"coded"):
         with pytest.raises(DamagedError, match=r"codes/key.*: (a listed file is missing|codes.bin)"):
             derived.open()
-    write_bytes(place, b"codes")
+    write_bytes(location, b"codes")
     assert content(derived) == b"codes", "no damaged copy is in the cache"
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd"])
-def test_a_listing_cannot_write_elsewhere(name: str, derived: DerivedFolder) -> None:
-    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "header": {}, "digest": "00"}
-    write_bytes(f"{derived.place}/{LISTING}", json.dumps(listing).encode())
+def test_a_listing_with_a_path_outside_the_folder_is_rejected(name: str, derived: DerivedFolder) -> None:
+    listing = {"files": {name: {"bytes": 1, "sha256": "00"}}, "digest": "00"}
+    write_bytes(f"{derived.location}/{LISTING}", json.dumps(listing).encode())
     with pytest.raises(DamagedError, match=r"listing.json is damaged"):
         derived.open()
 
 
-def test_a_store_is_fetched_once_and_a_damaged_copy_again(bucket: str, tmp_path: Path) -> None:
+def test_cached_files_are_fetched_again_only_if_damaged(bucket: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
         derived = DerivedFolder(bucket, "codes/key")
         build(derived)
-        held = derived.open()
-        assert held is not None
-        place = stored(derived)
-        remove(place)
+        cached = derived.open()
+        assert cached is not None
+        location = stored(derived)
+        remove(location)
         assert content(derived) == b"codes"
-        write_bytes(place, b"codes")
-        (held.folder / "codes.bin").write_bytes(b"cod")
+        write_bytes(location, b"codes")
+        (cached.folder / "codes.bin").write_bytes(b"cod")
         assert content(derived) == b"codes"
-        (held.folder / "codes.bin").write_bytes(b"coded")
+        (cached.folder / "codes.bin").write_bytes(b"coded")
         with pytest.raises(DamagedError, match=r"codes.bin is damaged"):
             derived.check()
         derived.check()
 
 
-def test_of_two_writers_to_a_store_the_last_listing_counts(bucket: str) -> None:
+def test_two_writers_to_a_store_leave_intact_files(bucket: str) -> None:
     derived = DerivedFolder(bucket, "codes/key")
     build(derived, b"one")
-    listing = read_bytes(f"{derived.place}/{LISTING}")
+    listing = read_bytes(f"{derived.location}/{LISTING}")
     build(derived, b"another")
-    write_bytes(f"{derived.place}/{LISTING}", listing)
+    write_bytes(f"{derived.location}/{LISTING}", listing)
     derived.check()
 
 
 @pytest.mark.parametrize("count", [3, 20_000])
-def test_arrays(count: int, tmp_path: Path) -> None:
+def test_arrays_are_read_as_written(count: int, tmp_path: Path) -> None:
     dtypes = {"a": np.float32, "b": np.uint16}
     rows_N = np.arange(count)
     with DerivedFolder(str(tmp_path), "codes/key").build() as folder:
-        assert write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}]) == {"a": 2 * count, "b": 1}
-        write_header(folder, rows=count)
+        write_arrays(folder, dtypes, [{"a": rows_N, "b": rows_N[:1]}, {"a": rows_N}])
     read = read_arrays(tmp_path / "codes/key", dtypes)
-    assert read_header(tmp_path / "codes/key") == {"rows": count}
     assert [array.tolist() for array in read.values()] == [[*rows_N, *rows_N], [0]]
     assert not any(array.flags.writeable for array in read.values())

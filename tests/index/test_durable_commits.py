@@ -1,4 +1,4 @@
-"""A commit to an index in a folder is on the disk when it returns, and what it names before it can be seen."""
+"""A commit to a local index is on the disk when it returns."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from diffretriever.index.table import PassageIndex
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import compact, write_anew
-from tests.index.test_index import add, manifest
+from tests.index.test_index import add
 
 NAME = "index"
 
@@ -29,7 +30,7 @@ CHANGES: dict[str, Callable[[PassageIndex], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_file_of_a_commit_is_lost_with_power(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_syncs_all_of_its_files(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = PassageIndex.create(str(tmp_path / NAME), manifest())
     add(index, ["a", "b"])
     add(index, ["c", "d"])

@@ -1,4 +1,4 @@
-"""Filters: what is understood, what is refused and how it is said, and that Lance reads what comes out."""
+"""Filters: syntax, error messages and the passages that Lance selects."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
 
 
 @pytest.mark.parametrize("text", ADMITTED)
-def test_what_is_admitted(index: PassageIndex, text: str) -> None:
+def test_a_filter_selects_the_matching_passages(index: PassageIndex, text: str) -> None:
     part = IndexPart.filtered(index, condition_of(text, index.manifest.metadata))
     ids = [i for batch in part.batches(["id"], 2) for i in batch.column("id").to_pylist()]
     assert ids == [f"p{number}" for number in ADMITTED[text]]
@@ -108,7 +108,7 @@ def test_what_is_admitted(index: PassageIndex, text: str) -> None:
         ("free OR " * MAX_CHARS + "free", "use at most 20,000"),
     ],
 )
-def test_what_is_refused(text: str, says: str) -> None:
+def test_invalid_filters_are_rejected(text: str, says: str) -> None:
     with pytest.raises(FilterError) as caught:
         condition_of(text, COLUMNS)
     assert says in str(caught.value)
@@ -116,6 +116,6 @@ def test_what_is_refused(text: str, says: str) -> None:
     assert str(caught.value).startswith("filter: ")
 
 
-def test_many_values_are_understood(index: PassageIndex) -> None:
+def test_filters_of_many_values_are_accepted(index: PassageIndex) -> None:
     for text in (f"id IN ({', '.join(repr(f'p{n}') for n in range(2000))})", " OR ".join(["year = 2020"] * 1300)):
         assert len(IndexPart.filtered(index, condition_of(text, COLUMNS))) == (4 if "IN" in text else 1)

@@ -16,34 +16,16 @@ from diffretriever.index import compaction
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
-from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever, PooledRetriever, TextConfig
+from diffretriever.index.writer import Committer, WriterLock, join_columns, text_table, write_block
+from diffretriever.schemas.retriever import BackboneConfig, PooledRetriever, TextConfig
 from diffretriever.vectors.representations import Representations
+from tests.index.compressed_cases import manifest, representations, stored_vectors
 from tests.index.index_cases import compact, ids_of
-
-HIDDEN = 4
-
-
-def manifest() -> IndexManifest:
-    config = MaskedRetriever(backbone=BackboneConfig(source="x", dtype="float32"))
-    return IndexManifest(retriever=config, weights="w", hidden_size=HIDDEN, vocab_size=50, created="2026-01-01")
 
 
 def block(ids: list[str], text: str = "some text", collection: str = "c") -> pa.Table:
-    n = len(ids)
     passages = [Passage(i, "", text) for i in ids]
-    rng = np.random.default_rng(0)
-    reps = Representations(
-        vectors_MH=rng.normal(size=(2 * n, HIDDEN)).astype(np.float16),
-        offsets=np.arange(0, 2 * n + 1, 2, dtype=np.int64),
-        slot_tokens=np.arange(2 * n, dtype=np.int32),
-        impact_ids=np.arange(n, dtype=np.int32),
-        impact_weights=np.ones(n, np.float32),
-        impact_offsets=np.arange(n + 1, dtype=np.int64),
-        n_tokens=np.full(n, 3, np.int32),
-    ).to_arrow()
-    return beside(text_table(passages, collection), reps)
+    return join_columns(text_table(passages, collection), representations(len(ids), seed=0).to_arrow())
 
 
 @pytest.fixture
@@ -75,7 +57,7 @@ def test_only_one_writer_at_a_time(index: PassageIndex) -> None:
 
 
 @pytest.mark.parametrize("passage_id", ["it's", 'say "x"', "日本", "a'; DROP TABLE --", "%", "\\"])
-def test_ids_of_all_kinds_can_be_found_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
+def test_ids_with_special_characters_can_be_read_replaced_and_deleted(index: PassageIndex, passage_id: str) -> None:
     add(index, [passage_id, "other"])
     assert passage_id in index.passages([passage_id])
     add(index, [passage_id], replaced=[passage_id], text="new")
@@ -98,7 +80,7 @@ def test_contents_and_compaction(index: PassageIndex) -> None:
     assert index.manifest == PassageIndex.open(index.uri).manifest
 
 
-def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
+def test_compaction_keeps_large_fragments(index: PassageIndex) -> None:
     with patch.object(compaction, "_FEWEST_ROWS", 8), patch.object(compaction, "_FRAGMENT_BYTES", 1):
         for name, rows in {"a": 5, "b": 1, "c": 12, "d": 1, "e": 3}.items():
             add(index, [f"{name}{n}" for n in range(rows)])
@@ -113,7 +95,7 @@ def test_fragments_that_are_large_enough_stay(index: PassageIndex) -> None:
         assert compaction.plan(index.dataset) == []
 
 
-def test_representations_survive_the_table(index: PassageIndex) -> None:
+def test_stored_representations_equal_the_written_ones(index: PassageIndex) -> None:
     table = block(["a", "b", "c"])
     Committer(index).commit({"key": write_block(index.uri, table)}, [])
     stored = Representations.from_arrow(index.dataset.to_table())
@@ -122,7 +104,7 @@ def test_representations_survive_the_table(index: PassageIndex) -> None:
         np.testing.assert_array_equal(getattr(stored, name), getattr(written, name))
 
 
-def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageIndex) -> None:
+def test_cached_texts_equal_those_read_from_the_table(index: PassageIndex) -> None:
     add(index, ["a", "b"], text="one")
     add(index, ["c", "d"], text="two")
     index.delete(["b"])
@@ -134,7 +116,7 @@ def test_what_answers_show_is_the_same_once_it_stays_in_memory(index: PassageInd
     assert [row["text"] for row in index.shown(np.arange(4))] == ["one", "two", "two", "three"], "of the version"
 
 
-def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> None:
+def test_passages_outside_a_damaged_file_can_be_read(index: PassageIndex) -> None:
     add(index, ["a"])
     add(index, ["b"], text="two")
     index = PassageIndex.open(index.uri)
@@ -144,7 +126,7 @@ def test_a_damaged_file_leaves_answers_from_the_others(index: PassageIndex) -> N
         assert [row["text"] for row in index.shown(np.array([1]))] == ["two"]
 
 
-def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_index_names_the_job(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no index at .*encode_beir"):
         PassageIndex.open(str(tmp_path))
 
@@ -154,15 +136,15 @@ def test_missing_index_says_how_to_make_one(tmp_path: Path) -> None:
     [PassageIndex.exists, PassageIndex.open, lambda uri: PassageIndex.create(uri, manifest())],
     ids=["exists", "open", "create"],
 )
-def test_place_that_cannot_be_reached_is_called_so(tmp_path: Path, act: Callable[[str], object]) -> None:
+def test_an_unreachable_path_is_reported(tmp_path: Path, act: Callable[[str], object]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"cannot reach the index at .*Not a directory"):
         act(str(tmp_path / "file" / "index"))
 
 
-def test_another_retriever_is_refused_by_name_of_the_field() -> None:
+def test_another_retriever_is_rejected_with_the_differing_fields() -> None:
     mine = manifest()
-    config = MaskedRetriever(backbone=BackboneConfig(source="elsewhere", dtype="float32"))
+    config = mine.retriever.model_copy(update={"backbone": BackboneConfig(source="elsewhere")})
     check_same(mine, mine.model_copy(update={"retriever": config}), "here")
     other = config.model_copy(update={"text": TextConfig(max_query_tokens=32), "read_offset": -1})
     with pytest.raises(ValueError, match=r"retriever.read_offset: 0 != -1\n.*max_query_tokens: 512 != 32"):
@@ -172,7 +154,7 @@ def test_another_retriever_is_refused_by_name_of_the_field() -> None:
         check_same(mine, mine.model_copy(update={"retriever": pooled}), "here")
 
 
-def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Path) -> None:
+def test_the_previous_version_survives_a_clock_jump(tmp_path: Path) -> None:
     """A day ahead, all versions look old, and one of them was opened just now."""
     index = PassageIndex.create(str(tmp_path / "index"), manifest())
     for name in "abc":
@@ -186,13 +168,13 @@ def test_the_version_before_the_latest_stays_where_the_clock_jumps(tmp_path: Pat
     assert [each.version for each in index.versions()] == [index.version]
 
 
-def test_every_version_says_what_made_it(index: PassageIndex) -> None:
+def test_history_lists_the_change_of_every_version(index: PassageIndex) -> None:
     add(index, ["a", "b", "c", "e"])
     add(index, ["b", "c", "d"], replaced=["b", "c"], text="new")
     index.delete(["a", "nothing"])
     compact(index)
-    said = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
-    assert said == [
+    changes = [(v.change, v.rows, v.added, v.removed) for v in history(index) if v.change != "other"]
+    assert changes == [
         ("created", 0, 0, 0),
         ("appended", 4, 4, 0),
         ("replaced", 5, 3, 2),
@@ -205,7 +187,7 @@ def test_every_version_says_what_made_it(index: PassageIndex) -> None:
     assert abs(versions[-1].time - datetime.now(UTC)) < timedelta(minutes=5), "UTC, whatever the machine's zone"
 
 
-def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageIndex) -> None:
+def test_history_leaves_counts_of_removed_versions_open(index: PassageIndex) -> None:
     add(index, ["a", "b"])
     index.delete(["a"])
     index.dataset.cleanup_old_versions(older_than=timedelta(0))
@@ -213,9 +195,9 @@ def test_what_a_forgotten_version_would_have_said_is_left_open(index: PassageInd
     assert (only.change, only.rows, only.removed) == ("deleted", 1, None)
 
 
-def test_columns_make_up_the_data_files(index: PassageIndex) -> None:
+def test_column_sizes_add_up_to_the_data_files(index: PassageIndex) -> None:
     add(index, [f"passage-{n}" for n in range(3000)], text="some text")
-    sizes, vector_bytes = column_bytes(index), 3000 * 2 * 4 * 2
+    sizes, vector_bytes = column_bytes(index), stored_vectors(index).nbytes
     assert list(sizes) == index.dataset.schema.names
     assert vector_bytes <= sizes["reps"] < 1.2 * vector_bytes
     assert 0.9 * index.contents().bytes < sum(sizes.values()) <= index.contents().bytes

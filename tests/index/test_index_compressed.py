@@ -1,4 +1,4 @@
-"""A compressed index: whoever reads or searches it sees the decoded vectors, to the bit, through all that it lives."""
+"""All readers and searches of a compressed index get the decoded vectors, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diffretriever.index.history import history
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex, ids_filter
-from diffretriever.index.vectors import codec_place, read_packed
+from diffretriever.index.vectors import codec_of, read_packed
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.accelerate import accelerate
@@ -21,7 +21,6 @@ from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.compressed import CompressedScan, build_fragment_packed, open_packed
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
-from diffretriever.vectors.product import load_codec
 from diffretriever.vectors.representations import read_vectors
 from tests.index.compressed_cases import (
     CPU,
@@ -47,7 +46,7 @@ def index(tmp_path: Path) -> PassageIndex:
     return fill(str(tmp_path / "index"), 40, 30)
 
 
-def test_a_codec_is_trained_on_all_vectors_or_a_sample_in_their_order(index: PassageIndex) -> None:
+def test_a_codec_sample_is_in_table_order(index: PassageIndex) -> None:
     vectors = stored_vectors(index)
     assert np.array_equal(sample_of(index, len(vectors)), vectors)
     rows = [np.flatnonzero((vectors == vector).all(axis=1))[0] for vector in sample_of(index, 30)]
@@ -64,7 +63,7 @@ def test_the_stored_vectors_are_the_decoded_ones(codec: str, index: PassageIndex
     assert "reps" not in made.dataset.schema.names
     codes, offsets = read_packed(made.dataset.to_table(columns=["codes"]))
     assert made.manifest.codec is not None
-    decoded = load_codec(codec_place(made.uri, made.manifest.codec.digest)).decode(codes).astype(np.float16)
+    decoded = codec_of(made.uri, made.manifest).decode(codes).astype(np.float16)
     assert np.array_equal(stored_vectors(made), decoded)
     assert offsets[-1] == len(originals)
     assert (decoded.astype(np.float32) * originals).sum(axis=1).mean() > 0.9
@@ -95,7 +94,7 @@ def test_search_by_codes_gives_the_same_bits_as_the_stream(
     assert search.search(QUERIES, k) == streamed(made, k)
 
 
-def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
+def test_filtered_compressed_search_equals_the_stream(tmp_path: Path) -> None:
     made = compressed(fill(str(tmp_path / "i"), 40, 30), "product2")
     made.delete(["p3", "p50"])
     admitted = {f"p{number}" for number in range(1, 70, 3)} - {"p50"}
@@ -110,7 +109,7 @@ def test_a_filter_leaves_packed_passages_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["product4", "product2"])
-def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex) -> None:
+def test_a_compressed_index_survives_all_changes(codec: str, index: PassageIndex) -> None:
     made = compressed(index, codec)
     add(made, ["new1", "new2", "p5"], seed=9, replaced=["p5"], text="new")
     assert made.delete(["p0", "p60", "nothing"]) == 2
@@ -128,7 +127,7 @@ def test_appended_replaced_deleted_and_compacted(codec: str, index: PassageIndex
     assert found(made, 100) == streamed(made, 100)
 
 
-def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) -> None:
+def test_8_bit_codes_encode_the_decoded_vectors(index: PassageIndex) -> None:
     assert build_codes(index) == 2
     made = compressed(index, "product2")
     assert found(made, 10) == streamed(made, 10), "codes of the vectors before do not count"
@@ -139,7 +138,7 @@ def test_eight_bit_codes_are_made_of_the_decoded_vectors(index: PassageIndex) ->
     assert_sound(made)
 
 
-def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -> None:
+def test_a_reader_of_the_uncompressed_version_keeps_its_vectors(index: PassageIndex) -> None:
     originals, hits = stored_vectors(index), streamed(index, 20)
     made = compressed(index, "product1")
     assert np.array_equal(stored_vectors(index), originals)
@@ -150,7 +149,7 @@ def test_a_reader_of_the_version_before_keeps_its_vectors(index: PassageIndex) -
     assert (index.manifest, index.version) == (made.manifest, made.version)
 
 
-def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
+def test_accelerate_keeps_an_index_compressed(index: PassageIndex) -> None:
     build_codes(index)
     made = compressed(index, "product2")
     build_codes(made)
@@ -158,7 +157,7 @@ def test_an_index_made_fast_stays_compressed(index: PassageIndex) -> None:
     done = accelerate(AccelerateJob(index=made.uri)).files
     assert made.manifest.codec is not None
     vectors = sum(f.count_rows() for f in made.fragments()) * MOST_VECTORS
-    assert (done["packed"].made, "codes" in done) == (2, False)
+    assert (done["packed"].built, "codes" in done) == (2, False)
     assert done["packed"].bytes < vectors * (made.manifest.codec.width + 4) + 70 * 20
     compact(made, timedelta(0))
     accelerate(AccelerateJob(index=made.uri))

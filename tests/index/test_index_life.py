@@ -1,4 +1,4 @@
-"""Random lives of an index, with crashes, against a plain dictionary: nothing is lost, doubled or seen half-done."""
+"""Random changes of an index, with crashes, against a model."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ TestIndexLife.settings = settings(
 )
 
 
-def test_codes_made_after_a_deletion_hide_nothing_from_a_reader_opened_before() -> None:
+def test_a_reader_opened_before_a_deletion_finds_the_deleted_passage() -> None:
     life = IndexLife()
     life.append({"d0": Stored("one", (0,)), "d1": Stored("two", (9,))})
     life.delete(["d0"])
@@ -181,7 +181,7 @@ def test_codes_made_after_a_deletion_hide_nothing_from_a_reader_opened_before() 
     life.teardown()
 
 
-def test_codes_made_after_a_deletion_hide_nothing_of_a_version_that_is_restored() -> None:
+def test_search_finds_passages_that_a_restore_brings_back() -> None:
     """Though as many passages have been deleted from that since."""
     life = IndexLife()
     life.append({"d0": Stored("one", (0,)), "d1": Stored("two", (9,)), "d2": Stored("three", (19,))})

@@ -1,4 +1,4 @@
-"""The check of an index finds each kind of damage, and names the passage that has it."""
+"""Verification finds each kind of damage and names the passage."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
     ("damage", "kind"),
     [
         (lambda _: {"text": "another text"}, "digest"),
-        (lambda _: {"reps": [], "slot_tokens": []}, "not 1 to 2 vectors"),
-        (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "not 1 to 2 vectors"),
-        (lambda _: {"slot_tokens": [1]}, "slot words differ in number"),
+        (lambda _: {"reps": [], "slot_tokens": []}, "vectors is not 1 to 2"),
+        (lambda row: {"reps": [*row["reps"], row["reps"][0]], "slot_tokens": [1, 2, 3]}, "vectors is not 1 to 2"),
+        (lambda _: {"slot_tokens": [1]}, "slot tokens differ in number"),
         (lambda row: scaled(row, np.nan), "not finite"),
         (lambda row: scaled(row, 0.998), "not of length 1"),
         (lambda _: {"impact_ids": [0]}, "impact ids and weights differ in number"),
@@ -96,26 +96,26 @@ def test_a_sound_index_has_no_problems(tmp_path: Path) -> None:
         (lambda _: {"impact_weights": [np.nan, 1.0]}, "not positive and finite"),
     ],
 )
-def test_a_damaged_passage_is_named(damage: Callable[[Row], Row], kind: str, tmp_path: Path) -> None:
+def test_verification_names_a_damaged_passage(damage: Callable[[Row], Row], kind: str, tmp_path: Path) -> None:
     rows = [good_row("a"), good_row("bb"), good_row("ccc")]
     index = fill(tmp_path, [rows[0], rows[1] | damage(rows[1]), rows[2]])
     found = problems_of(index)
     assert [(kind in p.kind, p.total, p.first) for p in found] == [(True, 1, ["bb"])], found
 
 
-def test_the_first_ten_of_a_kind_are_named_and_all_are_counted(tmp_path: Path) -> None:
+def test_verification_names_ten_passages_and_counts_all(tmp_path: Path) -> None:
     ids = [f"d{n:02}" for n in range(12)]
     (problem,) = problems_of(fill(tmp_path, [good_row(i) | {"digest": b"0" * 16} for i in ids]))
     assert (problem.total, problem.first) == (12, ids[:10])
 
 
-def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
+def test_verification_reports_a_repeated_id(tmp_path: Path) -> None:
     (problem,) = problems_of(fill(tmp_path, [good_row("a"), good_row("bb"), good_row("a")]))
-    assert problem == Problem(kind="an id is there more than once", total=1, first=["a"])
+    assert problem == Problem(kind="an id occurs more than once", total=1, first=["a"])
 
 
 @pytest.mark.parametrize("kind", [CODES, POSTINGS])
-def test_a_changed_derived_file_is_found(kind: FileKind[Any], tmp_path: Path) -> None:
+def test_verification_reports_a_changed_derived_file(kind: FileKind[Any], tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a")])
     report = inspect(index, check=False)
     assert report.postings is not None
@@ -130,7 +130,7 @@ def test_a_changed_derived_file_is_found(kind: FileKind[Any], tmp_path: Path) ->
     assert file.name in problem.first[0]
 
 
-def test_a_removed_newest_manifest_is_found(tmp_path: Path) -> None:
+def test_verification_reports_a_removed_newest_manifest(tmp_path: Path) -> None:
     index = fill(tmp_path, [good_row("a"), good_row("bb")])
     (
         Path(index.uri) / "passages.lance" / "_versions" / manifests_of(f"{index.uri}/passages.lance")[index.version]
@@ -138,5 +138,5 @@ def test_a_removed_newest_manifest_is_found(tmp_path: Path) -> None:
     report = inspect(PassageIndex.open(index.uri), check=True)
     assert report.verification is not None
     (problem,) = report.verification.problems
-    assert problem.kind == "the newest versions are gone"
+    assert problem.kind == "the newest versions are missing"
     assert f"version {index.version} was committed" in problem.first[0]

@@ -1,4 +1,4 @@
-"""The cache of fetched folders: bounded, and the files that a process uses stay."""
+"""The cache of fetched folders is bounded and keeps the files in use."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def refuse(folder: Path) -> None:
 def use(cache: FolderCache, *keys: str) -> None:
     """Fetch folders of 1 KB, and be done with them."""
     for key in keys:
-        held = cache.get(key, KB, writer(KB))
+        entry = cache.get(key, KB, writer(KB))
         # Folders are used within the same tick of the clock here.
-        os.utime(held.folder, times=(now := next(CLOCK), now))
-        del held
+        os.utime(entry.folder, times=(now := next(CLOCK), now))
+        del entry
     gc.collect()
 
 
@@ -48,7 +48,7 @@ def names(cache: FolderCache) -> set[str]:
     return {path.name for path in cache.root.glob("*-*/")}
 
 
-def test_the_least_recently_used_goes(cache: FolderCache) -> None:
+def test_the_least_recently_used_folder_is_evicted(cache: FolderCache) -> None:
     use(cache, "a", "b", "c")
     cache.get("a", KB, refuse)
     use(cache, "d")
@@ -56,7 +56,7 @@ def test_the_least_recently_used_goes(cache: FolderCache) -> None:
     assert len(names(cache)) * KB <= 3 * KB
 
 
-def test_nothing_goes_that_is_in_use(cache: FolderCache) -> None:
+def test_folders_in_use_are_not_evicted(cache: FolderCache) -> None:
     class Mapped:
         pass
 
@@ -72,11 +72,11 @@ def test_nothing_goes_that_is_in_use(cache: FolderCache) -> None:
     assert "a-1000" not in names(cache)
 
 
-def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = [cache.get(key, KB, writer(KB)) for key in "abc"]
+def test_folders_that_do_not_fit_are_rejected(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [cache.get(key, KB, writer(KB)) for key in "abc"]
     with pytest.raises(ValueError, match=r"1,000 more bytes do not fit .* 3,000 of 3,000 are in use.*CACHE_GB"):
         cache.get("d", KB, writer(KB))
-    assert len(names(cache)) == len(held)
+    assert len(names(cache)) == len(entries)
     monkeypatch.setenv(BOUND_VARIABLE, "plenty")
     with pytest.raises(ValueError, match="not a number of gigabytes"):
         cache.get("d", KB, writer(KB))
@@ -84,7 +84,7 @@ def test_what_cannot_fit_is_refused(cache: FolderCache, monkeypatch: pytest.Monk
     assert cache.get("d", KB, writer(KB)).folder.is_dir()
 
 
-def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_removed_folder_is_not_used(cache: FolderCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed while it makes room, a process leaves a folder under another name."""
     use(cache, "a", "b", "c")
     with monkeypatch.context() as patched:
@@ -97,7 +97,7 @@ def test_a_folder_half_removed_is_not_there(cache: FolderCache, monkeypatch: pyt
     assert not left.exists()
 
 
-def test_what_is_being_fetched_counts(cache: FolderCache) -> None:
+def test_folders_being_fetched_count_towards_the_bound(cache: FolderCache) -> None:
     def fetch_another(folder: Path) -> None:
         with pytest.raises(ValueError, match="2,000 of 3,000 are in use"):
             cache.get("b", 2 * KB, refuse)

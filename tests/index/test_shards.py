@@ -1,4 +1,4 @@
-"""Which shard owns which fragment: the same in every process, balanced, and nothing wanders that need not."""
+"""The assignment of fragments to shards is deterministic, balanced and stable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def random_rows(n: int) -> list[int]:
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", [0, 1, 5, 40, 500])
-def test_every_fragment_has_one_shard_and_none_has_much_more(n: int, shards: int) -> None:
+def test_every_fragment_has_one_shard_and_sizes_are_balanced(n: int, shards: int) -> None:
     fragments = made(random_rows(n))
     owned = owners(fragments, shards)
     rows = [sum(f.physical_rows for f in fragments if owned[f.fragment_id] == shard) for shard in range(shards)]
@@ -52,14 +52,14 @@ def test_every_fragment_has_one_shard_and_none_has_much_more(n: int, shards: int
 
 
 @pytest.mark.parametrize("shards", [2, 3, 8])
-def test_what_is_appended_moves_nothing(shards: int) -> None:
+def test_appending_moves_no_fragment(shards: int) -> None:
     fragments = made(random_rows(60))
     before = owners(fragments, shards)
     after = owners(fragments + made(random_rows(40), first=60), shards)
     assert {number: after[number] for number in before} == before
 
 
-def test_what_is_taken_away_moves_little() -> None:
+def test_compaction_moves_few_fragments() -> None:
     """A hundred fragments compacted into one."""
     fragments = made(random_rows(500))
     before = owners(fragments, 4)

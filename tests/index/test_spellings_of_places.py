@@ -1,4 +1,4 @@
-"""A `file:` URI is the path it names, and `~` the home folder, wherever a place can be given."""
+"""`file:` URIs and `~` name local paths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob
 from diffretriever.schemas.places import plain_place
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import ids_of
-from tests.index.test_index import block, manifest
+from tests.index.test_index import block
 
 NAME = "an index ü%41?#"
 
@@ -28,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / NAME
 
 
-def test_every_spelling_is_the_path(place: Path) -> None:
+def test_file_uris_name_their_path(place: Path) -> None:
     for uri in uris(place):
         assert plain_place(uri) == str(place)
         assert plain_place(uri.replace("file:", "FILE:")) == str(place)
@@ -49,14 +50,14 @@ def test_every_spelling_is_the_path(place: Path) -> None:
         ("file:///a%00", "has no absolute path"),
     ],
 )
-def test_what_names_no_path_is_refused(uri: str, message: str) -> None:
+def test_invalid_file_uris_are_rejected(uri: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plain_place(uri)
     with pytest.raises(ValueError, match=message):
         InspectJob(index=uri)
 
 
-def test_one_index_under_every_spelling(place: Path) -> None:
+def test_all_spellings_of_a_path_open_the_same_index(place: Path) -> None:
     for number, uri in enumerate(uris(place)):
         assert PassageIndex.exists(uri) == (number > 0)
         made = PassageIndex.open(uri) if number else PassageIndex.create(uri, manifest())

@@ -1,4 +1,4 @@
-"""Two writers on one index without a lock, as on an object store: of two commits to one version, one wins whole."""
+"""Of two commits to one version of an index without a lock, only the first succeeds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from diffretriever.index import compaction
 from diffretriever.index.history import history
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
+from tests.index.compressed_cases import manifest
 from tests.index.index_cases import compact, write_anew
-from tests.index.test_index import add, block, manifest
+from tests.index.test_index import add, block
 
 CHANGED = r"another process changed .*finished work is kept: run the same command again"
 Change = Callable[[PassageIndex], object]
@@ -59,17 +60,17 @@ def texts(uri: str) -> list[tuple[str, str]]:
 
 def after(uri: str, change: Change) -> list[tuple[str, str]]:
     """What the index holds after `change` alone; the index is put back."""
-    now = PassageIndex.open(uri)
+    latest = PassageIndex.open(uri)
     change(PassageIndex.open(uri))
-    found = texts(uri)
-    lance.dataset(now.dataset.uri, version=now.version).restore()
-    return found
+    expected = texts(uri)
+    lance.dataset(latest.dataset.uri, version=latest.version).restore()
+    return expected
 
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("mine", COMMITS)
 @pytest.mark.parametrize("point", ["before the look", "before the commit"])
-def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: str, mine: str, other: str) -> None:
+def test_the_second_of_two_commits_changes_nothing(index: PassageIndex, point: str, mine: str, other: str) -> None:
     expected = after(index.uri, OTHERS[other])
     index.refresh()
     commit = lance.LanceDataset.commit
@@ -94,7 +95,7 @@ def test_a_commit_that_comes_second_leaves_nothing(index: PassageIndex, point: s
         assert len(ids) == len(set(ids))
 
 
-def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageIndex) -> None:
+def test_delete_removes_a_passage_that_was_replaced_meanwhile(index: PassageIndex) -> None:
     stale = PassageIndex.open(index.uri)
     replace("a", "b")(index)
     assert stale.delete(["a", "nothing"]) == 1
@@ -103,7 +104,7 @@ def test_a_passage_replaced_meanwhile_is_deleted_in_its_new_form(index: PassageI
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, other: str) -> None:
+def test_the_second_of_two_compactions_changes_nothing(index: PassageIndex, other: str) -> None:
     expected = after(index.uri, OTHERS[other])
     index.refresh()
     commit = compaction.commit
@@ -118,7 +119,7 @@ def test_a_compaction_that_comes_second_leaves_nothing(index: PassageIndex, othe
     assert texts(index.uri) == expected
 
 
-def test_fragments_that_changed_since_they_were_read_stay(index: PassageIndex) -> None:
+def test_compaction_rejects_fragments_that_changed(index: PassageIndex) -> None:
     (task,) = compaction.plan(index.dataset)
     result = compaction.execute(index.dataset.uri, task.text)
     append("new")(index)
@@ -132,7 +133,7 @@ def test_fragments_that_changed_since_they_were_read_stay(index: PassageIndex) -
 
 
 @pytest.mark.parametrize("emptied", [False, True])
-def test_first_passages_of_two_writers(tmp_path: Path, emptied: bool) -> None:
+def test_the_second_first_commit_to_an_empty_index_is_rejected(tmp_path: Path, emptied: bool) -> None:
     mine = PassageIndex.create(str(tmp_path / "index"), manifest())
     if emptied:
         add(mine, ["old"])

@@ -14,7 +14,7 @@ from diffretriever.collections import Passage, open_collection
 from diffretriever.encoders import load_encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import QUARANTINE_FILE, prepare_training
 from diffretriever.presets import load_retriever
@@ -73,7 +73,9 @@ def dense_index(folder: Path, collection: Path) -> str:
     made = PassageIndex.create(str(folder / "index"), manifest_of(encoder))
     passages = [record for record in open_collection(str(collection)).records() if isinstance(record, Passage)]
     encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-    Committer(made).commit({"all": write_block(made.uri, beside(text_table(passages, "c"), encoded.to_arrow()))}, [])
+    Committer(made).commit(
+        {"all": write_block(made.uri, join_columns(text_table(passages, "c"), encoded.to_arrow()))}, []
+    )
     return made.uri
 
 

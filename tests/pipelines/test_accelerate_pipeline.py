@@ -30,7 +30,7 @@ def test_files_made_by_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("diffretriever.pipelines.accelerate._FEWEST_ON_RAY", 0)
     index = fill(tmp_path, [good_row(i) for i in IDS])
     done = accelerate(AccelerateJob(index=index.uri), make_files)
-    assert {kind: kept.made for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
+    assert {kind: kept.built for kind, kept in done.files.items()} == {"codes": 3, "postings": 3}
     by_ray = files(index)
     assert sum(kept.bytes for kept in done.files.values()) == sum(map(len, by_ray.values()))
     for fragment in index.fragments():

@@ -17,7 +17,7 @@ import torch
 from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer, to_arrow
-from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
+from diffretriever.index.writer import BlockWriter, Committer, join_columns, text_table
 from diffretriever.pipelines.blocks import RECEIPT_SCHEMA, DeviceUse, EncodeBlocks, pack
 from diffretriever.pipelines.cluster import EncoderPool
 from diffretriever.pipelines.ray_executor import actor_options, blocks_of, dataset_of
@@ -60,7 +60,7 @@ def blocks(count: int) -> Iterator[pa.Table]:
     prepared = to_arrow([PreparedText(np.arange(3, dtype=np.int32), 1, NO_IDS, NO_IDS, 3)] * PER_BLOCK)
     for number in range(count):
         passages = [Passage(f"b{number}-{i}", "", "text") for i in range(PER_BLOCK)]
-        yield pack(f"block {number}", beside(text_table(passages, "c"), prepared))
+        yield pack(f"block {number}", join_columns(text_table(passages, "c"), prepared))
 
 
 def test_a_block_is_written_while_the_next_one_computes(tmp_path: Path) -> None:

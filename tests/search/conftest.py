@@ -13,7 +13,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import bm25_manifest, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.testing.checkpoints import write_random_checkpoint
@@ -57,7 +57,7 @@ def _blocks(encoder: Encoder, prefix: str) -> list[pa.Table]:
     passages = [Passage(prefix + p.id[1:], p.title, p.text + said) for p in PASSAGES]
     chunks = [passages[start : start + 25] for start in range(0, len(passages), 25)]
     made = [encoder.encode_passages([p.title for p in chunk], [p.text for p in chunk]) for chunk in chunks]
-    return [beside(text_table(chunk, "c"), each.to_arrow()) for chunk, each in zip(chunks, made, strict=True)]
+    return [join_columns(text_table(chunk, "c"), each.to_arrow()) for chunk, each in zip(chunks, made, strict=True)]
 
 
 @pytest.fixture

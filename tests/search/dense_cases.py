@@ -1,4 +1,4 @@
-"""What the tests of dense search share: opening, and the scan that all others are held against."""
+"""Dense searches of an index, and the streaming scan that others must equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from diffretriever.index.fragment_files import lacking
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import Beside, CandidateSettings
+from diffretriever.schemas.accelerate import CandidateSettings, CodeLayout
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import write_settings
@@ -34,11 +34,11 @@ def streamed(index: PassageIndex, queries: Representations, k: int) -> Hits:
     return stream_of(index).search(queries, k)
 
 
-def build_codes(index: PassageIndex, beside: Beside = "vectors") -> int:
+def build_codes(index: PassageIndex, layout: CodeLayout = "vectors") -> int:
     """Make the codes that fragments lack; return their number."""
     without = lacking(index, CODES)
     for fragment in without:
-        build_fragment_codes(index, fragment, beside)
+        build_fragment_codes(index, fragment, layout)
     return len(without)
 
 
@@ -47,9 +47,9 @@ def build_postings(index: PassageIndex) -> None:
         build_fragment_postings(index, fragment)
 
 
-def prepare(index: PassageIndex, beside: Beside = "vectors") -> PassageIndex:
+def prepare(index: PassageIndex, layout: CodeLayout = "vectors") -> PassageIndex:
     """Give an index of 60 passages codes and a candidate index."""
-    build_codes(index, beside)
+    build_codes(index, layout)
     CandidateIndex.build(index, open_segments(index)[0])
     index.refresh()
     settings = CandidateSettings(

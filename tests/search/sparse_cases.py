@@ -1,15 +1,20 @@
-"""Impacts of a few terms."""
+"""Impacts of a few terms, and the BM25 scores of the library bm25s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TypeAlias
 
+import bm25s
 import numpy as np
 
+from diffretriever.collections import Passage
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever, PooledRetriever
+from diffretriever.search.bm25 import analyse
+from diffretriever.vectors.hits import Hit
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import represented
 
 Bag: TypeAlias = dict[int, float]
 Model: TypeAlias = dict[str, Bag]
@@ -20,16 +25,20 @@ BACKBONE = {"source": "x", "dtype": "float32"}
 
 def representations(bags: Iterable[Bag]) -> Representations:
     texts = list(bags)
-    pairs = [pair for bag in texts for pair in sorted(bag.items())]
-    return Representations(
-        vectors_MH=np.tile(np.array([1, 0], np.float16), (len(texts), 1)),
-        offsets=np.arange(len(texts) + 1, dtype=np.int64),
-        slot_tokens=np.full(len(texts), -1, np.int32),
-        impact_ids=np.array([i for i, _ in pairs], np.int32),
-        impact_weights=np.array([w for _, w in pairs], np.float32),
-        impact_offsets=np.cumsum([0, *map(len, texts)], dtype=np.int64),
-        n_tokens=np.ones(len(texts), np.int32),
-    )
+    return represented([np.eye(1, HIDDEN)] * len(texts), texts)
+
+
+def by_library(passages: list[Passage], queries: list[str], top_k: int) -> list[list[Hit]]:
+    """The library's own scores of one query at a time, sorted."""
+    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    model.index(analyse([f"{p.title} {p.text}" for p in passages]), show_progress=False)
+    hits: list[list[Hit]] = []
+    for words in analyse(queries):
+        in_passages = [word for word in words if word in model.vocab_dict]
+        scores = model.get_scores(in_passages).tolist() if in_passages else []
+        scored = [(p.id, score) for p, score in zip(passages, scores, strict=False) if score > 0]
+        hits.append(sorted(scored, key=lambda hit: (-hit[1], hit[0]))[:top_k])
+    return hits
 
 
 def manifest(retriever: MaskedRetriever | PooledRetriever, vocab_size: int | None) -> IndexManifest:

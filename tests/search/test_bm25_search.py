@@ -22,32 +22,20 @@ from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import LUCENE_STOP_WORDS, Bm25Search, analyse, bm25_folder
 from diffretriever.vectors.hits import Hit
 from tests.search.conftest import PASSAGES, QUERIES, WORDS
+from tests.search.sparse_cases import by_library
 
 
-def by_library(passages: list[Passage], queries: list[str], top_k: int) -> list[list[Hit]]:
-    """The library's own scores of one query at a time, sorted."""
-    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-    model.index(analyse([f"{p.title} {p.text}" for p in passages]), show_progress=False)
-    hits: list[list[Hit]] = []
-    for words in analyse(queries):
-        known = [word for word in words if word in model.vocab_dict]
-        scores = model.get_scores(known).tolist() if known else []
-        found = [(p.id, score) for p, score in zip(passages, scores, strict=False) if score > 0]
-        hits.append(sorted(found, key=lambda hit: (-hit[1], hit[0]))[:top_k])
-    return hits
-
-
-def test_scores_and_ties_are_the_librarys_for_every_depth(bm25_index: PassageIndex) -> None:
+def test_scores_and_ties_equal_those_of_bm25s(bm25_index: PassageIndex) -> None:
     """Of two fragments, a passage deleted since; empty, unknown and repeated words too."""
     more = [Passage(f"a{p.id}", p.title, p.text) for p in PASSAGES[:20]]
     Committer(bm25_index).commit({"more": write_block(bm25_index.uri, text_table(more, "c"))}, [])
     bm25_index.delete(["d7"])
-    kept = [p for p in [*PASSAGES, *more] if p.id != "d7"]
+    passages = [p for p in [*PASSAGES, *more] if p.id != "d7"]
     queries = [*QUERIES, *(p.text for p in PASSAGES), "", "zzz", "slab", "slab slab slab", " ".join(WORDS)]
     for top_k in (1, 2, 17, 500):
-        found = Bm25Search(bm25_index).search(queries, top_k)
-        assert found == by_library(kept, queries, top_k)
-    assert len({score for _, score in found[-2]}) < len(found[-2]), "there are ties"
+        hits = Bm25Search(bm25_index).search(queries, top_k)
+        assert hits == by_library(passages, queries, top_k)
+    assert len({score for _, score in hits[-2]}) < len(hits[-2]), "there are ties"
 
 
 def test_several_segments_have_the_scores_of_one(bm25_index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +49,7 @@ def test_several_segments_have_the_scores_of_one(bm25_index: PassageIndex, monke
 
 
 @pytest.mark.parametrize("texts", [[], ["the", "of the"]])
-def test_an_index_without_words_has_nothing(texts: list[str], tmp_path: Path) -> None:
+def test_an_index_without_words_returns_no_hits(texts: list[str], tmp_path: Path) -> None:
     index = PassageIndex.create(str(tmp_path / "empty"), bm25_manifest(Bm25Retriever()))
     passages = [Passage(f"p{number}", "", text) for number, text in enumerate(texts)]
     if passages:
@@ -77,7 +65,7 @@ ODD = st.characters(codec="utf-8") | st.sampled_from("aes'\u2019 \u0130\u00df\n.
 
 
 @given(st.lists(st.text(ODD, max_size=40), max_size=8))
-def test_analysis_is_the_librarys_of_all_texts_at_once(texts: list[str]) -> None:
+def test_analysis_equals_that_of_bm25s(texts: list[str]) -> None:
     plain = [re.sub(r"['\u2019\uff07]s\b", "", text.lower()) for text in texts]
     stemmer = Stemmer.Stemmer("porter")
     options = {"stopwords": LUCENE_STOP_WORDS, "stemmer": stemmer, "return_ids": False, "show_progress": False}
@@ -85,7 +73,7 @@ def test_analysis_is_the_librarys_of_all_texts_at_once(texts: list[str]) -> None
 
 
 @pytest.mark.parametrize("damaged", ["vocabulary.json", "000000-starts.bin"])
-def test_damaged_files_are_made_again(damaged: str, bm25_index: PassageIndex) -> None:
+def test_damaged_bm25_files_are_rebuilt(damaged: str, bm25_index: PassageIndex) -> None:
     first = open_searcher(bm25_index.uri).search(QUERIES)
     file = bm25_folder(bm25_index).path / damaged
     written = file.read_bytes()
@@ -94,13 +82,13 @@ def test_damaged_files_are_made_again(damaged: str, bm25_index: PassageIndex) ->
     assert file.read_bytes() == written
 
 
-def test_where_nothing_may_be_written_it_is_made_for_this_search(bm25_index: PassageIndex) -> None:
+def test_bm25_works_in_a_read_only_index(bm25_index: PassageIndex) -> None:
     (Path(bm25_index.uri) / "bm25").write_text("in the way")
-    with pytest.warns(UserWarning, match="every search builds it anew"):
+    with pytest.warns(UserWarning, match="every process builds it again"):
         assert open_searcher(bm25_index.uri).search(QUERIES[:1])["sparse"][0]
 
 
-def test_first_searches_of_a_version_at_the_same_time_are_one(bm25_index: PassageIndex) -> None:
+def test_concurrent_first_searches_agree(bm25_index: PassageIndex) -> None:
     """All of them build it, and one keeps it; the others' folders find it there."""
     bm25_folder(bm25_index).remove()
     start = threading.Barrier(4)
@@ -110,6 +98,6 @@ def test_first_searches_of_a_version_at_the_same_time_are_one(bm25_index: Passag
         return [list(hits) for hits in Bm25Search(bm25_index).search(QUERIES, 5)]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(first, range(4)))
-    assert all(each == found[0] for each in found)
+        results = list(pool.map(first, range(4)))
+    assert all(hits == results[0] for hits in results)
     assert bm25_folder(bm25_index).size() is not None

@@ -1,4 +1,4 @@
-"""How many candidates are asked for: calibrated, chosen, given; and that only passages can be missed, not scores."""
+"""Calibration of the number of candidates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_chosen_budget_reaches_its_recall(own_index: PassageIndex, encoder: 
 
 
 @pytest.mark.parametrize("fastest", ["candidates", "codes"])
-def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
+def test_calibration_keeps_the_exact_scan_unless_candidates_are_faster(
     fastest: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fill(encoder, str(tmp_path / "index"))
@@ -77,7 +77,7 @@ def test_the_exact_scan_is_kept_where_candidates_are_no_faster(
     assert isinstance(search, CandidateSearch)
 
 
-def test_candidates_of_an_empty_index_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+def test_candidates_of_an_empty_index_are_rejected(encoder: Encoder, tmp_path: Path) -> None:
     empty = PassageIndex.create(str(tmp_path / "empty"), manifest_of(encoder))
-    with pytest.raises(ValueError, match="holds no passages to make a candidate index of: encode some first"):
+    with pytest.raises(ValueError, match="has no passages for a candidate index: encode some first"):
         accelerate(AccelerateJob(index=empty.uri, candidates=True))

@@ -1,4 +1,4 @@
-"""The candidate index: it proposes passages of the table as it is now, and never scores them."""
+"""Candidate search: exact scores, filters, and fragments without sketches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex, ids_filter
-from diffretriever.schemas.accelerate import AccelerateJob, Beside
+from diffretriever.schemas.accelerate import AccelerateJob, CodeLayout
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.candidates import CandidateSearch
 from diffretriever.search.dense.sketch import CandidateIndex
@@ -20,16 +20,16 @@ from tests.search.dense_cases import build_codes, opened, prepare, streamed
 
 
 @pytest.fixture(params=["vectors", "means"])
-def beside(request: pytest.FixtureRequest) -> Beside:
-    chosen: Beside = request.param
+def layout(request: pytest.FixtureRequest) -> CodeLayout:
+    chosen: CodeLayout = request.param
     return chosen
 
 
 @pytest.fixture
-def index(beside: Beside, encoder: Encoder, tmp_path: Path) -> PassageIndex:
+def index(layout: CodeLayout, encoder: Encoder, tmp_path: Path) -> PassageIndex:
     """Of 60 passages in three fragments, all known to the candidate index."""
     made = fill(encoder, str(tmp_path / "index"))
-    return prepare(made, beside)
+    return prepare(made, layout)
 
 
 def candidate_index_of(index: PassageIndex) -> CandidateIndex:
@@ -38,7 +38,7 @@ def candidate_index_of(index: PassageIndex) -> CandidateIndex:
     return search.candidate_index
 
 
-def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
+def test_scores_of_candidates_are_exact(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     scores = [dict(hits) for hits in streamed(index, queries, 1000)]
     for budget in ("auto", 20):
@@ -49,36 +49,36 @@ def test_scores_are_exact(index: PassageIndex, encoder: Encoder) -> None:
             assert all(scores[query][i] == score for i, score in hits)
 
 
-def test_a_filter_leaves_others_to_be_found(index: PassageIndex, encoder: Encoder) -> None:
+def test_candidates_are_filtered_before_they_are_counted(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     admitted = {f"d{number}" for number in range(0, 60, 2)}
     part = IndexPart.filtered(index, ids_filter(admitted))
     search = opened(part, search_budget=12)
     assert isinstance(search, CandidateSearch)
     exact = [[hit for hit in hits if hit[0] in admitted] for hits in streamed(index, queries, 60)]
-    found, without = search.search(queries, 12), opened(index, search_budget=12).search(queries, 12)
-    for hits, right, of_all in zip(found, exact, without, strict=True):
+    hits_of_part, without = search.search(queries, 12), opened(index, search_budget=12).search(queries, 12)
+    for hits, right, of_all in zip(hits_of_part, exact, without, strict=True):
         assert len(hits) == 12
         assert set(hits) <= set(right)
         assert {hit for hit in of_all if hit[0] in admitted} <= set(hits), "nothing is lost by a filter"
     # No more than there are candidates: all of them are scored.
     few = IndexPart.filtered(index, ids_filter(sorted(admitted)[:12]))
-    kept = set(sorted(admitted)[:12])
-    assert opened(few, search_budget=12).search(queries, 5) == [[h for h in hits if h[0] in kept][:5] for hits in exact]
+    few_ids = set(sorted(admitted)[:12])
+    assert opened(few, search_budget=12).search(queries, 5) == [
+        [h for h in hits if h[0] in few_ids][:5] for hits in exact
+    ]
 
 
-def test_passages_that_the_candidate_index_does_not_know_are_scanned(
-    index: PassageIndex, beside: Beside, encoder: Encoder
-) -> None:
+def test_fragments_without_sketches_are_scanned(index: PassageIndex, layout: CodeLayout, encoder: Encoder) -> None:
     fill(encoder, index.uri, prefix="new")
     index.refresh()
     queries = encoder.encode_queries(QUERIES)
     news = [[hit for hit in hits if hit[0].startswith("new")] for hits in streamed(index, queries, 120)]
     for step in ("no codes", "codes alone", "all"):
         if step == "codes alone":
-            build_codes(index, beside)
+            build_codes(index, layout)
         if step == "all":
-            prepare(index, beside)
+            prepare(index, layout)
         search = opened(index)
         assert isinstance(search, CandidateSearch)
         knows_all = step == "all"
@@ -89,8 +89,8 @@ def test_passages_that_the_candidate_index_does_not_know_are_scanned(
                 assert [hit for hit in hits if hit[0].startswith("new")] == new
 
 
-def test_it_knows_all_again_once_an_index_is_completed(
-    index: PassageIndex, beside: Beside, encoder: Encoder, caplog: pytest.LogCaptureFixture
+def test_accelerate_sketches_new_fragments(
+    index: PassageIndex, layout: CodeLayout, encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries = encoder.encode_queries(QUERIES)
     fill(encoder, index.uri, prefix="new")
@@ -104,7 +104,7 @@ def test_it_knows_all_again_once_an_index_is_completed(
         assert len(hits) == 10
         assert all(scores[query][i] == score for i, score in hits)
     assert (
-        f"calibrated to recall 0.9 when it held 60 passages, now it holds 120: run `python jobs/accelerate_index.py "
+        f"calibrated to recall 0.9 with 60 passages, and now there are 120: run `python jobs/accelerate_index.py "
         f"--index {index.uri} --candidates`" in caplog.text
     )
     caplog.clear()
@@ -112,7 +112,7 @@ def test_it_knows_all_again_once_an_index_is_completed(
     assert len(candidate_index_of(index).passages) == 120
 
 
-def test_without_candidates_means_alone_are_said_to_serve_nothing(encoder: Encoder, tmp_path: Path) -> None:
+def test_codes_of_means_without_candidates_are_reported_as_unused(encoder: Encoder, tmp_path: Path) -> None:
     made = fill(encoder, str(tmp_path / "index"))
     assert accelerate(AccelerateJob(index=made.uri, beside="means")).only_streams
     accelerate(AccelerateJob(index=made.uri, beside="vectors"))

@@ -1,4 +1,4 @@
-"""Search by 8-bit codes gives what the scan of the stored vectors gives, through every change of the table."""
+"""Search by 8-bit codes equals the scan of the stored vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.accelerate import AccelerateJob, Beside
+from diffretriever.schemas.accelerate import AccelerateJob, CodeLayout
 from diffretriever.search.accelerate import accelerate
 from diffretriever.search.dense.coded import CodedScan
 from diffretriever.search.dense.codes import FragmentCodes, SlotCodes, quantise
@@ -34,7 +34,7 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
 
 @pytest.mark.parametrize("budget", [1, 4, 20])
 @pytest.mark.parametrize("k", [1, 10, 1000])
-def test_the_same_passages_with_the_same_scores(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
+def test_search_by_codes_equals_the_stream(budget: int, k: int, own_index: PassageIndex, encoder: Encoder) -> None:
     assert isinstance(opened(own_index), StreamingScan)
     assert build_codes(own_index) == 3
     assert build_codes(own_index) == 0
@@ -51,20 +51,20 @@ def kept_of(index: PassageIndex) -> list[str]:
     return [name for name in names if list(Path(index.uri).glob(f"codes/*/{name}.bin"))]
 
 
-def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, encoder: Encoder) -> None:
+def test_accelerate_keeps_the_layout_of_codes(own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     all_files = ["vectors", "codes", "mean_codes"]
     files = {"vectors": all_files, "means": all_files[2:]}
-    rounds: tuple[tuple[Beside | None, Beside], ...] = (
+    rounds: tuple[tuple[CodeLayout | None, CodeLayout], ...] = (
         (None, "vectors"),
         ("means", "means"),
         (None, "means"),
         ("vectors", "vectors"),
         ("means", "means"),
     )
-    for wanted, there in rounds:
-        accelerate(AccelerateJob(index=own_index.uri, beside=wanted))
-        assert kept_of(own_index) == files[there]
+    for requested, expected in rounds:
+        accelerate(AccelerateJob(index=own_index.uri, beside=requested))
+        assert kept_of(own_index) == files[expected]
         own_index.refresh()
         assert_same_hits(opened(own_index).search(queries, 10), streamed(own_index, queries, 10))
     own_index.delete(["d3"])
@@ -78,9 +78,7 @@ def test_what_lies_beside_the_table_is_chosen_and_kept(own_index: PassageIndex, 
     assert report.problems == []
 
 
-def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
-    own_index: PassageIndex, encoder: Encoder
-) -> None:
+def test_fragments_with_codes_of_means_only_are_scanned(own_index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
     build_codes(own_index, "means")
     fill(encoder, own_index.uri, prefix="new")
@@ -91,7 +89,7 @@ def test_fragments_with_codes_of_means_alone_are_scanned_among_others(
     assert_same_hits(search.search(queries, 10), streamed(own_index, queries, 10))
 
 
-def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIndex) -> None:
+def test_a_layout_for_an_index_without_codes_is_rejected(own_index: PassageIndex) -> None:
     made = compressed(own_index, "product4")
     with pytest.raises(ValueError, match=r"has no 8-bit codes.*leave it out"):
         accelerate(AccelerateJob(index=made.uri, beside="means"))
@@ -105,7 +103,9 @@ def test_an_index_without_codes_is_not_asked_what_they_hold(own_index: PassageIn
     scale=st.sampled_from([1e-6, 1e-3, 1.0, 50.0]),
     spiky=st.booleans(),
 )
-def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], scale: float, spiky: bool) -> None:
+def test_scores_by_codes_stay_within_their_bounds(
+    seed: int, hidden: int, counts: list[int], scale: float, spiky: bool
+) -> None:
     rng = np.random.default_rng(seed)
     vectors = scale * rng.standard_normal((sum(counts), hidden)).astype(np.float32)
     query = rng.standard_normal((6, hidden)).astype(np.float32)
@@ -123,10 +123,10 @@ def test_no_score_leaves_its_bound(seed: int, hidden: int, counts: list[int], sc
         (narrow.scores(codes.vectors), slack_of(narrow, codes)),
         (resident.scores(on_device).numpy(), resident.slack(on_device).numpy()),
     ):
-        some = np.array(counts) > 0
-        assert (scores[:, ~some] == -np.inf).all()
-        gap = np.abs(scores[:, some].astype(np.float64) - exact[:, some])
-        assert (gap <= slack[:, some]).all()
+        has_vectors_P = np.array(counts) > 0
+        assert (scores[:, ~has_vectors_P] == -np.inf).all()
+        gap = np.abs(scores[:, has_vectors_P].astype(np.float64) - exact[:, has_vectors_P])
+        assert (gap <= slack[:, has_vectors_P]).all()
 
 
 def slack_of(queries: CodedQueries, codes: SlotCodes) -> np.ndarray:

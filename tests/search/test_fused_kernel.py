@@ -1,4 +1,4 @@
-"""The GPU's kernel, run by Triton's interpreter on a processor, finds the maxima that torch finds, and it compiles."""
+"""The GPU kernel in Triton's interpreter computes the maxima of torch, and compiles."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SAME_MAXIMA = """
 import numpy as np
 import torch
 
-from diffretriever.search.dense.fused import best_of_each_passage
-from diffretriever.search.dense.resident import DeviceCodes, _best_of_each_passage
+from diffretriever.search.dense.fused import largest_products
+from diffretriever.search.dense.resident import DeviceCodes, _largest_products
 from diffretriever.vectors.maxsim import Codes
 
 rng = np.random.default_rng(0)
@@ -36,7 +36,7 @@ for hidden_size, query_vectors, counts in (
     zeros = np.zeros(len(counts), np.float32)
     on_device = DeviceCodes.copy(codes, zeros, zeros, torch.device("cpu"))
     limbs = torch.from_numpy(rng.integers(-127, 128, (query_vectors, 2, hidden_size)).astype(np.int8))
-    torch.testing.assert_close(best_of_each_passage(on_device, limbs), _best_of_each_passage(on_device, limbs))
+    torch.testing.assert_close(largest_products(on_device, limbs), _largest_products(on_device, limbs))
 """
 
 COMPILES = """
@@ -57,7 +57,7 @@ for capability in (80, 90):
 """
 
 
-def test_the_kernel_finds_the_same_maxima() -> None:
+def test_the_kernel_computes_the_maxima_of_the_cpu() -> None:
     # The interpreter is chosen when Triton is imported.
     subprocess.run([sys.executable, "-c", SAME_MAXIMA], check=True, env=os.environ | {"TRITON_INTERPRET": "1"})
 

@@ -1,4 +1,4 @@
-"""Hits as tables, merged: what a search of the whole gives."""
+"""Hits as Arrow tables, and their merge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diffretriever.vectors.hits import Hits, Passages, top_k
 IDS = ["b", "a", "é", "Z", "10", "9", "𝄞", "\uff5e", "c d", "", "ab"]
 
 
-def test_a_table_gives_back_the_hits() -> None:
+def test_hits_survive_a_table() -> None:
     hits = Hits.of([[("a", 0.1), ("b", 1 / 3)], [], [("é", -0.0)], []])
     others = Hits.of([[("b", 2.0)], [("c", 1.0)], [], []])
     found = to_hits({"dense": to_table(hits), "sparse": to_table(others)}, 4)
@@ -21,7 +21,7 @@ def test_a_table_gives_back_the_hits() -> None:
     assert to_hits({"dense": to_table(Hits.of([]))}, 0) == {"dense": []}
 
 
-def test_rows_travel_with_the_hits() -> None:
+def test_rows_of_hits_survive_a_table() -> None:
     passages, numbers_F = Passages.numbered(pa.array(["b", "a", "b"], pa.large_string()))
     known = Passages(passages.ids, np.array([7, 9]))
     hits = Hits(known, np.array([0, 2, 3]), numbers_F, np.array([2.0, 1.0, 0.5]))
@@ -31,7 +31,7 @@ def test_rows_travel_with_the_hits() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 100])
-def test_parts_merged_are_the_whole(k: int) -> None:
+def test_merged_parts_equal_a_search_of_the_whole(k: int) -> None:
     rng = np.random.default_rng(k)
     ids = [f"{i}{n}" for n, i in enumerate(IDS * 6)]
     # Few different scores, so that ids decide often.
@@ -45,7 +45,7 @@ def test_parts_merged_are_the_whole(k: int) -> None:
     assert to_hits({"dense": merge(parts, k)}, 5) == {"dense": expected}
 
 
-def test_a_querys_own_document_makes_room_for_another() -> None:
+def test_a_querys_own_document_is_replaced_by_the_next() -> None:
     hits = Hits.of([[("q1", 3.0), ("a", 2.0), ("b", 1.0)]] * 2)
     assert searched_depth(2, exclude_self=True) == 3
     assert kept_hits(["q1", "a"], hits, 2, exclude_self=True) == [

@@ -1,4 +1,4 @@
-"""Exact search against a double loop over the stored values, for every mode, budget and memory setting."""
+"""Searches of a neural index by mode, budget and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def searcher(index: PassageIndex, encoder: Encoder, **options: object) -> Search
     return Searcher(index, SearchOptions.model_validate({"index": index.uri, **options}), encoder)
 
 
-def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encoder: Encoder) -> None:
+def test_options_of_the_authors_score_change_scores(index: PassageIndex, encoder: Encoder) -> None:
     default = searcher(index, encoder).search(QUERIES, modes=["dense"])["dense"][0]
     summed = searcher(index, encoder, maxsim="sum-floored").search(QUERIES, modes=["dense"])["dense"][0]
     rough = searcher(index, encoder, score_dtype="bfloat16-legacy").search(QUERIES, modes=["dense"])["dense"][0]
@@ -25,12 +25,12 @@ def test_authors_switches_change_scores_not_defaults(index: PassageIndex, encode
     assert len({s for _, s in rough}) < len({s for _, s in default})
 
 
-def test_other_weights_are_refused(index: PassageIndex) -> None:
+def test_an_encoder_with_other_weights_is_rejected(index: PassageIndex) -> None:
     with pytest.raises(ValueError, match=r"made by another retriever(.|\n)*weights: "):
         open_searcher(index.uri, SearchOptions(index=index.uri, backbone="minilm"))
 
 
-def test_any_index_is_ranked_by_bm25_of_its_texts(
+def test_a_neural_index_offers_bm25(
     index: PassageIndex, encoder: Encoder, bm25_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = searcher(index, encoder).search(QUERIES, k=20, modes=["bm25", "dense+bm25", "dense"])
@@ -44,7 +44,7 @@ def test_any_index_is_ranked_by_bm25_of_its_texts(
     assert searcher(index, encoder).search(QUERIES, k=20, modes=["bm25"])["bm25"] == found["bm25"]
 
 
-def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Encoder) -> None:
+def test_unknown_modes_and_missing_budgets_are_rejected(index: PassageIndex, encoder: Encoder) -> None:
     with pytest.raises(ValueError, match="unknown scoring mode 'fuzzy'"):
         searcher(index, encoder).search(["x"], modes=["fuzzy"])
     with pytest.raises(ValueError, match="2 queries but 1 budgets"):
@@ -52,6 +52,6 @@ def test_modes_and_budgets_that_are_not_there(index: PassageIndex, encoder: Enco
     assert searcher(index, encoder).search([]) == {"dense": [], "sparse": [], "hybrid": []}
 
 
-def test_a_query_that_is_no_text_is_named(index: PassageIndex, encoder: Encoder) -> None:
+def test_a_query_that_is_not_unicode_is_named(index: PassageIndex, encoder: Encoder) -> None:
     with pytest.raises(ValueError, match="query number 1 holds a lone surrogate at character 3"):
         searcher(index, encoder).search(["heat", "bad\ud800"])

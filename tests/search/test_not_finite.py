@@ -1,25 +1,20 @@
-"""NaN or infinity, in a stored passage or in a query, is refused alike by all ways to search, and named."""
+"""All search methods reject NaN and infinity, and name the passage or query."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_of
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense.codes import open_segments
-from diffretriever.search.dense.compressed import CompressedScan
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.inspection import inspect
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.sparse import open_sparse
-from diffretriever.vectors.product import codec_from_bytes
-from tests.index.compressed_cases import compressed, fill
 from tests.index.damaged_cases import BAD, NUMBERS, QUERIES, damaged, damaged_index
 from tests.search.dense_cases import build_codes, build_postings, opened
 
@@ -32,52 +27,42 @@ def number(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.mark.parametrize("options", [{}, {"score_dtype": "bfloat16-legacy"}])
-def test_a_stream_of_vectors(options: dict[str, object], number: float, tmp_path: Path) -> None:
+def test_a_stream_of_vectors_names_the_passage(options: dict[str, object], number: float, tmp_path: Path) -> None:
     search = opened(damaged_index(tmp_path, number), **options)
     assert isinstance(search, StreamingScan)
     with pytest.raises(ValueError, match=NAMED):
         search.search(QUERIES, 10)
 
 
-def test_no_codes_are_made(number: float, tmp_path: Path) -> None:
+def test_building_codes_names_the_passage(number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number)
     with pytest.raises(ValueError, match=NAMED):
         build_codes(index)
     assert not open_segments(index)[0]
 
 
-@pytest.mark.parametrize("name", ["centre", "codewords"])
-def test_a_codec_that_decodes_to_no_number(name: str, number: float, tmp_path: Path) -> None:
-    index = compressed(fill(str(tmp_path / "index"), 60), "product2")
-    codec = codec_of(index.uri, index.manifest)
-    assert isinstance(opened(index), CompressedScan)
-    arrays = {**codec.arrays, name: np.full_like(codec.arrays[name], number)}
-    with pytest.raises(ValueError, match=f"'{name}' holds NaN or infinity"):
-        codec_from_bytes(type(codec)(codec.config.bits, arrays).to_bytes())
-
-
 @pytest.mark.parametrize("k", [1, 1000])
-def test_a_stream_of_impacts(k: int, number: float, tmp_path: Path) -> None:
+def test_a_stream_of_impacts_names_the_passage(k: int, number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number, "weight")
     with pytest.raises(ValueError, match=NAMED):
         open_sparse(index, SearchOptions(index=index.uri)).search(QUERIES, k)
 
 
-def test_no_postings_are_made(number: float, tmp_path: Path) -> None:
+def test_building_postings_names_the_passage(number: float, tmp_path: Path) -> None:
     index = damaged_index(tmp_path, number, "weight")
     with pytest.raises(ValueError, match=NAMED):
         build_postings(index)
 
 
 @pytest.mark.parametrize("where", ["vector", "weight"])
-def test_the_check_of_an_index_names_it(where: str, number: float, tmp_path: Path) -> None:
+def test_verification_names_the_passage(where: str, number: float, tmp_path: Path) -> None:
     found = inspect(damaged_index(tmp_path, number, where), check=True).verification  # type: ignore[arg-type]
     assert found is not None
     kind = "a vector is not finite" if where == "vector" else "an impact's weight is not positive and finite"
     assert [(p.kind, p.total, p.first) for p in found.problems] == [(kind, 1, [BAD])]
 
 
-def test_a_query_is_named_by_its_text(number: float, index: PassageIndex, encoder: Encoder) -> None:
+def test_a_query_encoded_as_nan_is_named(number: float, index: PassageIndex, encoder: Encoder) -> None:
     good = encoder.encode
     with patch.object(encoder, "encode", lambda texts: damaged(good(texts), 1, number, "vector")):
         searcher = Searcher(index, SearchOptions(index=index.uri), encoder)

@@ -1,4 +1,4 @@
-"""Adaptive K_q: the selector's choice is what queries are encoded with, in a search and in an evaluation."""
+"""Adaptive K_q in a search and in an evaluation."""
 
 from __future__ import annotations
 
@@ -70,16 +70,18 @@ def job(index: PassageIndex, artefact: Path, tmp_path: Path) -> EvaluateJob:
     )
 
 
-def expected_budgets(index: PassageIndex) -> list[int]:
-    """What the artefact says, from the tokenizer itself."""
+def query_lengths(index: PassageIndex) -> list[int]:
     searcher = open_searcher(index.uri)
     assert searcher.encoder is not None
     tokenizer = searcher.encoder.preparer.vocabulary.tokenizer
-    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
-    return [3 if length > 12.5 else 1 for length in lengths]
+    return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in QUERIES]
 
 
-def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageIndex, job: EvaluateJob) -> None:
+def expected_budgets(index: PassageIndex) -> list[int]:
+    return [3 if length > 12.5 else 1 for length in query_lengths(index)]
+
+
+def test_an_evaluation_encodes_queries_with_the_chosen_budgets(index: PassageIndex, job: EvaluateJob) -> None:
     budgets = expected_budgets(index)
     assert set(budgets) == {1, 3}, "the queries are short and long ones"
     evaluate_job(job, "python jobs/evaluate.py")
@@ -92,27 +94,20 @@ def test_an_evaluation_encodes_each_query_with_its_own_budget(index: PassageInde
     assert f"| selector | learned λ=0: mean K_q {sum(budgets) / len(budgets):.2f} (1 for " in page
 
 
-def test_a_search_says_what_was_chosen_and_why(
+def test_a_search_prints_the_chosen_budget_and_its_features(
     index: PassageIndex, artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     job = {"index": index.uri, "query": QUERIES[3], "selector": str(artefact), "mode": "dense", "top_k": 5}
     runpy.run_path(str(ROOT / "jobs" / "search.py"))["main"](SearchJob.model_validate({**job, "json_output": True}))
     done = capsys.readouterr()
-    budgets, length = expected_budgets(index), len(_tokens(index, QUERIES[3]))
+    budgets, length = expected_budgets(index), query_lengths(index)[3]
     assert f"K_q = {budgets[3]}, chosen of 1, 3 by learned λ=0: length {length}\n" in done.err
     hits = open_searcher(index.uri).search([QUERIES[3]], k=5, modes=["dense"], budgets=[budgets[3]])["dense"][0]
     assert [(row["id"], row["score"]) for row in json.loads(done.out)] == hits
 
 
-def _tokens(index: PassageIndex, text: str) -> list[int]:
-    searcher = open_searcher(index.uri)
-    assert searcher.encoder is not None
-    ids: list[int] = searcher.encoder.preparer.vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
-
-
-def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact: Path) -> None:
+def test_a_selector_can_use_document_frequencies(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"max_idf"'), "utf-8")
     (choice,) = chooser(open_searcher(index.uri), str(artefact)).choose([QUERIES[0]])
     texts = [f"{passage.title} {passage.text}".lower() for passage in PASSAGES]
@@ -121,13 +116,15 @@ def test_a_selector_may_look_at_how_rare_words_are(index: PassageIndex, artefact
     assert choice.features == {"max_idf": pytest.approx(math.log2((len(texts) + 1) / (holding + 1)))}
 
 
-def test_a_selector_may_not_look_at_a_pass_of_the_encoder(index: PassageIndex, artefact: Path) -> None:
+def test_a_selector_with_features_of_encoded_queries_is_rejected(index: PassageIndex, artefact: Path) -> None:
     artefact.write_text(artefact.read_text("utf-8").replace('"length"', '"confidence"'), "utf-8")
     with pytest.raises(ValueError, match="known only after encoding"):
         chooser(open_searcher(index.uri), str(artefact))
 
 
-def test_mistakes_say_what_to_do(index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path) -> None:
+def test_errors_of_selectors_name_the_fix(
+    index: PassageIndex, bm25_index: PassageIndex, artefact: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="the bm25 method has no query budget: leave --selector out"):
         chooser(open_searcher(bm25_index.uri), "rule")
     searcher = open_searcher(index.uri, SearchOptions(index=index.uri))

@@ -1,4 +1,4 @@
-"""Codes in a device's memory, on the processor in place of a GPU: the same hits, and nothing copied twice in vain."""
+"""Codes in a device's memory, tested on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.search.conftest import QUERIES, fill
 from tests.search.dense_cases import CPU, assert_same_hits, build_codes, stream_of, streamed
 
 SHARES = {"all": 1.0, "some": 0.6, "nothing": 0.0}
-"""Of the codes, for which there is room."""
+"""Share of the codes that fits the free memory."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def coded_index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(autouse=True)
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU has no memory of a GPU."""
-    monkeypatch.setattr(resident, "room_on", lambda _: 0)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 0)
 
 
 @pytest.fixture
@@ -52,12 +52,16 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+def bytes_of(codes: ResidentCodes) -> int:
+    return sum(piece.bytes for piece in codes._pieces)
+
+
 def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> CodedScan:
     """A search by small pieces, a few queries at a time."""
     monkeypatch.setattr(resident, "_PIECE_BYTES", 2000)
     segments, uncoded = open_segments(index)
-    there = int(SHARES[room] * ResidentCodes(segments, CPU, 1).bytes)
-    monkeypatch.setattr(resident, "room_on", lambda _: there)
+    free = int(SHARES[room] * bytes_of(ResidentCodes(segments, CPU, 1)))
+    monkeypatch.setattr(resident, "free_memory", lambda _: free)
     codes = ResidentCodes(segments, CPU, 1)
     codes._queries_at_once = at_once
     return CodedScan(CodedPassages(segments), uncoded, stream_of(index), SearchOptions(index=index.uri), codes)
@@ -65,7 +69,7 @@ def search_of(index: PassageIndex, room: str, at_once: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("room", SHARES)
 @pytest.mark.parametrize("k", [1, 1000])
-def test_the_same_hits(
+def test_codes_on_a_device_give_the_hits_of_the_stream(
     k: int, room: str, coded_index: PassageIndex, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = encoder.encode_queries(QUERIES, [1, 2, 4, 4])
@@ -74,7 +78,7 @@ def test_the_same_hits(
         assert_same_hits(search.search(queries, k), streamed(coded_index, queries, k))
 
 
-def test_searches_share_what_lies_there(
+def test_searches_share_codes_on_a_device(
     encoder: Encoder, copies: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another version of the index brings its new fragments alone, and room is needed for no others."""
@@ -85,7 +89,7 @@ def test_searches_share_what_lies_there(
     assert_same_hits(before.search(queries, 10), streamed(index, queries, 10))
     assert sum(copies) == 60
     index.delete(["d1", "d31"])
-    monkeypatch.setattr(resident, "room_on", lambda _: 0)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 0)
     segments, _ = open_segments(index)
     fewer = CodedScan(
         CodedPassages(segments),
@@ -107,14 +111,14 @@ def test_searches_share_what_lies_there(
     assert not [key for key in resident._shared if str(tmp_path) in str(key)]
 
 
-def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_leave_gpu_memory_for_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
     def room(free: int, ours: int, held: int) -> int:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 1000))
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: ours)
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
-        return resident.room_on(torch.device("cuda"))
+        return resident.free_memory(torch.device("cuda"))
 
     assert room(free=1000, ours=0, held=0) == 750
     assert room(free=400, ours=200, held=400) == 450, "three quarters of 600: what torch holds and does not use is free"
@@ -122,7 +126,7 @@ def test_what_codes_may_take_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room(free=100, ours=900, held=900) == 0
 
 
-def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
+def test_planned_memory_covers_the_codes(coded_index: PassageIndex) -> None:
     from tests.search.test_coded_search import slots_of
 
     segments, _ = open_segments(coded_index)
@@ -130,6 +134,6 @@ def test_the_plan_has_room_for_them(coded_index: PassageIndex) -> None:
     vectors = sum(len(slots_of(segment.codes).vectors.scales_N) for segment in segments)
     hidden = segments[0].codes.means.codes_NH.shape[1]
     shape = Shape(passages, hidden, vectors / passages, 0, 0)
-    found = ResidentCodes(segments, CPU, 1)
-    assert found.bytes <= search_memory(shape)
-    assert math.isclose(found.bytes, search_memory(shape), rel_tol=0.3)
+    codes_bytes = bytes_of(ResidentCodes(segments, CPU, 1))
+    assert codes_bytes <= search_memory(shape)
+    assert math.isclose(codes_bytes, search_memory(shape), rel_tol=0.3)

@@ -1,7 +1,7 @@
-"""Every way to an answer ranks alike: one process, parts merged, a server, shards of one; accelerated or not.
+"""Every search method ranks alike: in one process, in merged parts, and in shards of a server; accelerated or not.
 
-Vectors and weights are few numbers that floats hold exactly, so that passages tie often, and a plain loop over all of
-them in Python says what each ranking must be, to the bit.
+Vectors and weights are few numbers that floats represent exactly, so that passages tie often. A loop over all passages
+computes the expected rankings, bit for bit.
 
 Legend: V vectors of a text, H hidden size.
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import bm25s
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,7 +22,7 @@ from diffretriever.collections import Passage
 from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns, Scalar
 from diffretriever.schemas.mode import ListName, Mode, lists_of
@@ -31,7 +30,7 @@ from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
 from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
-from diffretriever.search.bm25 import Bm25Search, analyse
+from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import resident
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.backend import Found, find_together
@@ -41,7 +40,9 @@ from diffretriever.serving.snapshots import Snapshots, View
 from diffretriever.vectors.fusion import ranked
 from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
+from tests.index.index_cases import represented
 from tests.search.dense_cases import build_codes, build_postings
+from tests.search.sparse_cases import by_library
 
 HIDDEN, VOCAB, QUERIES, FEW = 4, 12, 6, 4
 MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25")
@@ -65,18 +66,8 @@ def texts(rng: np.random.Generator, count: int, slots: list[int]) -> list[Text]:
     return drawn
 
 
-def encoded(some: list[Text]) -> Representations:
-    pairs = [pair for text in some for pair in sorted(text.bag.items())]
-    counts = [len(text.vectors_VH) for text in some]
-    return Representations(
-        vectors_MH=np.concatenate([text.vectors_VH for text in some]),
-        offsets=np.cumsum([0, *counts], dtype=np.int64),
-        slot_tokens=np.full(sum(counts), -1, np.int32),
-        impact_ids=np.array([i for i, _ in pairs], np.int32),
-        impact_weights=np.array([w for _, w in pairs], np.float32),
-        impact_offsets=np.cumsum([0, *(len(text.bag) for text in some)], dtype=np.int64),
-        n_tokens=np.ones(len(some), np.int32),
-    )
+def encoded(texts: list[Text]) -> Representations:
+    return represented([text.vectors_VH for text in texts], [text.bag for text in texts])
 
 
 def best(scores: dict[str, float], k: int) -> list[Hit]:
@@ -88,20 +79,16 @@ def scaled(hits: list[Hit]) -> dict[str, float]:
     return {passage: (score - hits[-1][1]) / spread for passage, score in hits}
 
 
-def of_words(query: Text, passages: dict[str, Text]) -> dict[str, float]:
-    """The scores of the library that BM25 is taken from."""
-    model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-    model.index(analyse([f"title {passage.text}" for passage in passages.values()]), show_progress=False)
-    known = [word for word in analyse([query.text])[0] if word in model.vocab_dict]
-    scores = model.get_scores(known).tolist() if known else []
-    return {name: score for name, score in zip(passages, scores, strict=False) if score > 0}
+def bm25_scores(query: Text, passages: dict[str, Text]) -> dict[str, float]:
+    texts = [Passage(name, "title", passage.text) for name, passage in passages.items()]
+    return dict(by_library(texts, [query.text], len(texts))[0])
 
 
 def by_hand(
     query: Text, passages: dict[str, Text], k: int, admits: Callable[[str], bool] = lambda _: True
 ) -> dict[Mode, list[Hit]]:
     """The rankings of the passages that are admitted; words count as in all of them."""
-    words = {name: score for name, score in of_words(query, passages).items() if admits(name)}
+    words = {name: score for name, score in bm25_scores(query, passages).items() if admits(name)}
     passages = {name: text for name, text in passages.items() if admits(name)}
     dense, sparse = {}, {}
     for name, passage in passages.items():
@@ -162,7 +149,7 @@ def made(folder: Path, seed: int) -> Made:
     """Write an index of several fragments, with passages replaced and deleted."""
     rng = np.random.default_rng(seed)
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "x", "dtype": "float32"}, "budget": "q1p1"})
-    about = {
+    manifest = {
         "retriever": retriever,
         "weights": "w",
         "hidden_size": HIDDEN,
@@ -170,21 +157,21 @@ def made(folder: Path, seed: int) -> Made:
         "created": "now",
         "metadata": COLUMNS,
     }
-    index = PassageIndex.create(str(folder / "index"), IndexManifest.model_validate(about))
-    held: dict[str, Text] = {}
+    index = PassageIndex.create(str(folder / "index"), IndexManifest.model_validate(manifest))
+    stored: dict[str, Text] = {}
     for size in (30, 1, 25, 12):
         ids = [f"{prefix}{number}" for prefix, number in zip(rng.choice([*"aé𝄞Z"], size), range(size), strict=True)]
         drawn = texts(rng, size, [0, 1, 3])
         passages = [Passage(i, "title", t.text, _metadata(i)) for i, t in zip(ids, drawn, strict=True)]
         collections = ["even" if int(i[1:]) % 2 == 0 else "odd's" for i in ids]
         table = text_table(passages, collections, COLUMNS)
-        receipt = write_block(index.uri, beside(table, encoded(drawn).to_arrow()))
-        Committer(index).commit({"key": receipt}, [i for i in ids if i in held])
-        held |= dict(zip(ids, drawn, strict=True))
-    gone = rng.choice([*held], 7, replace=False).tolist()
-    index.delete(gone)
-    ids = [*rng.choice([*held], QUERIES - 2, replace=False).tolist(), "other", "another"]
-    return Made(index, {i: text for i, text in held.items() if i not in gone}, texts(rng, QUERIES, [1, 2, 4]), ids)
+        receipt = write_block(index.uri, join_columns(table, encoded(drawn).to_arrow()))
+        Committer(index).commit({"key": receipt}, [i for i in ids if i in stored])
+        stored |= dict(zip(ids, drawn, strict=True))
+    deleted = rng.choice([*stored], 7, replace=False).tolist()
+    index.delete(deleted)
+    ids = [*rng.choice([*stored], QUERIES - 2, replace=False).tolist(), "other", "another"]
+    return Made(index, {i: text for i, text in stored.items() if i not in deleted}, texts(rng, QUERIES, [1, 2, 4]), ids)
 
 
 def asked(made: Made) -> list[str]:
@@ -209,8 +196,8 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     """As a batch search does on several machines."""
     groups = split_fragments(made.opened, 3).values()
     parts = [
-        dict(search_lists(IndexPart.of_fragments(made.opened, each), encoded(made.queries), job, "cpu"))
-        for each in groups
+        dict(search_lists(IndexPart.of_fragments(made.opened, numbers), encoded(made.queries), job, "cpu"))
+        for numbers in groups
     ]
     merged: dict[ListName, pa.Table] = {
         name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]
@@ -223,18 +210,18 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 
 
-def served(made: Made, shards: int, wanted: str | None = None) -> Found:
+def served(made: Made, shards: int, text: str | None = None) -> Found:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
     options = SearchOptions(index=made.opened.uri)
     view = View(PassageIndex.open(made.opened.uri))
-    condition = None if wanted is None else condition_of(wanted, COLUMNS)
+    condition = None if text is None else condition_of(text, COLUMNS)
     request = SearchRequest(query=asked(made), k=FEW)
     search = Search(request, asked(made), view, "dense+sparse+bm25", condition, ALL)
     opened = [Snapshots(options, CPU, (number, shards)) for number in range(shards)]
-    found = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
+    lists_of_shards = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:
-        return with_bm25(search, found[0])
-    tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]
+        return with_bm25(search, lists_of_shards[0])
+    tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in lists_of_shards]
     merged: dict[ListName, pa.Table] = {
         name: merge([each[name] for each in tables], search.spec.depth) for name in search.spec.lists
     }
@@ -245,65 +232,67 @@ def score_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let codes be scored as on a GPU: a few passages at a time, of which only the first ones stay in memory."""
     monkeypatch.setattr("diffretriever.search.dense.resident_codes", resident.ResidentCodes)
     monkeypatch.setattr(resident, "_PIECE_BYTES", 100)
-    monkeypatch.setattr(resident, "room_on", lambda _: 300)
+    monkeypatch.setattr(resident, "free_memory", lambda _: 300)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_way_gives_the_ranking_computed_by_hand(
+def test_every_search_method_gives_the_ranking_computed_by_hand(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it = made(tmp_path, seed)
-    expected = [by_hand(query, it.passages, 1001) for query in it.queries]
+    case = made(tmp_path, seed)
+    expected = [by_hand(query, case.passages, 1001) for query in case.queries]
     job = BatchSearchJob(
-        index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
+        index=case.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW, exclude_self=True
     )
     depth = searched_depth(FEW, exclude_self=True)
     for accelerated in ("", "by codes", "by codes in a device's memory"):
         if accelerated == "by codes":
-            build_codes(it.opened)
-            build_postings(it.opened)
+            build_codes(case.opened)
+            build_postings(case.opened)
         elif accelerated:
             score_on_a_device(monkeypatch)
-        for found in (in_process(it, depth), by_parts(it, job, depth)):
+        for rankings in (in_process(case, depth), by_parts(case, job, depth)):
             for mode in MODES:
-                assert found[mode] == [own[mode][:depth] for own in expected], (mode, accelerated)
-                kept = kept_hits(it.ids, found[mode], FEW, exclude_self=True)
-                pairs = zip(it.ids, expected, strict=True)
-                assert kept == [[hit for hit in own[mode][:depth] if hit[0] != name][:FEW] for name, own in pairs]
+                assert rankings[mode] == [ranking[mode][:depth] for ranking in expected], (mode, accelerated)
+                without_self = kept_hits(case.ids, rankings[mode], FEW, exclude_self=True)
+                pairs = zip(case.ids, expected, strict=True)
+                assert without_self == [
+                    [hit for hit in ranking[mode][:depth] if hit[0] != name][:FEW] for name, ranking in pairs
+                ]
         for shards in (1, 3):
-            lists = served(it, shards)
+            lists = served(case, shards)
             for mode in MODES:
                 hits = ranked(mode, lists, FEW)
-                assert hits == [own[mode][:FEW] for own in expected], (mode, accelerated, shards)
-                read = it.opened.take(hits.rows(), ["id"]).column("id").to_pylist()
-                assert read == hits.names(), "rows are where hits say"
+                assert hits == [ranking[mode][:FEW] for ranking in expected], (mode, accelerated, shards)
+                ids = case.opened.take(hits.rows(), ["id"]).column("id").to_pylist()
+                assert ids == hits.names(), "rows are where hits say"
 
 
-def test_every_way_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_search_method_filters_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found of the passages that a filter admits is the whole ranking without the others."""
-    it = made(tmp_path, seed=1)
-    job = BatchSearchJob(index=it.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW)
+    case = made(tmp_path, seed=1)
+    job = BatchSearchJob(index=case.opened.uri, collection="x", output=tmp_path / "out", modes=MODES, top_k=FEW)
     expected = {
-        wanted: [by_hand(query, it.passages, 1000, admits) for query in it.queries]
-        for wanted, admits in FILTERS.items()
+        condition: [by_hand(query, case.passages, 1000, admits) for query in case.queries]
+        for condition, admits in FILTERS.items()
     }
     for accelerated in ("", "scanned whole", "scanned where admitted", "scanned whole on a device"):
         if accelerated == "scanned whole":
-            build_codes(it.opened)
-            build_postings(it.opened)
+            build_codes(case.opened)
+            build_postings(case.opened)
         elif accelerated.endswith("device"):
             score_on_a_device(monkeypatch)
         monkeypatch.setattr("diffretriever.search.dense.coded._FEW", 2 if accelerated.endswith("admitted") else 0)
-        searcher = searcher_of(it)
-        for wanted, own in expected.items():
-            found = searcher.search(asked(it), k=FEW, modes=MODES, filter=wanted)
-            merged = by_parts(it, job.model_copy(update={"filter": wanted}), FEW)
-            lists = {shards: served(it, shards, wanted) for shards in (1, 3)}
+        searcher = searcher_of(case)
+        for condition, rankings in expected.items():
+            results = searcher.search(asked(case), k=FEW, modes=MODES, filter=condition)
+            merged = by_parts(case, job.model_copy(update={"filter": condition}), FEW)
+            lists = {shards: served(case, shards, condition) for shards in (1, 3)}
             for mode in MODES:
-                right = [each[mode][:FEW] for each in own]
-                assert found[mode] == right, (wanted, mode, accelerated)
-                assert merged[mode] == right, (wanted, mode, accelerated)
-                for shards, of_all in lists.items():
-                    hits = ranked(mode, of_all, FEW)
-                    assert hits == right, (wanted, mode, accelerated, shards)
-                    assert it.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()
+                best_hits = [ranking[mode][:FEW] for ranking in rankings]
+                assert results[mode] == best_hits, (condition, mode, accelerated)
+                assert merged[mode] == best_hits, (condition, mode, accelerated)
+                for shards, shard_lists in lists.items():
+                    hits = ranked(mode, shard_lists, FEW)
+                    assert hits == best_hits, (condition, mode, accelerated, shards)
+                    assert case.opened.take(hits.rows(), ["id"]).column("id").to_pylist() == hits.names()

@@ -1,4 +1,4 @@
-"""benchmarks.search in a tiny form: ours and other libraries find what an exact search does."""
+"""`benchmarks.search` with few passages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return place
 
 
-def test_hybrid(folder: str) -> None:
+def test_the_hybrid_benchmark_times_both_lists(folder: str) -> None:
     loops.build(folder)
     words = loops.build_bm25(folder)
     assert words.built.mb > 0
@@ -32,7 +32,7 @@ def test_hybrid(folder: str) -> None:
     assert found.row(1e9)[-1].endswith("met")
 
 
-def test_exact_searches(folder: str) -> None:
+def test_exact_searches_of_the_benchmark_have_full_recall(folder: str) -> None:
     rows = loops.exact(folder, VECTORS, QUERIES, 3)
     exact = [row for row in rows if "bf16" not in row["name"]]
     assert len(exact) == len(rows) - 1 == 6

@@ -1,4 +1,4 @@
-"""Segments of postings against the platform's own product: every score, sorted."""
+"""Search of posting segments equals the matrix product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
-from diffretriever.search.sparse.segment import DTYPES, Found, Impacts, PostingsSegment, search
+from diffretriever.search.sparse.segment import DTYPES, Impacts, PostingsSegment, SegmentHits, search
 from diffretriever.vectors.sparse import impact_matrix, sparse_scores
 
 Text: TypeAlias = dict[int, float]
@@ -74,7 +74,7 @@ def numbered(sizes: Sequence[int], deleted: np.ndarray | None = None) -> list[np
     return np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
 
 
-def lists(found: Found) -> tuple[list[int], list[float]]:
+def lists(found: SegmentHits) -> tuple[list[int], list[float]]:
     return found.numbers.tolist(), found.scores.tolist()
 
 
@@ -83,7 +83,7 @@ def one(ids: Sequence[int], weights: Sequence[float] | None = None) -> Impacts:
     return np.array(ids, np.int64), np.array(weights or [1.0] * len(ids), np.float32), np.array([0, len(ids)])
 
 
-def test_arrays_by_hand_saved_and_mapped(tmp_path: Path) -> None:
+def test_arrays_of_a_segment_equal_those_by_hand(tmp_path: Path) -> None:
     built = PostingsSegment.build([impacts(TEXTS)], 10, tmp_path)
     assert not list(tmp_path.iterdir()), "temporary files are removed"
     built.save(tmp_path)
@@ -109,7 +109,7 @@ def test_arrays_by_hand_saved_and_mapped(tmp_path: Path) -> None:
         ([3, 3], [1, 1], [0, 2], "passage number 4 do not ascend"),
     ],
 )
-def test_impacts_that_are_refused(
+def test_invalid_impacts_are_rejected(
     ids: list[int], weights: list[float], offsets: list[int], message: str, tmp_path: Path
 ) -> None:
     wrong = (np.array(ids), np.array(weights), np.array(offsets))
@@ -127,7 +127,7 @@ def test_impacts_that_are_refused(
         ("rows", [3, 0, 2, 3, 0]),
     ],
 )
-def test_arrays_that_do_not_fit_together_are_refused(name: str, array: list[int], tmp_path: Path) -> None:
+def test_inconsistent_arrays_are_rejected(name: str, array: list[int], tmp_path: Path) -> None:
     PostingsSegment.build([impacts(TEXTS)], 10, tmp_path).save(tmp_path)
     np.array(array, DTYPES[name]).tofile(tmp_path / f"{name}.bin")
     with pytest.raises(ValueError, match=r"do not fit together|cannot reshape"):
@@ -148,7 +148,7 @@ def bags(weights: st.SearchStrategy[float], most: int) -> st.SearchStrategy[list
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), weights=st.sampled_from(WEIGHTS), k=st.integers(1, 12))
-def test_finds_what_the_product_finds(
+def test_search_equals_the_matrix_product(
     data: st.DataObject, weights: st.SearchStrategy[float], k: int, tmp_path: Path
 ) -> None:
     texts, query = data.draw(bags(weights, 40)), impacts(data.draw(bags(weights, 1)))
@@ -171,14 +171,16 @@ def segments(large: Impacts, tmp_path_factory: pytest.TempPathFactory) -> list[P
 
 
 @pytest.mark.parametrize("k", [1, 10, 1000, 200_000])
-def test_many_blocks_and_segments(segments: list[PostingsSegment], large: Impacts, k: int) -> None:
+def test_search_of_many_blocks_and_segments_equals_the_matrix_product(
+    segments: list[PostingsSegment], large: Impacts, k: int
+) -> None:
     queries = random_passages(4, 400, seed=6)
     results = search(segments, numbered(SIZES), queries, k, threads=2)
     for query, result in zip(slices(queries, [1] * 4), results, strict=True):
         assert lists(result) == expected(all_scores(query, large, 400), k)
 
 
-def test_the_first_of_equal_passages_are_found(tmp_path: Path) -> None:
+def test_ties_are_ranked_by_passage_number(tmp_path: Path) -> None:
     # More ties than a block has rows, and than a pool of keys has room for.
     n = BLOCK_ROWS + 5000
     built = build(tmp_path, (np.full(n, 2, np.int32), np.ones(n, np.float32), np.arange(n + 1)), [n])
@@ -190,7 +192,9 @@ def test_the_first_of_equal_passages_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "weights", "k", "message"), [([1], [1], 0, "k is 0"), ([1, 2], [3e38, 3e38], 5, "float32")]
 )
-def test_queries_that_are_refused(ids: list[int], weights: list[float], k: int, message: str, tmp_path: Path) -> None:
+def test_invalid_queries_of_segments_are_rejected(
+    ids: list[int], weights: list[float], k: int, message: str, tmp_path: Path
+) -> None:
     built = build(tmp_path, impacts([{1: 1.0, 2: 1.0}]), [1])
     with pytest.raises(ValueError, match=message):
         search(built, numbered([1]), one(ids, weights), k)

@@ -1,4 +1,4 @@
-"""What sketches name, against products of mean vectors that are computed one by one."""
+"""Proposals of sketches against products of mean vectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_means(index: PassageIndex) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [1, 20, 150, PASSAGES])
-def test_of_what_sketches_name_the_best_means_come_first(n: int, made: PassageIndex) -> None:
+def test_proposals_are_ranked_by_the_codes_of_means(n: int, made: PassageIndex) -> None:
     candidate_index = CandidateIndex.open(open_segments(made)[0])
     for numbers, products in zip(candidate_index.propose(MADE.queries(5), n), by_means(made), strict=True):
         assert len(numbers) == n

@@ -1,4 +1,4 @@
-"""Postings find what a stream finds; `tests/index/test_index_life.py` changes the table."""
+"""Search by postings equals the stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.sparse import open_sparse
@@ -42,20 +42,22 @@ def index(tmp_path: Path) -> PassageIndex:
 
 def write(index: PassageIndex, passages: Model, encoded: pa.Table) -> None:
     table = text_table([Passage(i, "", f"text {bag}") for i, bag in passages.items()], "c")
-    Committer(index).commit({"key": write_block(index.uri, beside(table, encoded))}, [])
+    Committer(index).commit({"key": write_block(index.uri, join_columns(table, encoded))}, [])
 
 
 @pytest.mark.parametrize(
     ("bag", "message"),
     [({VOCAB: 1.0}, f"token id {VOCAB} is outside"), ({-1: 1.0}, "token id -1"), ({1: 0.0}, "above 0 and finite")],
 )
-def test_queries_that_are_refused(bag: Bag, message: str, index: PassageIndex) -> None:
+def test_invalid_sparse_queries_are_rejected(bag: Bag, message: str, index: PassageIndex) -> None:
     build_postings(index)
     with pytest.raises(ValueError, match=message):
         open_sparse(index, SearchOptions(index=index.uri)).search(representations([bag]), 5)
 
 
-def test_threads_and_portions_make_no_difference(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postings_equal_the_stream_with_threads_and_batches(
+    index: PassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_postings(index)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("diffretriever.search.sparse.postings._QUERIES_AT_ONCE", 4)
@@ -67,7 +69,7 @@ def test_threads_and_portions_make_no_difference(index: PassageIndex, monkeypatc
     assert search.search(queries, 7) == stream.search(queries, 7)
 
 
-def test_impacts_that_are_not_sound_are_refused(index: PassageIndex) -> None:
+def test_building_postings_rejects_invalid_impacts(index: PassageIndex) -> None:
     wrong = representations([{1: 1.0}]).to_arrow()
     column = wrong.schema.get_field_index("impact_weights")
     weights = pa.array([[-1.0]], wrong.schema.field(column).type)

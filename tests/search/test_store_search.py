@@ -1,4 +1,4 @@
-"""An index on an object store is searched like one on a local disk: by the same ways, with the same scores."""
+"""An index on an object store is searched like one on a disk."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ def fail(*_: object) -> None:
     raise AssertionError("nothing is to be fetched")
 
 
-def test_the_same_hits_by_files_fetched_once(
+def test_a_store_gives_the_hits_of_a_disk_and_fetches_files_once(
     stored: PassageIndex, local: PassageIndex, queries: Representations, cache: Path
 ) -> None:
     streams = found(stored, queries)
     assert set(streams) == {"dense stream", "sparse stream"}
     for index in (stored, local):
         done = accelerate(AccelerateJob(index=index.uri)).files
-        assert {kind: files.made for kind, files in done.items()} == {"codes": 3, "postings": 3}
+        assert {kind: files.built for kind, files in done.items()} == {"codes": 3, "postings": 3}
         assert all(files.bytes > 0 for files in done.values())
     assert not list(cache.iterdir()), "who makes files need not fetch them"
     assert missing_files(stored) == []
     with patch("diffretriever.index.derived.fetch_file", fail):
-        assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].made == 0, "to see what is there is enough"
+        assert accelerate(AccelerateJob(index=stored.uri)).files["codes"].built == 0, "to see what is there is enough"
     hits = found(stored, queries)
     assert list(hits) == ["dense codes", "sparse postings"]
     assert list(hits.values()) == list(streams.values())
@@ -93,7 +93,7 @@ def test_the_same_hits_by_files_fetched_once(
     assert found(stored, queries) == hits, "the cache may go at any time"
 
 
-def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:
+def test_verification_of_a_store_equals_that_of_a_disk(stored: PassageIndex, local: PassageIndex, cache: Path) -> None:
     for index in (stored, local):
         fill_report = inspect(index, check=True)
         assert fill_report.codes is not None
@@ -112,12 +112,12 @@ def test_inspection_and_verification(stored: PassageIndex, local: PassageIndex, 
     assert damaged.problems
 
 
-def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: PassageIndex, cache: Path) -> None:
+def test_a_bm25_index_on_a_store_is_built_once_a_version(tmp_path: Path, bm25_index: PassageIndex, cache: Path) -> None:
     stored = PassageIndex.create(f"s3://{BUCKET}/{uuid.uuid4().hex}", bm25_index.manifest)
     Committer(stored).commit({"all": write_block(stored.uri, text_table(PASSAGES, "c"))}, [])
     hits = open_searcher(stored.uri).search(QUERIES)
     assert hits == open_searcher(bm25_index.uri).search(QUERIES), "bit for bit"
-    with patch("diffretriever.search.bm25._built", fail):
+    with patch("diffretriever.search.bm25._build", fail):
         assert open_searcher(stored.uri).search(QUERIES) == hits
     assert len(list(cache.glob("*-*/"))) == 1
     stored.delete(["d7"])
@@ -125,9 +125,7 @@ def test_a_bm25_index_is_made_once_a_version(tmp_path: Path, bm25_index: Passage
     assert folders_in(stored.uri, "bm25") == [f"version-{stored.version}"], "older ones are gone"
 
 
-def test_a_shard_fetches_what_it_owns_and_of_a_new_version_what_is_new(
-    stored: PassageIndex, encoder: Encoder, cache: Path
-) -> None:
+def test_a_shard_fetches_only_its_new_fragments(stored: PassageIndex, encoder: Encoder, cache: Path) -> None:
     def fetched() -> int:
         return len(list(cache.glob("*-*/")))
 

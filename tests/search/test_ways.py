@@ -1,4 +1,4 @@
-"""Averaged slots have equal scores in any company, and an index of words has no vectors."""
+"""Averaged slots, and dense search of a BM25 index."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import Bm25Retriever
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.search.dense.averaged import AveragedSlots
 from tests.search.conftest import QUERIES
-from tests.search.dense_cases import opened
+from tests.search.dense_cases import CPU, opened
 
 
-def test_averaged_slots_score_a_pair_the_same_in_any_company(index: PassageIndex, encoder: Encoder) -> None:
+def test_averaged_slots_score_a_pair_the_same_in_any_batch(index: PassageIndex, encoder: Encoder) -> None:
     queries = encoder.encode_queries(QUERIES)
-    search = AveragedSlots(index)
+    search = AveragedSlots(index, SearchOptions(index=index.uri), CPU)
     together = search.search(queries, 60)
     assert [len(hits) for hits in together] == [60] * len(QUERIES)
     for number, hits in enumerate(together):
@@ -23,7 +24,7 @@ def test_averaged_slots_score_a_pair_the_same_in_any_company(index: PassageIndex
         assert search.search(queries.take(np.array([number])), 5) == [hits[:5]]
 
 
-def test_words_alone_are_no_vectors(bm25_index: PassageIndex) -> None:
+def test_dense_search_of_a_bm25_index_is_rejected(bm25_index: PassageIndex) -> None:
     assert isinstance(bm25_index.manifest.retriever, Bm25Retriever)
-    with pytest.raises(ValueError, match="bm25 method and holds no vectors"):
+    with pytest.raises(ValueError, match="bm25 method and has no vectors"):
         opened(bm25_index)

@@ -13,7 +13,7 @@ from diffretriever.collections import Passage
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.metadata import Columns
 from diffretriever.search import open_searcher
 from tests.search.dense_cases import build_codes, build_postings
@@ -31,7 +31,7 @@ def own_index(encoder: Encoder, tmp_path: Path) -> PassageIndex:
         for n, p in enumerate(PASSAGES[:20])
     ]
     vectors = encoder.encode_passages([p.title for p in few], [p.text for p in few]).to_arrow()
-    Committer(made).commit({"all": write_block(made.uri, beside(text_table(few, "c", COLUMNS), vectors))}, [])
+    Committer(made).commit({"all": write_block(made.uri, join_columns(text_table(few, "c", COLUMNS), vectors))}, [])
     build_codes(made)
     build_postings(made)
     return made

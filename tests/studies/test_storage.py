@@ -9,7 +9,7 @@ import pytest
 
 from diffretriever.collections import Passage
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.search.dense.codes import CODES, open_segments
@@ -96,6 +96,6 @@ def fill(uri: str, passages: list[Passage], made: Representations) -> PassageInd
         retriever=retriever, weights="w", hidden_size=made.hidden_size, vocab_size=30522, created="2026-01-01"
     )
     index = PassageIndex.create(uri, manifest)
-    receipt = write_block(uri, beside(text_table(passages, "c"), made.to_arrow()))
+    receipt = write_block(uri, join_columns(text_table(passages, "c"), made.to_arrow()))
     Committer(index).commit({"all": receipt}, [])
     return index

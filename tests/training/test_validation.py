@@ -14,7 +14,7 @@ from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.evaluation.evaluate import evaluate_job
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.pipelines.validation import MEASURE, Validator
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.training.adapters import trainable_parameters
@@ -31,7 +31,7 @@ def by_the_jobs(encoder: BackboneEncoder, collection: Path, folder: Path) -> dic
     index = PassageIndex.create(str(folder / "index"), manifest_of(encoder))
     passages = [record for record in open_collection(str(collection)).records() if isinstance(record, Passage)]
     encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages]).to_arrow()
-    Committer(index).commit({"all": write_block(index.uri, beside(text_table(passages, "c"), encoded))}, [])
+    Committer(index).commit({"all": write_block(index.uri, join_columns(text_table(passages, "c"), encoded))}, [])
     job = EvaluateJob(index=index.uri, collection=str(collection), output=folder / "out", measures=(MEASURE,))
     return {mode: result.mean[MEASURE] for mode, result in evaluate_job(job, "test").items()}
 

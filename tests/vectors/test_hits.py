@@ -1,4 +1,4 @@
-"""Ranked passages as arrays, held against the lists that they stand for."""
+"""Hits as arrays equal their lists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ lists = st.lists(
 
 @settings(deadline=None)
 @given(ranked=lists, k=st.integers(1, 7), data=st.data())
-def test_cutting_leaving_out_and_taking_apart(ranked: list[list[Hit]], k: int, data: st.DataObject) -> None:
+def test_hits_equal_their_lists_when_cut_and_filtered(ranked: list[list[Hit]], k: int, data: st.DataObject) -> None:
     hits = Hits.of(ranked)
     assert hits == ranked
     assert [hits[query] for query in range(len(hits))] == ranked
@@ -31,14 +31,14 @@ def test_cutting_leaving_out_and_taking_apart(ranked: list[list[Hit]], k: int, d
     assert hits.names() == hits.ids().to_pylist() == [passage for found in ranked for passage, _ in found]
 
 
-def test_numbers_are_places_in_the_order_of_code_points() -> None:
+def test_numbers_follow_the_order_of_code_points() -> None:
     passages, numbers = Passages.numbered(pa.array([*IDS, "a"], pa.string()))
     assert passages.ids.to_pylist() == sorted(IDS)
     assert [sorted(IDS)[number] for number in numbers] == [*IDS, "a"]
     assert passages.numbers_of(["Z", "none", "10"]).tolist() == [2, NO_NUMBER, 0]
 
 
-def test_one_query_and_those_next_to_each_other() -> None:
+def test_hits_can_be_indexed_and_sliced() -> None:
     hits = Hits.of([[("a", 2.0), ("b", 1.0)], [], [("c", 3.0)]])
     assert hits[-1] == [("c", 3.0)]
     assert hits[1:] == [[], [("c", 3.0)]]
@@ -50,7 +50,7 @@ def test_one_query_and_those_next_to_each_other() -> None:
 
 @settings(deadline=None)
 @given(ranked=lists, others=lists, data=st.data())
-def test_queries_in_another_order_and_passages_numbered_alike(
+def test_hits_can_be_reordered_and_renumbered(
     ranked: list[list[Hit]], others: list[list[Hit]], data: st.DataObject
 ) -> None:
     places = data.draw(st.lists(st.integers(-1, len(ranked) - 1), max_size=7))

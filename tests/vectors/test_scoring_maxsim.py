@@ -59,7 +59,7 @@ counts_lists = st.one_of(
     reduction=st.sampled_from(get_args(Reduction)),
     block=st.sampled_from([1, 7, 1 << 26]),
 )
-def test_equals_the_double_loop(
+def test_maxsim_equals_a_double_loop(
     queries: list[int], passages: list[int], seed: int, dtype: torch.dtype, reduction: Reduction, block: int
 ) -> None:
     sides = (*texts(queries, seed, dtype), *texts(passages, seed + 1, dtype))
@@ -70,7 +70,7 @@ def test_equals_the_double_loop(
     torch.testing.assert_close(scores, maxsim_reference(*sides, reduction), atol=1e-5, rtol=1e-5)
 
 
-def test_hand_computed() -> None:
+def test_maxsim_equals_scores_by_hand() -> None:
     queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     passages = torch.tensor([[0.6, 0.8], [1.0, 0.0], [-1.0, 0.0]])
     offsets = np.array([0, 2, 3])
@@ -80,14 +80,14 @@ def test_hand_computed() -> None:
     torch.testing.assert_close(floored, torch.tensor([[1.8, 0.0]]))
 
 
-def test_a_half_precision_product_is_not_used_under_autocast() -> None:
+def test_maxsim_is_fp32_under_autocast() -> None:
     sides = (*texts([4, 2], seed=0), *texts([3, 5], seed=1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = maxsim(*sides)
     assert torch.equal(inside, maxsim(*sides))
 
 
-def test_legacy_precision_makes_ties_that_float32_does_not() -> None:
+def test_legacy_precision_causes_ties() -> None:
     generator = torch.Generator().manual_seed(0)
     centre = torch.randn(64, generator=generator)
     near = torch.nn.functional.normalize(centre + 0.4 * torch.randn(400, 64, generator=generator), dim=1)
@@ -101,7 +101,7 @@ def test_legacy_precision_makes_ties_that_float32_does_not() -> None:
 
 
 @pytest.mark.parametrize("passages", [[2, 2], [1, 3]])
-def test_gradients_reach_the_best_vectors(passages: list[int]) -> None:
+def test_gradients_reach_only_the_matched_vectors(passages: list[int]) -> None:
     (query, q_offsets), (passage, p_offsets) = texts([2], seed=0), texts(passages, seed=1)
     query.requires_grad_()
     passage.requires_grad_()
@@ -114,14 +114,14 @@ def test_gradients_reach_the_best_vectors(passages: list[int]) -> None:
     assert bool(query.grad.abs().sum() > 0)
 
 
-def test_different_hidden_sizes_are_refused() -> None:
+def test_different_hidden_sizes_are_rejected() -> None:
     query, offsets = texts([1], seed=0)
     with pytest.raises(ValueError, match="8 and 4 dimensions"):
         maxsim(query, offsets, query[:, :4], offsets)
 
 
 @pytest.mark.parametrize("hidden_size", [1, 64, 100, 384, 3584])
-def test_a_pair_has_one_score_in_any_company_and_nearly_that_of_widened_vectors(hidden_size: int) -> None:
+def test_a_pair_has_the_same_score_in_any_batch(hidden_size: int) -> None:
     rng = np.random.default_rng(hidden_size)
     offsets = np.cumsum([0, *rng.integers(0, 9, 40)])
     stored_NH = rng.standard_normal((offsets[-1], hidden_size)).astype(np.float16)

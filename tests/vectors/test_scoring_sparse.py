@@ -27,7 +27,7 @@ def matrix(texts: list[dict[int, float]]) -> scipy.sparse.csr_array:
 
 @settings(deadline=None)
 @given(queries=bags, passages=bags)
-def test_scores_equal_the_inner_product_over_shared_tokens(
+def test_sparse_scores_equal_the_inner_product_of_shared_tokens(
     queries: list[dict[int, float]], passages: list[dict[int, float]]
 ) -> None:
     scores = sparse_scores(matrix(queries), matrix(passages))
@@ -37,7 +37,7 @@ def test_scores_equal_the_inner_product_over_shared_tokens(
     assert scores.nnz == np.count_nonzero(expected)
 
 
-def test_ids_outside_the_vocabulary_are_refused() -> None:
+def test_ids_outside_the_vocabulary_are_rejected() -> None:
     with pytest.raises(ValueError, match="token id 10 is outside a vocabulary of 10"):
         impact_matrix(np.array([3, 10]), np.ones(2), np.array([0, 2]), vocab_size=10)
     with pytest.raises(ValueError, match="token id -1"):

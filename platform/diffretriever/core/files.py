@@ -77,7 +77,7 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     text = plain_place(str(place))
-    if is_local(text):
+    if "://" not in text:
         # Some characters of a path have another meaning in a URI.
         return fs.LocalFileSystem(), str(Path(text).absolute())
     scheme, _, path = str(StorePath(text)).partition("://")

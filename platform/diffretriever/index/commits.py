@@ -55,8 +55,8 @@ def commit_to(uri: str, files: Iterable[str] = ()) -> Iterator[None]:
         with _on_disk(table_uri(uri), files):
             yield
     except OSError as error:
-        known = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
-        if not known:
+        is_conflict = isinstance(error, CommitConflictError) or any(text in str(error).lower() for text in _CONFLICTS)
+        if not is_conflict:
             raise
         raise changed_by_another(uri) from error
 

@@ -108,7 +108,8 @@ def is_current(dataset: Any, result: str) -> bool:
     parts = _fragments(result, "original_fragments")
     current = [dataset.get_fragment(part.id) for part in parts]
     return all(
-        now is not None and now.metadata.to_json() == was.to_json() for now, was in zip(current, parts, strict=True)
+        latest is not None and latest.metadata.to_json() == part.to_json()
+        for latest, part in zip(current, parts, strict=True)
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,6 +96,15 @@ def without_panics() -> Iterator[None]:
         raise OSError(f"Lance panicked: {error}") from error
 
 
+def open_dataset(uri: str, version: int | None = None) -> Any:
+    """Open the Lance table of the index at `uri`; raises Lance's errors, and OSError for damaged bytes."""
+    with without_panics():
+        dataset = lance.dataset(table_uri(uri), version=version)
+        # Lance parses the schema here.
+        _ = dataset.schema
+        return dataset
+
+
 @contextmanager
 def readable(uri: str, fragments: Callable[[], Iterable[Any]]) -> Iterator[None]:
     """Run code that reads fragments; if Lance fails, raise ValueError that names the damaged files.
@@ -144,10 +154,10 @@ def _damaged_table(uri: str, reason: str) -> ValueError | None:
             "restore that folder from a copy, or remove the index and rebuild it"
         )
     newest, *older = sorted(versions, reverse=True)
-    if _opens(table, newest):
+    if _opens(uri, newest):
         # Another process has just created it.
         return None
-    last = next((version for version in older if _opens(table, version)), None)
+    last = next((version for version in older if _opens(uri, version)), None)
     fallback = (
         "remove the index and rebuild it"
         if last is None
@@ -159,37 +169,40 @@ def _damaged_table(uri: str, reason: str) -> ValueError | None:
     )
 
 
-def set_aside_unreadable(table: str) -> None:
+def set_aside_unreadable(uri: str) -> None:
     """Rename the newest manifests that Lance cannot open, so that an older version is the latest.
 
     Local folders only.
     """
-    if not is_local(table):
+    if not is_local(uri):
         return
+    table = table_uri(uri)
     for version, name in sorted(manifests_of(table).items(), reverse=True):
         file = Path(table) / "_versions" / name
         file.read_bytes()
-        if _opens(table, version):
+        if _opens(uri, version):
             return
         aside = file.rename(f"{file}.unreadable")
+        # The next commit gets the same version number.
+        shutil.rmtree(f"{uri}/bm25/version-{version}", ignore_errors=True)
         _LOG.warning("version %d cannot be opened: its manifest was renamed to %s", version, aside)
 
 
-def _opens(table: str, version: int) -> bool:
-    with suppress(ValueError, OSError), without_panics():
-        lance.dataset(table, version=version)
+def _opens(uri: str, version: int) -> bool:
+    with suppress(ValueError, OSError):
+        open_dataset(uri, version)
         return True
     return False
 
 
 def as_stored(rows: T, schema: pa.Schema) -> T:
     """Return rows with the columns of a table's schema, including checksums."""
-    others = pa.schema([field for field in schema if field.name != ROW_CHECKSUM])
-    cast = rows.select(others.names).cast(others)
-    sums = pa.array(row_checksums(cast, others.names))
+    content_schema = pa.schema([field for field in schema if field.name != ROW_CHECKSUM])
+    cast = rows.select(content_schema.names).cast(content_schema)
+    sums = pa.array(row_checksums(cast, content_schema.names))
     columns = [sums if field.name == ROW_CHECKSUM else cast.column(field.name) for field in schema]
-    made: T = type(rows).from_arrays(columns, schema=schema)
-    return made
+    stored: T = type(rows).from_arrays(columns, schema=schema)
+    return stored
 
 
 def row_checksums(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> np.ndarray:
@@ -231,7 +244,7 @@ def deletion_files(fragments: Iterable[Any]) -> set[str]:
     return {part.deletion_file.path(part.id) for part in fragments if part.deletion_file is not None}
 
 
-def note_deletions(uri: str, files: Iterable[str]) -> None:
+def write_deletion_checksums(uri: str, files: Iterable[str]) -> None:
     """Write the checksums of deletion files (paths within the table), before a commit names the files."""
     for file in files:
         write_bytes(f"{_checksum_folder(uri)}/{PurePosixPath(file).name}.{_digest(f'{table_uri(uri)}/{file}')}", b"")
@@ -260,7 +273,7 @@ def wrong_deletions(uri: str, dataset: Any) -> tuple[list[str], int]:
     return wrong, len(files) - len(known)
 
 
-def forget_deletions(uri: str) -> None:
+def remove_old_deletion_checksums(uri: str) -> None:
     """Remove the checksums of deletion files that no longer exist."""
     existing = {file.base_name for file in files_in(f"{table_uri(uri)}/_deletions")}
     for file in files_in(_checksum_folder(uri)):

@@ -4,7 +4,7 @@ The folder's listing contains the size and SHA-256 of each file, and is written 
 fetching it from an object store, or verifying the index, compares contents. On a disk the folder appears by a rename.
 In a store, several writers can write at once, so the files are in a subfolder named after their content.
 
-    codes/KEY/listing.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "header": {…}, "digest": …}
+    codes/KEY/listing.json          {"files": {"codes.bin": {"bytes": …, "sha256": …}, …}, "digest": …}
     codes/KEY/codes.bin              on a disk
     codes/KEY/DIGEST/codes.bin       in a store; DIGEST of the listing, which also names the folder in the local cache
 """
@@ -18,7 +18,6 @@ import json
 import logging
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import NonNegativeInt, TypeAdapter, field_validator
+from pydantic import NonNegativeInt, field_validator
 
 from diffretriever.core.files import (
     exists,
@@ -52,8 +51,6 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 LISTING = "listing.json"
-_HEADER = "header.json"
-"""Written by the builder of a folder, and merged into the listing."""
 _MOST_READ = 1 << 16
 """Files up to this size are read, not mapped: a process can map only some 65,000 files."""
 _AT_ONCE = 16
@@ -77,10 +74,9 @@ class ListedFile(Model):
 
 
 class Listing(Model):
-    """The files of a folder, by name, and the header of their builder."""
+    """The files of a folder, by name."""
 
     files: dict[str, ListedFile]
-    header: dict[str, int]
 
     @field_validator("files")
     @classmethod
@@ -102,13 +98,10 @@ class Listing(Model):
     @classmethod
     def seal(cls, folder: Path) -> Listing:
         """Write the listing of a folder's files, and sync all of it to disk."""
-        header = folder / _HEADER
-        values = TypeAdapter(dict[str, int]).validate_json(header.read_bytes()) if header.is_file() else {}
-        header.unlink(missing_ok=True)
         paths = sorted(folder.iterdir())
         assert all(path.is_file() for path in paths), "listed folders have no subfolders"
         files = {file.name: ListedFile(bytes=file.stat().st_size, sha256=file_digest(file)) for file in paths}
-        listing = cls(files=files, header=values)
+        listing = cls(files=files)
         (folder / LISTING).write_bytes(listing.to_bytes())
         sync_folder(folder)
         return listing
@@ -118,16 +111,16 @@ class Listing(Model):
         return json.dumps({**self.model_dump(), "digest": self.digest}).encode()
 
     @classmethod
-    def parse(cls, data: builtins.bytes, place: str) -> Listing:
+    def parse(cls, data: builtins.bytes, location: str) -> Listing:
         """Read the output of `to_bytes`; raise DamagedError for anything else."""
         try:
             values = json.loads(data)
             digest = values.pop("digest")
             listing = cls.model_validate(values)
         except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise DamagedError(f"{place}: {LISTING} is damaged") from error
+            raise DamagedError(f"{location}: {LISTING} is damaged") from error
         if digest != listing.digest:
-            raise DamagedError(f"{place}: {LISTING} is damaged")
+            raise DamagedError(f"{location}: {LISTING} is damaged")
         return listing
 
     def check_sizes(self, folder: Path) -> None:
@@ -138,13 +131,13 @@ class Listing(Model):
             if size != listed.bytes:
                 raise DamagedError(f"{folder}: {name} has {size:,} bytes instead of {listed.bytes:,}")
 
-    def check_contents(self, folder: str | Path, place: str | Path) -> None:
-        """Read all files in a folder or store; raise DamagedError, which names `place`, if one has changed."""
+    def check_contents(self, folder: str | Path, location: str | Path) -> None:
+        """Read all files in a folder or store; raise DamagedError, which names `location`, if one has changed."""
         for name, listed in self.files.items():
-            with _file_of(place, name):
+            with _file_of(location, name):
                 digest = file_digest(f"{folder}/{name}")
             if digest != listed.sha256:
-                raise DamagedError(f"{place}: {name} is damaged")
+                raise DamagedError(f"{location}: {name} is damaged")
 
 
 @dataclass(frozen=True)
@@ -160,7 +153,7 @@ class DerivedFolder:
         return is_local(self.uri)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Path or URI of the folder."""
         return f"{self.uri.rstrip('/')}/{self.name}"
 
@@ -168,7 +161,7 @@ class DerivedFolder:
     def path(self) -> Path:
         """Path of the folder in a local index."""
         assert self.is_local, "a folder on an object store has no path"
-        return Path(self.place)
+        return Path(self.location)
 
     def below(self, name: str) -> DerivedFolder:
         """Return a subfolder with its own listing; it is removed with this folder."""
@@ -176,15 +169,13 @@ class DerivedFolder:
 
     def size(self) -> int | None:
         """Return the bytes of all files; None if the folder does not exist."""
-        if self.is_local:
-            return bytes_in(self.path) if self.path.is_dir() else None
         listing = self._listing()
         return None if listing is None else listing.bytes
 
-    def header(self) -> dict[str, int] | None:
-        """Return the header without fetching the files; None if the folder does not exist."""
+    def files(self) -> dict[str, int] | None:
+        """Return the bytes of each file without fetching it; None if the folder does not exist."""
         listing = self._listing()
-        return None if listing is None else listing.header
+        return None if listing is None else {name: file.bytes for name, file in listing.files.items()}
 
     def open(self) -> LocalFolder | None:
         """Return the folder on this node, fetched if needed; None if it does not exist.
@@ -206,7 +197,7 @@ class DerivedFolder:
             _listing_on_store.cache_clear()
             newer = self._listing()
             if newer is None or newer == listing:
-                raise DamagedError(f"{self.place}: a listed file is missing ({error})") from error
+                raise DamagedError(f"{self.location}: a listed file is missing ({error})") from error
             return self._fetched(newer)
 
     def check(self) -> None:
@@ -217,8 +208,8 @@ class DerivedFolder:
         if self.is_local:
             listing.check_contents(self.path, self.path)
             return
-        listing.check_contents(f"{self.place}/{listing.digest}", self.place)
-        cached = shared_cache().held(listing.digest, listing.bytes)
+        listing.check_contents(f"{self.location}/{listing.digest}", self.location)
+        cached = shared_cache().existing(listing.digest, listing.bytes)
         if cached is not None:
             try:
                 listing.check_contents(cached.folder, cached.folder)
@@ -245,22 +236,22 @@ class DerivedFolder:
             yield folder
             listing = Listing.seal(folder)
             for file in listing.files:
-                put_file(folder / file, f"{self.place}/{listing.digest}/{file}")
-            write_bytes(f"{self.place}/{LISTING}", listing.to_bytes())
+                put_file(folder / file, f"{self.location}/{listing.digest}/{file}")
+            write_bytes(f"{self.location}/{LISTING}", listing.to_bytes())
         _listing_on_store.cache_clear()
 
     def remove(self) -> None:
         """Remove the folder, if it exists."""
-        if exists(self.place):
+        if exists(self.location):
             # Remove the listing first: without it the folder does not exist, even after a crash.
-            remove(f"{self.place}/{LISTING}")
-            remove(self.place)
+            remove(f"{self.location}/{LISTING}")
+            remove(self.location)
         _listing_on_store.cache_clear()
 
     def _listing(self) -> Listing | None:
         if not self.is_local:
             try:
-                return _listing_on_store(self.place)
+                return _listing_on_store(self.location)
             except FileNotFoundError:
                 return None
         return _listing_in(self.path) if self.path.is_dir() else None
@@ -268,9 +259,9 @@ class DerivedFolder:
     def _fetched(self, listing: Listing) -> LocalFolder:
         def fetch(folder: Path) -> None:
             for name in listing.files:
-                fetch_file(f"{self.place}/{listing.digest}/{name}", folder / name)
+                fetch_file(f"{self.location}/{listing.digest}/{name}", folder / name)
             (folder / LISTING).write_bytes(listing.to_bytes())
-            listing.check_contents(folder, self.place)
+            listing.check_contents(folder, self.location)
 
         cache = shared_cache()
         cached = cache.get(listing.digest, listing.bytes, fetch)
@@ -284,11 +275,11 @@ class DerivedFolder:
 
 
 @contextmanager
-def _file_of(place: str | Path, name: str) -> Iterator[None]:
+def _file_of(location: str | Path, name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DamagedError(f"{place}: {name} cannot be read ({error.strerror})") from error
+        raise DamagedError(f"{location}: {name} cannot be read ({error.strerror})") from error
 
 
 def _listing_in(folder: Path) -> Listing:
@@ -297,24 +288,24 @@ def _listing_in(folder: Path) -> Listing:
 
 
 @lru_cache(maxsize=1 << 17)
-def _listing_on_store(place: str) -> Listing:
+def _listing_on_store(location: str) -> Listing:
     # Listings never change, so a new version reads only those of new fragments.
-    return Listing.parse(read_bytes(f"{place}/{LISTING}"), place)
+    return Listing.parse(read_bytes(f"{location}/{LISTING}"), location)
 
 
-def for_all(uri: str, items: Sequence[Item], ask: Callable[[Item], T | None]) -> list[T | None]:
-    """Call `ask` for each item, in parallel if the index is in a store; None where files are damaged."""
-    calls = [partial(ask, item) for item in items]
+def for_all(uri: str, items: Sequence[Item], function: Callable[[Item], T | None]) -> list[T | None]:
+    """Call `function` for each item, in parallel if the index is in a store; None where files are damaged."""
+    calls = [partial(function, item) for item in items]
     if is_local(uri):
         return list(map(unless_damaged, calls))
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="derived-files") as threads:
         return list(threads.map(unless_damaged, calls))
 
 
-def unless_damaged(ask: Callable[[], T | None]) -> T | None:
-    """Return the result of `ask`; log and return None if files are damaged or the disk is full."""
+def unless_damaged(function: Callable[[], T | None]) -> T | None:
+    """Return the result of `function`; log and return None if files are damaged or the disk is full."""
     try:
-        return ask()
+        return function()
     except DamagedError as error:
         _LOG.warning("%s: search skips it; run jobs/accelerate_index.py to rebuild it", error)
     except OSError as error:
@@ -333,33 +324,13 @@ def folders_in(uri: str, name: str) -> list[str]:
     return [entry.base_name for entry in entries if entry.type == fs.FileType.Directory]
 
 
-def bytes_in(folder: Path) -> int:
-    """Return the size of all files in a folder and its subfolders; 0 if the folder does not exist."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-def read_header(folder: Path) -> dict[str, int]:
-    """Return the header from `write_header`; raise DamagedError without one."""
-    return _listing_in(folder).header
-
-
-def write_header(folder: Path, **values: int) -> None:
-    """Write the header of a folder, for its listing."""
-    (folder / _HEADER).write_text(json.dumps(values), "utf-8")
-
-
-def write_arrays(
-    folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]
-) -> Counter[str]:
-    """Write the parts of each array to a file `NAME.bin`; return the number of rows of each."""
-    rows = Counter[str]()
+def write_arrays(folder: Path, dtypes: Mapping[str, type[Any]], parts: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Write the parts of each array to a file `NAME.bin`."""
     with ExitStack() as opened:
         streams = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in dtypes}
         for arrays in parts:
             for name, array in arrays.items():
                 streams[name].write(np.ascontiguousarray(array, dtypes[name]).tobytes())
-                rows[name] += len(array)
-    return rows
 
 
 def read_arrays(folder: Path, dtypes: Mapping[str, type[Any]]) -> dict[str, np.ndarray]:

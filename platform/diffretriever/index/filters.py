@@ -6,8 +6,7 @@
 
 NOT may precede IN, BETWEEN, LIKE and NULL. NOT binds before AND, and AND before OR. Columns are the metadata columns,
 `id` and `collection`; a bool column is a condition by itself. Write texts and times in single quotes, and '' for a
-quote
-within. As in SQL, only IS NULL matches a passage without a value. Functions are not supported.
+quote within. As in SQL, only IS NULL matches a passage without a value. Functions are not supported.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def condition_of(text: str, metadata: Columns) -> str:
     """
     if len(text) > MAX_CHARS:
         raise FilterError(f"filter: {len(text):,} characters are too many: use at most {MAX_CHARS:,}")
-    return _Parser(_tokens(text), {**_PASSAGE_COLUMNS, **metadata}).whole()
+    return _Parser(_tokens(text), {**_PASSAGE_COLUMNS, **metadata}).parse()
 
 
 def collection_filter(collection: str) -> str:
@@ -96,23 +95,23 @@ class _Parser:
         self._tokens, self._columns = tokens, columns
         self._at = self._depth = 0
 
-    def whole(self) -> str:
-        made = self._or()
+    def parse(self) -> str:
+        condition = self._or()
         if self._next.kind != "end":
             self._fail("AND or OR or the end")
-        return made
+        return condition
 
     @property
     def _next(self) -> _Token:
         return self._tokens[self._at]
 
-    def _took(self, word: str) -> bool:
-        is_it = self._next.matches(word)
-        self._at += is_it
-        return is_it
+    def _accepts(self, word: str) -> bool:
+        matches = self._next.matches(word)
+        self._at += matches
+        return matches
 
-    def _want(self, sign: str) -> None:
-        if not self._took(sign):
+    def _expect(self, sign: str) -> None:
+        if not self._accepts(sign):
             self._fail(f"'{sign}'")
 
     def _fail(self, expected: str) -> NoReturn:
@@ -126,7 +125,7 @@ class _Parser:
 
     def _joined(self, word: str, part: Callable[[], str]) -> str:
         parts = [part()]
-        while self._took(word):
+        while self._accepts(word):
             parts.append(part())
         return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
 
@@ -134,15 +133,15 @@ class _Parser:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise FilterError(f"filter: more than {_MAX_DEPTH} parentheses or NOT within each other")
-        if self._took("NOT"):
-            made = f"(NOT {self._not()})"
-        elif self._took("("):
-            made = self._or()
-            self._want(")")
+        if self._accepts("NOT"):
+            condition = f"(NOT {self._not()})"
+        elif self._accepts("("):
+            condition = self._or()
+            self._expect(")")
         else:
-            made = self._comparison()
+            condition = self._comparison()
         self._depth -= 1
-        return made
+        return condition
 
     def _comparison(self) -> str:
         token = self._next
@@ -157,26 +156,26 @@ class _Parser:
             if kind == "bool" and sign not in ("=", "<>"):
                 raise FilterError(f"filter: '{name}' is bool: compare it with = or <>")
             return f"(`{name}` {sign} {self._value(name, kind)})"
-        if self._took("IS"):
-            not_ = "NOT " if self._took("NOT") else ""
-            self._want("NULL")
+        if self._accepts("IS"):
+            not_ = "NOT " if self._accepts("NOT") else ""
+            self._expect("NULL")
             return f"(`{name}` IS {not_}NULL)"
         return self._ranged(name, kind)
 
     def _ranged(self, name: str, kind: ColumnType) -> str:
-        not_ = "NOT " if self._took("NOT") else ""
-        if self._took("IN"):
-            self._want("(")
+        not_ = "NOT " if self._accepts("NOT") else ""
+        if self._accepts("IN"):
+            self._expect("(")
             values = [self._value(name, kind)]
-            while self._took(","):
+            while self._accepts(","):
                 values.append(self._value(name, kind))
-            self._want(")")
+            self._expect(")")
             return f"(`{name}` {not_}IN ({', '.join(values)}))"
-        if self._took("BETWEEN"):
+        if self._accepts("BETWEEN"):
             low = self._value(name, kind)
-            self._want("AND")
+            self._expect("AND")
             return f"(`{name}` {not_}BETWEEN {low} AND {self._value(name, kind)})"
-        if self._took("LIKE"):
+        if self._accepts("LIKE"):
             if kind != "string":
                 raise FilterError(f"filter: LIKE is for texts, and '{name}' is {kind}")
             return f"(`{name}` {not_}LIKE {self._value(name, kind)})"
@@ -190,12 +189,12 @@ class _Parser:
         token = self._next
         if token.kind == "end" or (token.kind == "word" and token.text in self._columns):
             self._fail("a value")
-        made = _literal(token, kind)
-        if made is None:
+        literal = _literal(token, kind)
+        if literal is None:
             expected = _EXPECTED[kind]
             raise FilterError(f"filter: '{name}' is {kind}: write {expected} at character {token.at}, not {token}")
         self._at += 1
-        return made
+        return literal
 
 
 _EXPECTED: Mapping[ColumnType, str] = {
@@ -232,8 +231,8 @@ def _number(token: _Token, kind: ColumnType) -> str | None:
         value = float(token.text)
         # repr keeps all digits, also of very large and small numbers.
         return f"{value!r}" if math.isfinite(value) else None
-    whole = re.fullmatch(r"[-+]?\d{1,20}", token.text)
-    return str(int(token.text)) if whole and int(token.text) in _INT64 else None
+    integer = re.fullmatch(r"[-+]?\d{1,20}", token.text)
+    return str(int(token.text)) if integer and int(token.text) in _INT64 else None
 
 
 def _quoted(text: str) -> str:

@@ -15,6 +15,8 @@ from diffretriever.index.derived import DamagedError, DerivedFolder, NoMoreMapsE
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 
 _LOG = logging.getLogger(__name__)
+_ROW_BYTES = 4
+"""Bytes of a passage's row number in `rows_file`."""
 
 
 class FragmentFiles(Protocol):
@@ -38,6 +40,8 @@ class FileKind(Generic[Files]):
     """Folder of the index that contains one folder per fragment."""
     open: Callable[[Path], Files]
     """Maps the files in a folder; raises ValueError if they are inconsistent."""
+    rows_file: str = "rows.bin"
+    """File of `FragmentFiles.rows_P`."""
 
     def folder_of(self, index: PassageIndex, fragment: Any) -> DerivedFolder:
         """Return the folder of a fragment's files."""
@@ -99,10 +103,21 @@ def _has_all(files: FragmentFiles, fragment: Any) -> bool:
 
 
 def lacking(index: PassageIndex, kind: FileKind[Files]) -> list[Any]:
-    """Return the fragments of an index version without files. Fetches no file from a store."""
-    if DerivedFolder(index.uri, kind.name).is_local:
-        return with_files(index, kind)[1]
+    """Return the fragments of an index version without files, or whose files lack passages.
+
+    Fetches files from a store only if they lack rows of the fragment as written.
+    """
     fragments = index.fragments()
-    headers = for_all(index.uri, [kind.folder_of(index, fragment) for fragment in fragments], DerivedFolder.header)
-    pairs = zip(fragments, headers, strict=True)
-    return [fragment for fragment, header in pairs if header is None or header["passages"] < fragment.count_rows()]
+    complete = for_all(index.uri, fragments, partial(_is_complete, index, kind))
+    return [fragment for fragment, is_complete in zip(fragments, complete, strict=True) if not is_complete]
+
+
+def _is_complete(index: PassageIndex, kind: FileKind[Files], fragment: Any) -> bool:
+    folder = kind.folder_of(index, fragment)
+    if not folder.is_local:
+        sizes = folder.files()
+        if sizes is None or sizes[kind.rows_file] >= fragment.physical_rows * _ROW_BYTES:
+            return sizes is not None
+    # After a restore, the rows without files can be live again, so a number of passages is not enough.
+    files = kind.open_of(index, fragment)
+    return files is not None and _has_all(files, fragment)

@@ -31,9 +31,9 @@ _RETRY_SECONDS = 1.0
 class Lease:
     """The lease of a URI on an object store, from `acquire` to `release`."""
 
-    def __init__(self, place: StorePath) -> None:
-        self._place = place
-        self._flag = place
+    def __init__(self, location: StorePath) -> None:
+        self._location = location
+        self._flag = location
         since = datetime.now(UTC).isoformat(timespec="seconds")
         self._about = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
         self._ended = threading.Event()
@@ -46,22 +46,22 @@ class Lease:
         counts as that of a running writer.
         """
         seen: dict[str, int] = {}
-        while others := self._raise_flag():
+        while flags := self._raise_flag():
             self._lower_flag()
-            renewed = (name for name, changed in others.items() if not patient or seen.get(name, changed) != changed)
+            renewed = (name for name, changed in flags.items() if not patient or seen.get(name, changed) != changed)
             if (name := next(renewed, None)) is not None:
                 raise ValueError(
-                    f"another job ({self._owner(name)}) is writing to {self._place}: wait for it, or stop it; "
+                    f"another job ({self._owner(name)}) is writing to {self._location}: wait for it, or stop it; "
                     "the same command then resumes its work"
                 )
             if not seen:
-                owners = ", ".join(map(self._owner, others))
-                sys.stderr.write(f"{self._place} has a writer ({owners}): checking whether it is still running\n")
-            seen |= others
+                owners = ", ".join(map(self._owner, flags))
+                sys.stderr.write(f"{self._location} has a writer ({owners}): checking whether it is still running\n")
+            seen |= flags
             # Random, so that two writers do not retry at the same time.
             time.sleep(_RETRY_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
         self._ended.clear()
-        self._renewal = threading.Thread(target=self._renew, name=f"lease of {self._place}", daemon=True)
+        self._renewal = threading.Thread(target=self._renew, name=f"lease of {self._location}", daemon=True)
         self._renewal.start()
 
     def release(self) -> None:
@@ -73,15 +73,15 @@ class Lease:
 
     def _raise_flag(self) -> dict[str, int]:
         """Put a flag; return the unexpired flags of others: name → time."""
-        self._flag = self._place / _FOLDER / uuid.uuid4().hex
+        self._flag = self._location / _FOLDER / uuid.uuid4().hex
         self._put()
-        times = {info.base_name: info.mtime_ns for info in files_in(self._place / _FOLDER)}
-        own_time = times.pop(self._flag.name, None)
-        if own_time is None:
+        times = {info.base_name: info.mtime_ns for info in files_in(self._location / _FOLDER)}
+        put_time = times.pop(self._flag.name, None)
+        if put_time is None:
             raise ValueError(f"{self._flag} was written but is not listed: check the permission to list the bucket")
-        expired = [name for name, changed in times.items() if own_time - changed > _EXPIRE_SECONDS * 1e9]
+        expired = [name for name, changed in times.items() if put_time - changed > _EXPIRE_SECONDS * 1e9]
         for name in expired:
-            remove(self._place / _FOLDER / name)
+            remove(self._location / _FOLDER / name)
             del times[name]
         return times
 
@@ -101,7 +101,7 @@ class Lease:
 
     def _owner(self, name: str) -> str:
         try:
-            about = json.loads(read_bytes(self._place / _FOLDER / name))
+            about = json.loads(read_bytes(self._location / _FOLDER / name))
             return f"process {about['process']} on {about['host']} since {about['since']}"
         except (OSError, ValueError, LookupError):
             return "a process that has just ended"

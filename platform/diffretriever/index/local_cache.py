@@ -56,7 +56,7 @@ class FolderCache:
             OSError: the disk is full.
             ValueError: the content does not fit next to the entries in use, or the bound is invalid.
         """
-        target = self._entry(key, size)
+        target = self.root / f"{key}-{size}"
         entry = self._use(target)
         if target.is_dir():
             return entry
@@ -71,13 +71,10 @@ class FolderCache:
                     self._fetching.pop(target.name)
         return entry
 
-    def held(self, key: str, size: int) -> LocalFolder | None:
+    def existing(self, key: str, size: int) -> LocalFolder | None:
         """Return the folder of a key; None if it does not exist."""
-        target = self._entry(key, size)
+        target = self.root / f"{key}-{size}"
         return self._use(target) if target.is_dir() else None
-
-    def _entry(self, key: str, size: int) -> Path:
-        return self.root / f"{key}-{size}"
 
     def discard(self, entry: LocalFolder) -> None:
         """Remove a damaged folder; processes that mapped it keep its content."""
@@ -93,7 +90,9 @@ class FolderCache:
 
     def _make_space(self, name: str, size: int) -> None:
         with locked(self.root / "lock"):
-            self._remove_abandoned()
+            for path in self.root.glob(".*.tmp"):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
             entries = sorted(self.root.glob("[!.]*-*/"), key=lambda entry: entry.stat().st_mtime)
             sizes = {entry.name: int(entry.name.rpartition("-")[2]) for entry in entries}
             taken = sum({**self._fetching, **sizes}.values())
@@ -113,11 +112,6 @@ class FolderCache:
                     "or search with more shards on more nodes"
                 )
             self._fetching[name] = size
-
-    def _remove_abandoned(self) -> None:
-        for path in self.root.glob(".*.tmp"):
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def shared_cache() -> FolderCache:

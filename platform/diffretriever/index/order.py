@@ -38,10 +38,10 @@ class PassageOrder:
     numbers_W: np.ndarray
 
     @classmethod
-    def of(cls, whole: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
+    def of(cls, all_fragments: Iterable[Any], fragments: Iterable[Any], batches: Iterable[pa.RecordBatch]) -> Self:
         """Number passages by id.
 
-        `batches` are the fragments' rows, with `id` and `_rowaddr`; `whole` has all fragments.
+        `batches` are the rows of `fragments`, with `id` and `_rowaddr`; `all_fragments` are those of the index.
         """
         selected = list(fragments)
         numbers_G = np.array([fragment.fragment_id for fragment in selected], np.int64)
@@ -54,9 +54,9 @@ class PassageOrder:
         passages, numbers_P = Passages.numbered(pa.chunked_array(ids, pa.large_string()))
         ascending = np.argsort(numbers_G)
         numbers_W = np.full(offsets[-1], NO_NUMBER, np.int32)
-        made = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
-        numbers_W[made._positions(addresses_P)] = numbers_P
-        return cls(Passages(passages.ids, made._rows(whole, selected)), made.fragments_G, made.starts_G, numbers_W)
+        order = cls(passages, numbers_G[ascending], offsets[ascending], numbers_W)
+        numbers_W[order._positions(addresses_P)] = numbers_P
+        return replace(order, passages=Passages(passages.ids, order._rows(all_fragments, selected)))
 
     def admitting(self, addresses_C: np.ndarray) -> PassageOrder:
         """Return the order without the passages at other addresses (`_rowaddr`, uint64 [C]); numbers stay."""
@@ -91,10 +91,10 @@ class PassageOrder:
         positions_C: np.ndarray = self.starts_G[owners_C] + (addresses_C & np.uint64(0xFFFFFFFF)).astype(np.int64)
         return positions_C
 
-    def _rows(self, whole: Iterable[Any], fragments: Iterable[Any]) -> np.ndarray:
+    def _rows(self, all_fragments: Iterable[Any], fragments: Iterable[Any]) -> np.ndarray:
         """Return each passage's row in the whole table without deleted rows, int64 [P], by number."""
         before, count = {}, 0
-        for fragment in whole:
+        for fragment in all_fragments:
             before[fragment.fragment_id] = count
             count += fragment.count_rows()
         firsts = [np.arange(fragment.count_rows()) + before[fragment.fragment_id] for fragment in fragments]

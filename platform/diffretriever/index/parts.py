@@ -17,28 +17,28 @@ _MAX_SHARE = 1.1
 class IndexPart(PassageIndex):
     """Some passages of an index version, read-only."""
 
-    def __init__(self, whole: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
+    def __init__(self, index: PassageIndex, fragments: Sequence[Any], condition: str | None = None) -> None:
         """Select the passages in Lance fragments that match a condition in Lance's SQL."""
-        super().__init__(whole.uri, whole.dataset, whole.manifest)
+        super().__init__(index.uri, index.dataset, index.manifest)
         self._fragments = list(fragments)
         self._condition = condition
         self._rows = sum(fragment.count_rows() for fragment in fragments)
 
     @classmethod
-    def of_fragments(cls, whole: PassageIndex, numbers: Sequence[int]) -> IndexPart:
+    def of_fragments(cls, index: PassageIndex, numbers: Sequence[int]) -> IndexPart:
         """Return the part with these fragment numbers."""
-        return cls(whole, [whole.dataset.get_fragment(number) for number in numbers])
+        return cls(index, [index.dataset.get_fragment(number) for number in numbers])
 
     @classmethod
-    def filtered(cls, whole: PassageIndex, condition: str) -> IndexPart:
+    def filtered(cls, index: PassageIndex, condition: str) -> IndexPart:
         """Return the passages that match a condition from `index.filters`.
 
         Other passages have no number in the part's order, like deleted ones, so every search skips them.
         """
-        part = cls(whole, whole.fragments(), condition)
+        part = cls(index, index.fragments(), condition)
         addresses = [batch.column("_rowaddr").to_numpy() for batch in part.addressed_batches([], ROWS_AT_ONCE)]
         admitted = np.concatenate([np.empty(0, np.uint64), *addresses])
-        part._orders[part.version] = whole.order.admitting(admitted)
+        part._orders[part.version] = index.order.admitting(admitted)
         owners = set((admitted >> np.uint64(32)).tolist())
         part._fragments = [fragment for fragment in part.fragments() if fragment.fragment_id in owners]
         part._rows = len(admitted)

@@ -70,11 +70,11 @@ def _coded(
 
 def _row_bytes(manifest: IndexManifest) -> int:
     retriever = manifest.retriever
-    assert "dense" in retriever.modes, "BM25 indexes hold no vectors"
+    assert "dense" in retriever.modes, "BM25 indexes have no vectors"
     return int(retriever.max_vectors("passage") * (manifest.hidden_size or 0) * 2)
 
 
-def still_there(uri: str, receipt: str) -> bool:
+def files_exist(uri: str, receipt: str) -> bool:
     """Return whether the files of a receipt exist: Lance removes uncommitted files after seven days."""
     filesystem, folder = filesystem_of(f"{table_uri(uri)}/data")
     paths = [f"{folder}/{file.path}" for fragment in fragments_in([receipt]) for file in fragment.files]

@@ -28,15 +28,14 @@ from diffretriever.index.commits import ChangedError, changed_by_another, commit
 from diffretriever.index.damage import (
     NOT_FOUND,
     deletion_files,
-    forget_deletions,
     not_opened,
-    note_deletions,
+    open_dataset,
     readable,
     refuse_wrong_deletions,
+    remove_old_deletion_checksums,
     set_aside_unreadable,
     unreachable,
-    without_panics,
-    wrong_deletions,
+    write_deletion_checksums,
 )
 from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
@@ -84,7 +83,7 @@ class PassageIndex:
         """Return whether the index exists; raise ValueError if it is damaged or access is denied."""
         uri = plain_place(uri)
         try:
-            _dataset(uri)
+            open_dataset(uri)
         except (ValueError, OSError) as error:
             if (reason := not_opened(uri, error)) is None:
                 return False
@@ -118,7 +117,7 @@ class PassageIndex:
         """
         uri = plain_place(uri)
         try:
-            dataset = _dataset(uri, version)
+            dataset = open_dataset(uri, version)
         except (ValueError, OSError) as error:
             if version is None and (reason := not_opened(uri, error)) is not None:
                 raise reason from error
@@ -183,9 +182,9 @@ class PassageIndex:
         order = self._orders.get(version)
         if order is None:
             rows = self.addressed_batches(["id"], ROWS_AT_ONCE)
-            made = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
+            computed = PassageOrder.of(self.dataset.get_fragments(), self.fragments(), rows)
             # Threads must share one order, because numbers of different orders do not mix.
-            order = self._orders.setdefault(version, made)
+            order = self._orders.setdefault(version, computed)
         return order
 
     def fragments(self) -> list[Any]:
@@ -318,7 +317,7 @@ class PassageIndex:
             by_fragment[address >> 32].append(passage_id)
         shrunk = {n: self.dataset.get_fragment(n).delete(ids_filter(deleted)) for n, deleted in by_fragment.items()}
         files = deletion_files(part for part in shrunk.values() if part is not None)
-        note_deletions(self.uri, files)
+        write_deletion_checksums(self.uri, files)
         return shrunk
 
     def commit_compaction(self, results: Sequence[str]) -> None:
@@ -340,12 +339,11 @@ class PassageIndex:
         """Move to the latest version, and remove older versions with their files.
 
         The previous version stays unless `older_than` is 0, because a clock jump can make it look old. Readers of a
-        removed
-        version must reopen the index. Uncommitted files of killed jobs are removed after seven days.
+        removed version must reopen the index. Uncommitted files of killed jobs are removed after seven days.
         """
         self.refresh()
         self.dataset.cleanup_old_versions(older_than=older_than, retain_versions=2 if older_than else None)
-        forget_deletions(self.uri)
+        remove_old_deletion_checksums(self.uri)
 
     @classmethod
     def restore(cls, uri: str, version: int) -> PassageIndex:
@@ -357,14 +355,10 @@ class PassageIndex:
             ValueError: the version is no longer stored, or another process changed the index.
         """
         older = cls.open(uri, version)
-        set_aside_unreadable(table_uri(older.uri))
+        set_aside_unreadable(older.uri)
         with commit_to(older.uri):
             older.dataset.restore()
         return cls.open(uri)
-
-    def wrong_deletions(self) -> tuple[list[str], int]:
-        """Return the paths of changed deletion files, and the number of deletion files without a checksum."""
-        return wrong_deletions(self.uri, self.dataset)
 
     def count_collections(self) -> dict[str, int]:
         """Return the number of passages per collection, by name; reads a column of the table."""
@@ -393,14 +387,6 @@ class _Texts:
     rows_read: int = 0
     table: pa.Table | None = None
     """All passages, in table order."""
-
-
-def _dataset(uri: str, version: int | None = None) -> Any:
-    with without_panics():
-        dataset = lance.dataset(table_uri(uri), version=version)
-        # Lance parses the schema here.
-        _ = dataset.schema
-        return dataset
 
 
 def rows_written(addresses: np.ndarray) -> np.ndarray:

@@ -100,7 +100,7 @@ def text_table(
     )
 
 
-def beside(left: pa.Table, right: pa.Table) -> pa.Table:
+def join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     """Return one table with the columns of both."""
     return pa.Table.from_arrays([*left.columns, *right.columns], schema=pa.schema([*left.schema, *right.schema]))
 
@@ -114,16 +114,16 @@ class WriterLock:
 
     def __init__(self, uri: str, *, patient: bool = True) -> None:
         """Prepare the lock; a patient one waits until another job's lease in a store is renewed or expires."""
-        self._place, self._patient = as_place(uri), patient
+        self._location, self._patient = as_place(uri), patient
         self._file: IO[str] | None = None
         self._lease: Lease | None = None
 
     def __enter__(self) -> WriterLock:
         """Take the lock; raise ValueError if another job has it."""
-        if isinstance(self._place, Path):
-            self._file = _locked(self._place)
+        if isinstance(self._location, Path):
+            self._file = _locked(self._location)
             return self
-        self._lease = Lease(self._place)
+        self._lease = Lease(self._location)
         self._lease.acquire(patient=self._patient)
         return self
 
@@ -159,11 +159,9 @@ class Committer:
     """Publishes written blocks. Take the `WriterLock` first: a concurrent second commit is rejected.
 
     Of two commits to the same version one wins, even without the lock. Lance alone would rebase the second if they
-    share
-    no fragment, as two appends, and rows that both wrote would be duplicated. So a commit names all fragments of its
+    share no fragment, as two appends, and duplicate rows that both wrote. So a commit names all fragments of its
     version as updated, which makes Lance reject it after any other commit. A table without fragments is overwritten
-    without retry, which Lance applies only to that version. The manifest write decides, so a crash leaves nothing to
-    repair.
+    without retry, which Lance applies only to that version. The manifest write decides: a crash needs no repair.
     """
 
     def __init__(self, index: PassageIndex) -> None:

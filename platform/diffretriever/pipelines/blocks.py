@@ -24,7 +24,7 @@ import pyarrow as pa
 from diffretriever.collections import Passage, Query, ScanResult
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.scanning import ScannedPart
-from diffretriever.index.writer import BlockWriter, beside, text_table
+from diffretriever.index.writer import BlockWriter, join_columns, text_table
 from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.vectors.representations import not_finite
@@ -155,7 +155,7 @@ class PrepareBlocks(Stage):
 
         for key, table in unpack(rows):
             titles, texts = table.column("title").to_pylist(), table.column("text").to_pylist()
-            yield pack(key, beside(table, to_arrow(self._preparer.prepare_passages(titles, texts))))
+            yield pack(key, join_columns(table, to_arrow(self._preparer.prepare_passages(titles, texts))))
 
 
 class EncodeBlocks(Stage):
@@ -197,7 +197,7 @@ class EncodeBlocks(Stage):
             table, parts, left_out = _finite_only(block, encoded.parts)
             texts = table.select(self._writers[0].text_columns)
             found = zip(self._writers, parts, strict=True)
-            receipts = [writer.write(beside(texts, each.to_arrow())) for writer, each in found]
+            receipts = [writer.write(join_columns(texts, each.to_arrow())) for writer, each in found]
             yield _receipt(
                 key,
                 receipts,

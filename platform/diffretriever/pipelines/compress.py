@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 
+from diffretriever.core.files import write_bytes
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress
-from diffretriever.index.rewrite import TablePart, parts_of, replace_all, sample_of, still_there, write_part
+from diffretriever.index.rewrite import TablePart, files_exist, parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_of, codec_place
+from diffretriever.index.vectors import codec_file, codec_of
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.tasks import call_each
 from diffretriever.schemas.codec import StoredCodec
 from diffretriever.schemas.compress import CompressJob, CompressSummary
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.vectors.product import Codec, codec_from_bytes
+from diffretriever.vectors.product import Codec
 
 _CODEC_FILE = "codec.safetensors"
 _SAMPLE = 131072
@@ -38,7 +39,7 @@ def compress_index(job: CompressJob) -> CompressSummary:
         if not _is_done(job, index.manifest):
             ledger = _ledger(job, index)
             codec = _codec(job, index, ledger)
-            codec.save(codec_place(index.uri, codec.digest))
+            write_bytes(codec_file(index.uri, codec.digest), codec.to_bytes())
             manifest = index.manifest.model_copy(update={"codec": _stored(job, codec)})
             written = _run(job, index, manifest, ledger)
             Ledger(_work_place(job)).clear()
@@ -88,7 +89,7 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
         return codec_of(index.uri, index.manifest)
     trained = ledger.get(_CODEC_FILE)
     if trained is not None:
-        return codec_from_bytes(trained)
+        return Codec.from_bytes(trained)
     codec = Codec.train(job.codec.bits, sample_of(index, _SAMPLE))
     ledger.put(_CODEC_FILE, codec.to_bytes())
     return codec
@@ -117,4 +118,4 @@ def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger:
 
 def _receipt(index: PassageIndex, ledger: Ledger, part: TablePart) -> str | None:
     data = ledger.get(f"{part.key}.json")
-    return data.decode() if data is not None and still_there(index.uri, data.decode()) else None
+    return data.decode() if data is not None and files_exist(index.uri, data.decode()) else None

@@ -12,7 +12,7 @@ from diffretriever.collections.keys import KeySet, PassageSelection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.core.files import write_text
 from diffretriever.core.progress import Progress
-from diffretriever.index.collection_places import note_place, refuse_other_places
+from diffretriever.index.collection_locations import record_location, refuse_other_locations
 from diffretriever.index.damage import named
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
@@ -64,7 +64,7 @@ class IndexWriter:
             for uri in self._uris:
                 locks.enter_context(WriterLock(uri))
                 if self._job.sync:
-                    refuse_other_places(uri, self._collection)
+                    refuse_other_locations(uri, self._collection)
             self._existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in self._uris]
             self._present = [KeySet.none() if index is None else index.keys() for index in self._existing]
             self._locks = locks.pop_all()
@@ -119,7 +119,7 @@ class IndexWriter:
             self.indexes.append(existing or PassageIndex.create(uri, expected))
         for index in self.indexes:
             write_text(f"{index.uri.rstrip('/')}/encode.yaml", self._job.to_yaml())
-            note_place(index.uri, self._collection)
+            record_location(index.uri, self._collection)
 
     def write(self, receipts: Iterable[Receipt], total: int, compactions: Sequence[CompactionBeside]) -> None:
         """Commit blocks as they arrive, and run compactions after each commit.

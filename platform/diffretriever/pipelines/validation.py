@@ -13,7 +13,7 @@ from diffretriever.evaluation.evaluate import search_queries
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import BlockWriter, Committer, beside, text_table
+from diffretriever.index.writer import BlockWriter, Committer, join_columns, text_table
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.search.searcher import Searcher
 
@@ -67,5 +67,5 @@ class Validator:
         for start in range(0, len(self._passages), _BLOCK_ROWS):
             block = self._passages[start : start + _BLOCK_ROWS]
             encoded = encoder.encode_passages([p.title for p in block], [p.text for p in block]).to_arrow()
-            receipts[str(start)] = writer.write(beside(text_table(block, self._name), encoded))
+            receipts[str(start)] = writer.write(join_columns(text_table(block, self._name), encoded))
         Committer(index).commit(receipts, [])

@@ -15,10 +15,10 @@ from diffretriever.core.progress import track
 from diffretriever.index.derived import DerivedFolder, folders_in, for_all, unless_damaged
 from diffretriever.index.fragment_files import FileKind, lacking
 from diffretriever.index.table import PassageIndex, fragment_key
-from diffretriever.schemas.accelerate import AccelerateJob, Beside, CandidateSettings, Kind
+from diffretriever.schemas.accelerate import AccelerateJob, CandidateSettings, CodeLayout, Kind
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.search import SearchOptions
-from diffretriever.search.bm25 import keep_bm25
+from diffretriever.search.bm25 import store_bm25
 from diffretriever.search.dense import open_dense
 from diffretriever.search.dense.candidates import (
     CandidateSearch,
@@ -31,9 +31,9 @@ from diffretriever.search.dense.candidates import (
     write_settings,
 )
 from diffretriever.search.dense.coded import CodedScan
-from diffretriever.search.dense.codes import CODES, FragmentCodes, build_fragment_codes, open_segments
+from diffretriever.search.dense.codes import CODES, build_fragment_codes, layout_of, open_segments
 from diffretriever.search.dense.compressed import PACKED, build_fragment_packed
-from diffretriever.search.dense.sketch import CandidateIndex
+from diffretriever.search.dense.sketch import SKETCHES, CandidateIndex
 from diffretriever.search.dense.stream import StreamingScan
 from diffretriever.search.sparse.postings import POSTINGS, build_fragment_postings, may_have_postings
 
@@ -53,7 +53,7 @@ class Missing(NamedTuple):
     """Lance's fragment id."""
     kinds: tuple[Kind, ...]
     passages: int
-    beside: Beside = "vectors"
+    layout: CodeLayout = "vectors"
     """What its codes store."""
 
 
@@ -61,19 +61,19 @@ Make: TypeAlias = Callable[[PassageIndex, Sequence[Missing]], None]
 """Builds the missing files; returns when all are written."""
 
 
-class Kept(Model):
+class KindSummary(Model):
     """The derived files of one kind."""
 
-    made: int
+    built: int
     """Fragments whose files this job built."""
     bytes: int
     """Total size of the files of all fragments."""
 
 
-class Accelerated(Model):
+class AccelerateSummary(Model):
     """The result of an accelerate job."""
 
-    files: dict[Kind, Kept]
+    files: dict[Kind, KindSummary]
     """Files of each kind that the index can have."""
     candidates: CandidateSettings | None
     """The candidate index, if the job calibrated one."""
@@ -87,17 +87,19 @@ def make_missing(index: PassageIndex, missing: Sequence[Missing]) -> None:
     for entry in track(missing, f"codes and postings → {index.uri}", "passages", total, lambda entry: entry.passages):
         fragment = index.dataset.get_fragment(entry.fragment)
         if "codes" in entry.kinds:
-            build_fragment_codes(index, fragment, entry.beside)
+            # On a store, sketches would outlive the codes that they were made of.
+            CODES.folder_of(index, fragment).below(SKETCHES).remove()
+            build_fragment_codes(index, fragment, entry.layout)
         if "packed" in entry.kinds:
             build_fragment_packed(index, fragment)
         if "postings" in entry.kinds:
             build_fragment_postings(index, fragment)
 
 
-def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | None = None) -> list[Missing]:
+def complete(index: PassageIndex, make: Make = make_missing, layout: CodeLayout | None = None) -> list[Missing]:
     """Build missing derived files, remove those of deleted fragments, and return the entries that were missing.
 
-    BM25 statistics are stored too, up to 2 million passages. `beside` selects what codes store. None keeps the index's
+    BM25 statistics are stored too, up to 2 million passages. `layout` selects what codes store. None keeps the index's
     setting; the default of a new index is `vectors`.
 
     Raises:
@@ -105,15 +107,15 @@ def complete(index: PassageIndex, make: Make = make_missing, beside: Beside | No
     """
     missing = missing_files(index)
     if missing:
-        contents = beside or _beside_now(index)
-        make(index, [entry._replace(beside=contents) for entry in missing])
+        layout = layout or _current_layout(index)
+        make(index, [entry._replace(layout=layout) for entry in missing])
     remove_old(index)
     if len(index) <= _MOST_TEXTS:
-        keep_bm25(index)
+        store_bm25(index)
     return missing
 
 
-def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
+def accelerate(job: AccelerateJob, make: Make = make_missing) -> AccelerateSummary:
     """Build missing codes and postings, rebuild damaged ones, and calibrate a candidate index if the job requests it.
 
     Existing files are verified by checksum. An existing candidate index is extended to new fragments.
@@ -135,33 +137,31 @@ def accelerate(job: AccelerateJob, make: Make = make_missing) -> Accelerated:
     else:
         complete_candidates(index)
     files = {
-        kind: Kept(
-            made=sum(kind in entry.kinds for entry in missing),
+        kind: KindSummary(
+            built=sum(kind in entry.kinds for entry in missing),
             bytes=sum(size or 0 for size in sizes_of(index, kind)),
         )
         for kind in kinds_of(index)
     }
-    only_streams = _beside_now(index) == "means" and unless_damaged(partial(read_settings, index)) is None
-    return Accelerated(files=files, candidates=settings, only_streams=only_streams)
+    only_streams = _current_layout(index) == "means" and unless_damaged(partial(read_settings, index)) is None
+    return AccelerateSummary(files=files, candidates=settings, only_streams=only_streams)
 
 
 def _refuse(index: PassageIndex, job: AccelerateJob) -> None:
     if job.candidates and index.manifest.codec:
         raise ValueError(
-            f"{index.uri} is compressed, and a candidate index is over the vectors themselves, which would undo the "
-            "compression: leave --candidates out, and all passages are scored by their codes"
+            f"{index.uri} is compressed, and a candidate index stores vectors, which would undo the "
+            "compression: leave out --candidates; search scores all passages by their codes"
         )
     if job.candidates and not len(index):
-        raise ValueError(f"{index.uri} holds no passages to make a candidate index of: encode some first")
+        raise ValueError(f"{index.uri} has no passages for a candidate index: encode some first")
     if job.beside is not None and "codes" not in kinds_of(index):
         raise ValueError(
-            f"{index.uri} has no 8-bit codes, being compressed or without vectors, so --beside says nothing of it: "
+            f"{index.uri} has no 8-bit codes, being compressed or without vectors, so --beside does not apply: "
             "leave it out"
         )
     if not kinds_of(index):
-        raise ValueError(
-            f"{index.uri} holds neither vectors nor impacts: there is nothing to make codes or postings of"
-        )
+        raise ValueError(f"{index.uri} has neither vectors nor impacts, so it can have neither codes nor postings")
 
 
 def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
@@ -196,18 +196,17 @@ def _calibrate(index: PassageIndex, job: AccelerateJob) -> CandidateSettings:
     return settings
 
 
-def _beside_now(index: PassageIndex) -> Beside:
+def _current_layout(index: PassageIndex) -> CodeLayout:
     names = [name for name in folders_in(index.uri, CODES.name) if not name.startswith(".")]
     codes = [DerivedFolder(index.uri, f"{CODES.name}/{name}") for name in names]
-    headers = for_all(index.uri, codes, DerivedFolder.header)
-    contents = {FragmentCodes.beside(header) for header in headers if header is not None}
-    return "means" if "means" in contents else "vectors"
+    layouts = {layout_of(files) for files in for_all(index.uri, codes, DerivedFolder.files) if files}
+    return "means" if "means" in layouts else "vectors"
 
 
-def _remove_other_codes(index: PassageIndex, beside: Beside) -> None:
+def _remove_other_codes(index: PassageIndex, layout: CodeLayout) -> None:
     folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
-    for folder, header in zip(folders, for_all(index.uri, folders, DerivedFolder.header), strict=True):
-        if header is not None and FragmentCodes.beside(header) != beside:
+    for folder, files in zip(folders, for_all(index.uri, folders, DerivedFolder.files), strict=True):
+        if files and layout_of(files) != layout:
             folder.remove()
 
 

@@ -26,7 +26,7 @@ import Stemmer
 from diffretriever.core.full_disk import full_disk
 from diffretriever.core.progress import Progress
 from diffretriever.encoders.preparer import join_title
-from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in
+from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in, unless_damaged
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.retriever import Bm25Retriever
@@ -120,7 +120,7 @@ class Bm25Search:
         """Open the BM25 index in the folder of a version, or build it."""
         assert not isinstance(index, IndexPart), "words are counted in all passages"
         self._passages = index.order.passages
-        self._weights = _opened(index) or _built(index)
+        self._weights = _open_or_none(index) or _build(index)
         ends = np.cumsum([segment.passages for segment in self._weights.segments], dtype=np.int64)
         # Segments number passages in the order of the table.
         self._numbers = np.split(index.order.by_row, ends)[:-1]
@@ -149,10 +149,10 @@ class Bm25Search:
         )
 
 
-def keep_bm25(index: PassageIndex) -> None:
+def store_bm25(index: PassageIndex) -> None:
     """Build and store the BM25 index of a version, unless it is stored already."""
-    if bm25_folder(index).size() is None:
-        _built(index)
+    if unless_damaged(bm25_folder(index).size) is None:
+        _build(index)
 
 
 def open_bm25(index: PassageIndex) -> Bm25Weights | None:
@@ -187,20 +187,20 @@ def analyse(texts: Sequence[str]) -> list[list[str]]:
     return [[terms[number] for number in numbers] for numbers in tokenized]
 
 
-def _opened(index: PassageIndex) -> Bm25Weights | None:
+def _open_or_none(index: PassageIndex) -> Bm25Weights | None:
     try:
         return open_bm25(index)
     except OSError as error:
         if full_disk(error) is None:
             raise
-        _LOG.warning("%s: the BM25 index is made in memory", error)
+        _LOG.warning("%s: building the BM25 index in memory", error)
     except DamagedError as error:
-        _LOG.warning("%s: the BM25 index is made anew", error)
+        _LOG.warning("%s: rebuilding the BM25 index", error)
         bm25_folder(index).remove()
     return None
 
 
-def _built(index: PassageIndex) -> Bm25Weights:
+def _build(index: PassageIndex) -> Bm25Weights:
     weights = Bm25Weights.of_texts(index)
     try:
         with bm25_folder(index).build() as folder:
@@ -211,8 +211,8 @@ def _built(index: PassageIndex) -> Bm25Weights:
                 DerivedFolder(index.uri, f"{_FOLDER}/{name}").remove()
     except OSError as error:
         warnings.warn(
-            f"{index.uri}: the BM25 index cannot be kept there ({error}), so every search builds it anew: let "
-            "somebody who may write there search it once",
+            f"{index.uri}: the BM25 index cannot be stored there ({error}), so every process builds it again: search "
+            "once with BM25 as a user who may write there",
             stacklevel=2,
         )
     return weights
@@ -229,11 +229,11 @@ def _segments(
     norms_D = config.k1 * ((1 - config.b) + config.b * lengths_D / mean_length)
     segments = []
     for first in range(0, len(blocks), _SEGMENT_BLOCKS):
-        own = slice(first, first + _SEGMENT_BLOCKS)
-        weighted = _weighted(blocks[own], idf_V, norms_D[first * BLOCK_ROWS :])
-        own_passages = sum(block.shape[0] for block in blocks[own])
-        own_counts_V = sum(counts[own], np.zeros(vocab_size, np.int64))
-        segments.append(PostingsSegment.of_blocks(weighted, own_counts_V, own_passages))
+        group = slice(first, first + _SEGMENT_BLOCKS)
+        weighted = _weighted(blocks[group], idf_V, norms_D[first * BLOCK_ROWS :])
+        group_passages = sum(block.shape[0] for block in blocks[group])
+        group_counts_V = sum(counts[group], np.zeros(vocab_size, np.int64))
+        segments.append(PostingsSegment.of_blocks(weighted, group_counts_V, group_passages))
     return segments
 
 

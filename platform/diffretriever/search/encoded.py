@@ -30,6 +30,6 @@ class EncodedSearch(ABC):
             ValueError: a stored passage contains NaN or infinity; the message names it. Encoders check queries.
         """
 
-    def among(self, n_candidates: int) -> Self:
+    def with_candidates(self, n_candidates: int) -> Self:
         """Return this search limited to `n_candidates` candidates per query; itself if that changes nothing."""
         return self

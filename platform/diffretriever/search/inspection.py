@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,12 +20,12 @@ import pyarrow.compute as pc
 from diffretriever.collections import Passage
 from diffretriever.core.progress import track
 from diffretriever.index.commits import table_uri
-from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files
+from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files, wrong_deletions
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.history import column_bytes, history
 from diffretriever.index.manifest import table_schema
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place, read_codec, read_packed, with_vectors
+from diffretriever.index.vectors import codec_file, read_codec, read_packed, with_vectors
 from diffretriever.schemas.accelerate import Kind
 from diffretriever.schemas.index import ROW_CHECKSUM, IndexContents, IndexManifest
 from diffretriever.schemas.inspect import FilesContents, IndexReport, Problem, Verification
@@ -35,7 +36,7 @@ from diffretriever.search.bm25 import bm25_folder, open_bm25
 from diffretriever.search.dense.candidates import read_settings
 from diffretriever.search.dense.codes import CODES
 from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.vectors.representations import any_of_each, offsets_of, read_vectors
+from diffretriever.vectors.representations import any_per_text, offsets_of, read_vectors
 
 if TYPE_CHECKING:
     from diffretriever.vectors.product import Codec
@@ -58,23 +59,19 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
         ValueError: Lance cannot read the table.
     """
     with readable(index.uri, index.fragments):
-        return _report(index, index.contents(), check=check)
-
-
-def _report(index: PassageIndex, contents: IndexContents, *, check: bool) -> IndexReport:
-    codes: Kind = "packed" if "packed" in kinds_of(index) else "codes"
-    return IndexReport(
-        index=index.uri,
-        fingerprint=index.manifest.fingerprint,
-        contents=contents,
-        columns=column_bytes(index),
-        codes=None if index.manifest.hidden_size is None else _files(index, codes),
-        postings=_files(index, "postings") if "postings" in kinds_of(index) else None,
-        candidates=unless_damaged(partial(read_settings, index)),
-        versions=history(index),
-        verification=verify(index, contents) if check else None,
-        manifest=index.manifest,
-    )
+        contents, kinds = index.contents(), kinds_of(index)
+        return IndexReport(
+            index=index.uri,
+            fingerprint=index.manifest.fingerprint,
+            contents=contents,
+            columns=column_bytes(index),
+            codes=next((_files(index, kind) for kind in kinds if kind != "postings"), None),
+            postings=_files(index, "postings") if "postings" in kinds else None,
+            candidates=unless_damaged(partial(read_settings, index)),
+            versions=history(index),
+            verification=verify(index, contents) if check else None,
+            manifest=index.manifest,
+        )
 
 
 def _files(index: PassageIndex, kind: Kind) -> FilesContents:
@@ -94,12 +91,12 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
     _check_schema(index, problems)
     _check_newest(index, problems)
     problems.add("data files are damaged", wrong_data_files(table_uri(index.uri), index.fragments()))
-    wrong_deletions, unchecked_deletions = index.wrong_deletions()
-    problems.add("files of deleted rows are damaged", wrong_deletions)
+    wrong_files, unchecked_files = wrong_deletions(index.uri, index.dataset)
+    problems.add("files of deleted rows are damaged", wrong_files)
     codec = _open_codec(index, problems)
     hashes: list[np.ndarray] = []
     vectors = 0
-    for fragment in track(index.fragments(), "verifying", "passages", len(index), lambda each: int(each.count_rows())):
+    for fragment in track(index.fragments(), "verifying", "passages", len(index), methodcaller("count_rows")):
         for batch in index.fragment_batches(fragment, index.dataset.schema.names, _batch_rows(index)):
             ids = batch.column("id").to_pylist()
             hashes.append(np.fromiter(map(hash, ids), np.int64, len(ids)))
@@ -108,24 +105,24 @@ def verify(index: PassageIndex, contents: IndexContents) -> Verification:
             if index.manifest.hidden_size is not None:
                 vectors += len(batch.column("codes" if index.manifest.codec else "reps").flatten())
     rows = sum(map(len, hashes))
-    problems.add("an id is there more than once", _repeated(index, hashes))
+    problems.add("an id occurs more than once", _repeated(index, hashes))
     _check_counts(index, contents, rows, problems)
     _check_derived_files(index, problems)
     return Verification(
         rows=rows,
         vectors=vectors,
-        without_checksums=unchecked_deletions,
-        problems=problems.found(),
+        without_checksums=unchecked_files,
+        problems=problems.listed(),
     )
 
 
 def _check_newest(index: PassageIndex, problems: _Problems) -> None:
     table, newest = table_uri(index.uri), PassageIndex.open(index.uri).version
     if (lost := lost_version(table, newest)) is not None:
-        place = (
+        problem = (
             f"version {lost} was committed, the newest manifest is of {newest}: restore {table}/_versions from a copy"
         )
-        problems.add("the newest versions are gone", [place])
+        problems.add("the newest versions are missing", [problem])
 
 
 class _Problems:
@@ -135,18 +132,18 @@ class _Problems:
         self._totals: Counter[str] = Counter()
         self._first: dict[str, list[str]] = {}
 
-    def add(self, kind: str, places: list[str]) -> None:
-        if places:
-            self._totals[kind] += len(places)
+    def add(self, kind: str, locations: list[str]) -> None:
+        if locations:
+            self._totals[kind] += len(locations)
             first = self._first.setdefault(kind, [])
-            first += places[: _NAMED - len(first)]
+            first += locations[: _NAMED - len(first)]
 
-    def found(self) -> list[Problem]:
+    def listed(self) -> list[Problem]:
         return [Problem(kind=kind, total=total, first=self._first[kind]) for kind, total in self._totals.items()]
 
 
 def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
-    bm25 = "the BM25 index that is kept is damaged"
+    bm25 = "the stored BM25 index is damaged"
     checks: list[tuple[str, Callable[[], object]]] = [
         (bm25, bm25_folder(index).check),
         (bm25, partial(open_bm25, index)),
@@ -166,10 +163,10 @@ def _check_derived_files(index: PassageIndex, problems: _Problems) -> None:
 
 
 def _row_problems(batch: pa.RecordBatch, index: PassageIndex, codec: Codec | None) -> Wrong:
-    yield "the digest is not that of title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
-    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` names a column that is lacking.
-        made_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
-        yield "a row is not what was written", made_P != batch.column(ROW_CHECKSUM).to_numpy()
+    yield "the digest differs from title, text and metadata", _has_other_digest(batch, index.manifest.metadata)
+    if ROW_CHECKSUM in batch.schema.names:  # `_check_schema` reports a missing column.
+        checksums_P = row_checksums(batch, [name for name in batch.schema.names if name != "_rowaddr"])
+        yield "a row differs from its checksum", checksums_P != batch.column(ROW_CHECKSUM).to_numpy()
     if index.manifest.hidden_size is None:
         return
     yield from _impact_problems(batch, index.manifest.vocab_size or 0)
@@ -199,7 +196,7 @@ def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
         return None
     try:
         # Bypasses the cache.
-        return read_codec(codec_place(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
+        return read_codec(codec_file(index.uri, index.manifest.codec.digest), index.manifest.codec.digest)
     except ValueError as error:
         problems.add("the file of the codec cannot be read", [str(error)])
         return None
@@ -208,24 +205,24 @@ def _open_codec(index: PassageIndex, problems: _Problems) -> Codec | None:
 def _has_other_digest(batch: pa.RecordBatch, metadata: Columns | None) -> np.ndarray:
     rows = batch.select(["id", "title", "text", *(metadata or {})]).to_pylist()
     texts = [(row.pop("id"), row.pop("title"), row.pop("text")) for row in rows]
-    known = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    made = [Passage(*text, metadata=own).digest for text, own in zip(texts, known, strict=True)]
-    return np.array([a != b for a, b in zip(made, batch.column("digest").to_pylist(), strict=True)], bool)
+    metadata_of_rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    computed = [Passage(*text, metadata=values).digest for text, values in zip(texts, metadata_of_rows, strict=True)]
+    return np.array([a != b for a, b in zip(computed, batch.column("digest").to_pylist(), strict=True)], bool)
 
 
 def _vector_problems(batch: pa.RecordBatch, manifest: IndexManifest) -> Wrong:
     retriever = manifest.retriever
-    assert is_neural(retriever), "BM25 indexes hold no vectors"
+    assert is_neural(retriever), "BM25 indexes have no vectors"
     stored_NH, offsets = read_vectors(batch)
     counts_P, most = np.diff(offsets), retriever.max_vectors("passage")
     vectors_NH = stored_NH.astype(np.float32)
     norms_N = np.sqrt(np.einsum("nh,nh->n", vectors_NH, vectors_NH))
     finite_N = np.isfinite(norms_N)
-    yield f"there are not 1 to {most} vectors", (counts_P < 1) | (counts_P > most)
-    yield "vectors and slot words differ in number", counts_P != _lengths(batch, "slot_tokens")
-    yield "a vector is not finite", any_of_each(~finite_N, offsets)
+    yield f"the number of vectors is not 1 to {most}", (counts_P < 1) | (counts_P > most)
+    yield "vectors and slot tokens differ in number", counts_P != _lengths(batch, "slot_tokens")
+    yield "a vector is not finite", any_per_text(~finite_N, offsets)
     if retriever.has_unit_vectors:
-        yield "a vector is not of length 1", any_of_each(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
+        yield "a vector is not of length 1", any_per_text(finite_N & (np.abs(norms_N - 1) > _UNIT_TOLERANCE), offsets)
 
 
 def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
@@ -237,14 +234,14 @@ def _impact_problems(batch: pa.RecordBatch, vocab_size: int) -> Wrong:
     starts_T[id_offsets] = True
     falls_T = np.diff(ids_T, prepend=-1) <= 0
     yield "impact ids and weights differ in number", np.diff(id_offsets) != np.diff(weight_offsets)
-    yield "impact ids do not ascend", any_of_each(falls_T & ~starts_T[:-1], id_offsets)
+    yield "impact ids do not ascend", any_per_text(falls_T & ~starts_T[:-1], id_offsets)
     yield (
         f"an impact id is not in the vocabulary of {vocab_size}",
-        any_of_each((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
+        any_per_text((ids_T < 0) | (ids_T >= vocab_size), id_offsets),
     )
     yield (
         "an impact's weight is not positive and finite",
-        any_of_each(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
+        any_per_text(~(np.isfinite(weights_T) & (weights_T > 0)), weight_offsets),
     )
 
 
@@ -253,7 +250,7 @@ def _lengths(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _repeated(index: PassageIndex, hashes: list[np.ndarray]) -> list[str]:
-    # Only ids with a repeated hash are kept as texts, to save memory.
+    # Counts only ids with a repeated hash, to save memory.
     values, counts = np.unique(np.concatenate(hashes or [np.empty(0, np.int64)]), return_counts=True)
     suspected = set(values[counts > 1].tolist())
     if not suspected:
@@ -267,7 +264,7 @@ def _check_schema(index: PassageIndex, problems: _Problems) -> None:
     stored = {field.name: _type_name(field) for field in index.dataset.schema}
     expected = table_schema(index.manifest)
     wrong = [field.name for field in expected if stored.get(field.name) != _type_name(field)]
-    problems.add("a column is not as the manifest wants it", wrong)
+    problems.add("a column differs from the manifest", wrong)
 
 
 def _type_name(field: pa.Field) -> str:

@@ -28,7 +28,7 @@ class BudgetChooser:
 
     Attributes:
         selector: the selector.
-        own_budget: the retriever's K_q.
+        default_budget: the retriever's K_q.
     """
 
     def __init__(self, source: str, index: PassageIndex, preparer: Preparer | None) -> None:
@@ -44,7 +44,7 @@ class BudgetChooser:
         if preparer is None or not has_slots(manifest.retriever):
             raise ValueError(f"the {manifest.retriever.method} method has no query budget: leave --selector out")
         self.selector = open_selector(source, encoder_fingerprint(manifest))
-        self.own_budget = manifest.retriever.budget.query
+        self.default_budget = manifest.retriever.budget.query
         self._preparer = preparer
         features = [FEATURES[name] for name in self.selector.features]
         if any(feature.needs_slots for feature in features):

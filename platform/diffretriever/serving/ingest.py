@@ -12,7 +12,7 @@ from diffretriever.collections.records import RefusedError, checked_passage
 from diffretriever.core.full_disk import full_disk
 from diffretriever.index.damage import named
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, WriterLock, beside, text_table, write_block
+from diffretriever.index.writer import Committer, WriterLock, join_columns, text_table, write_block
 from diffretriever.schemas.base import shortened, suggest
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.metadata import Columns
@@ -79,7 +79,7 @@ def add(
             if wrong:
                 detail = f"{named([new[row].id for row in wrong])} would be stored with NaN or infinity"
                 raise InvalidError(detail, "leave it out, and report it to the operator of this server", "passages")
-            table = beside(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
+            table = join_columns(text_table(new, collections, index.manifest.metadata), encoded.to_arrow())
             Committer(index).commit({"request": write_block(index.uri, table)}, replaced)
         return IngestResponse(
             added=len(new) - len(replaced),

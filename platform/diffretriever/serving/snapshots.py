@@ -141,7 +141,7 @@ class Snapshot:
         """Return each query's best passages for each list of `spec`, best first."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
         if spec.candidates is not None:
-            dense = dense.among(spec.candidates)
+            dense = dense.with_candidates(spec.candidates)
         searches = {"dense": dense.search, "sparse": sparse.search}
         return {name: searches[name](queries, spec.depth) for name in spec.lists}
 

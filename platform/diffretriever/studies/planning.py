@@ -18,7 +18,7 @@ import numpy as np
 
 from diffretriever.collections import Passage
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.schemas.codec import Bits, CodecConfig
 from diffretriever.schemas.retriever import NeuralRetriever, Side, has_slots, is_neural
 from diffretriever.studies.planning_config import BudgetPlan, CapacityPlan, PlanJob
@@ -254,10 +254,10 @@ def table_bytes(shape: Shape) -> int:
     return round(shape.passages * row)
 
 
-def codes_bytes(shape: Shape, beside: Beside = "vectors") -> int:
+def codes_bytes(shape: Shape, layout: CodeLayout = "vectors") -> int:
     """Return the bytes beside the table that dense searches read: 8-bit codes, vectors, codes of mean vectors."""
     means = shape.hidden_size + _MEAN_PER_PASSAGE
-    if beside == "means":
+    if layout == "means":
         return shape.passages * means
     vectors = shape.vectors * (shape.hidden_size * (1 + _FP16) + _SCALE)
     return round(shape.passages * (vectors + means + _SLOTS_PER_PASSAGE))

@@ -122,10 +122,10 @@ def nearest_codewords(
             best = nearness_V[0]
             for v in range(_VALUES):
                 best = max(best, nearness_V[v])
-            found = _ZERO
+            nearest = _ZERO
             for v in range(_VALUES):
-                found = max(found, np.int32(v) if nearness_V[v] == best else _ZERO)
-            codes_MG[m, g] = np.uint8(found)
+                nearest = max(nearest, np.int32(v) if nearness_V[v] == best else _ZERO)
+            codes_MG[m, g] = np.uint8(nearest)
 
 
 @kernel()

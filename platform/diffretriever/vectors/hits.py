@@ -104,18 +104,18 @@ class Hits(Sequence[list[Hit]]):
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, place: int) -> list[Hit]: ...
+    def __getitem__(self, position: int) -> list[Hit]: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, position: slice) -> Hits: ...
 
-    def __getitem__(self, place: int | slice) -> list[Hit] | Hits:
+    def __getitem__(self, position: int | slice) -> list[Hit] | Hits:
         """Return the hits of one query, or of a slice of queries."""
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
+        if isinstance(position, slice):
+            start, stop, step = position.indices(len(self))
             assert step == 1, "slices of hits have step 1"
             return self._of_queries(start, max(start, stop))
-        query = range(len(self))[place]
+        query = range(len(self))[position]
         hits = self._of_queries(query, query + 1)
         return list(zip(hits.ids().to_pylist(), hits.scores_F.tolist(), strict=True))
 
@@ -176,11 +176,11 @@ class Hits(Sequence[list[Hit]]):
         excluded_Q = np.array([numbers[passage_id] for passage_id in ids], np.int32)
         return self._where(self.numbers_F != np.repeat(excluded_Q, self.counts_Q))
 
-    def of_queries(self, places_Q: np.ndarray) -> Hits:
+    def of_queries(self, positions_Q: np.ndarray) -> Hits:
         """Return the hits of the queries at these positions, in this order; no hits for negative positions."""
         # The appended empty query serves negative positions.
         rows_F, offsets = rows_of(
-            np.append(self.offsets, self.offsets[-1]), np.where(places_Q < 0, len(self), places_Q)
+            np.append(self.offsets, self.offsets[-1]), np.where(positions_Q < 0, len(self), positions_Q)
         )
         return Hits(self.passages, offsets, self.numbers_F[rows_F], self.scores_F[rows_F])
 
@@ -245,33 +245,29 @@ class TopK:
         """float64 [Q], minimum score to enter the top k; -inf below k passages."""
 
     def add(self, scores_QP: np.ndarray, numbers_P: np.ndarray) -> None:
-        """Add the scores of a batch (floating [Q, P]) and its passage numbers (int32 [P]); each passage only once.
+        """Add the scores of a batch (floating [Q, P]) and its passage numbers (int32 [P]); raises as `add_for`."""
+        for query, scores_P in enumerate(scores_QP):
+            self.add_for(query, scores_P, numbers_P)
+
+    def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
+        """Add scores (floating [C]) and passage numbers (int32 [C]) of one query; each passage only once.
 
         Raises:
             ValueError: a score is NaN.
         """
-        assert scores_QP.shape == (len(self._scores), len(numbers_P)), "one row a query, one column a passage"
-        for query in np.flatnonzero(np.isnan(scores_QP).any(axis=1)):
-            _refuse_nan(self._passages, scores_QP[query], numbers_P, np.full(len(numbers_P), query))
-        # Ties with the k-th best survive: ids decide.
-        survives_QP = (scores_QP >= self.thresholds_Q[:, None]) & (scores_QP > self._floor)
-        for query in np.flatnonzero(survives_QP.any(axis=1)):
-            survivors_C = np.flatnonzero(survives_QP[query])
-            self._merge(int(query), scores_QP[query, survivors_C], numbers_P[survivors_C])
-
-    def add_for(self, query: int, scores_C: np.ndarray, numbers_C: np.ndarray) -> None:
-        """Add scores (floating [C]) and passage numbers (int32 [C]) of one query."""
         if np.isnan(scores_C).any():
             _refuse_nan(self._passages, scores_C, numbers_C, np.full(len(numbers_C), query))
+        # Ties with the k-th best survive: ids decide.
         survivors_C = np.flatnonzero((scores_C >= self.thresholds_Q[query]) & (scores_C > self._floor))
         if len(survivors_C):
             self._merge(query, scores_C[survivors_C], numbers_C[survivors_C])
 
     def results(self) -> Hits:
         """Return the result lists, best first."""
-        orders = [np.lexsort((own_C, -scores_C)) for scores_C, own_C in zip(self._scores, self._numbers, strict=True)]
-        numbers = [own_C[order_C] for own_C, order_C in zip(self._numbers, orders, strict=True)]
-        scores = [own_C[order_C] for own_C, order_C in zip(self._scores, orders, strict=True)]
+        pairs = zip(self._numbers, self._scores, strict=True)
+        orders = [np.lexsort((numbers_C, -scores_C)) for numbers_C, scores_C in pairs]
+        numbers = [numbers_C[order_C] for numbers_C, order_C in zip(self._numbers, orders, strict=True)]
+        scores = [scores_C[order_C] for scores_C, order_C in zip(self._scores, orders, strict=True)]
         return Hits(
             self._passages,
             offsets_of([len(order_C) for order_C in orders]),

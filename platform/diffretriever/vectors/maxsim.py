@@ -1,11 +1,11 @@
 """The dense score of multi-vector representations (Eq. 2 of arXiv 2605.07210), for training and for search.
 
-Searches find passages by whatever is fast (a matrix product, 8-bit codes, a candidate index), choose those that can be
-among the best by `can_be_best`, and score these few by `exact_scores`. So all searches return the same bits for the
+Searches score passages approximately (by a matrix product, 8-bit codes or a candidate index), select the top-k
+candidates by bound with `can_be_best`, and score these by `exact_scores`. So all searches return the same bits for the
 same pair, and equal passages tie exactly. `contenders` and `add_exact` do both steps for a batch of passages.
 
-A score from 8-bit codes (`Codes`, `CodedQueries`) differs from the fp32 score by at most what rounding took from the
-passage's vectors and from the query's, by the Cauchy-Schwarz inequality, so that the bound holds for every passage.
+A score from 8-bit codes (`Codes`, `CodedQueries`) differs from the fp32 score by at most the rounding errors of the
+passage's and the query's vectors, by the Cauchy-Schwarz inequality. So the bound applies to every passage.
 
 Legend: Q queries, P passages, M vectors of all queries together, N vectors of all passages together, H hidden size,
 B a block of query vectors, C chosen passages.
@@ -101,11 +101,11 @@ def _best_per_passage(query_MH: torch.Tensor, passage_NH: torch.Tensor, counts: 
     """Return [P, M]: each query vector's largest inner product with a vector of each passage."""
     block = max(1, _BLOCK_CELLS // max(1, len(passage_NH)))
     # Passages are rows, since a maximum over rows is several times faster than one over columns.
-    blocks_PB = [best_of_each(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
+    blocks_PB = [max_per_passage(passage_NH @ query_BH.T, counts) for query_BH in query_MH.split(block)]
     return torch.cat(blocks_PB, dim=1)
 
 
-def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def max_per_passage(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return [P, B]: each query vector's largest similarity with a vector of each passage; -inf without vectors.
 
     `counts`, int64 [P] on the host, are the vectors of each passage, one passage after the other.
@@ -121,7 +121,7 @@ def best_of_each(similarities_NB: torch.Tensor, counts: torch.Tensor) -> torch.T
 
 
 def sum_per_query(best_PM: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return [P, Q]: sums of the columns that each query owns; `counts`, int64 [Q] on the host, says how many."""
+    """Return [P, Q]: sums of each query's columns; `counts` (int64 [Q], on the host) are their numbers."""
     n_passages, n_queries = len(best_PM), len(counts)
     first = int(counts[0]) if n_queries else 0
     if first > 0 and bool((counts == first).all()):

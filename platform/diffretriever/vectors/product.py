@@ -18,15 +18,12 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import safetensors.numpy
 
-from diffretriever.core.files import read_bytes, write_bytes
 from diffretriever.schemas.codec import Bits, CodecConfig
-from diffretriever.schemas.places import plain_place
 from diffretriever.vectors.codewords import (
     best_of_passages,
     byte_codewords,
@@ -73,18 +70,16 @@ class Codec:
 
     @classmethod
     def train(cls, bits: Bits, sample_MH: np.ndarray, seed: int = 0) -> Self:
-        """Train a codec on L2-normalised vectors, float16 or float32 [M, H]; deterministic for a given seed.
+        """Train a codec on at least one L2-normalised vector, float16 or float32 [M, H]; deterministic.
 
         Raises:
-            ValueError: the sample is empty or not finite, or the hidden size is not a multiple of 8.
+            ValueError: the hidden size is not a multiple of 8.
         """
-        if len(sample_MH) == 0:
-            raise ValueError("a codec is trained on vectors, and there are none: encode passages first")
         if sample_MH.shape[1] % 8:
             raise ValueError(
                 f"codecs fill whole bytes: the hidden size must be a multiple of 8, and it is {sample_MH.shape[1]}"
             )
-        sample_SH = _checked(sample_MH, sample_MH.shape[1])
+        sample_SH = np.ascontiguousarray(sample_MH, np.float32)
         width = 8 // bits
         variances_H, axes_HH = _principal_axes(sample_SH)
         dealt_H = _deal_out(variances_H ** (1 - _EVENED), width)
@@ -115,25 +110,16 @@ class Codec:
         return self.config.bytes_per_vector(self.hidden_size)
 
     def encode(self, vectors_MH: np.ndarray) -> np.ndarray:
-        """Encode L2-normalised vectors (float16 or float32 [M, H]) as uint8 [M, G].
-
-        Raises:
-            ValueError: the hidden size differs from the codec's, or a value is not finite.
-        """
+        """Encode finite L2-normalised vectors (float16 or float32 [M, H]) as uint8 [M, G]."""
         packed_MG = np.empty((len(vectors_MH), self.bytes_per_vector), np.uint8)
         for block in _blocks(len(vectors_MH), _BLOCK):
-            rotated_MH = _rotated(_checked(vectors_MH[block], self.hidden_size), self.arrays["rotation"])
+            rotated_MH = _rotated(vectors_MH[block], self.arrays["rotation"])
             points_MH = (rotated_MH - self.arrays["centre"]) * self.arrays["scales"]
             packed_MG[block] = nearest_bytes(points_MH, self.arrays["codewords"])
         return packed_MG
 
     def decode(self, packed_MG: np.ndarray) -> np.ndarray:
-        """Decode to L2-normalised vectors, float32 [M, H].
-
-        Raises:
-            ValueError: the row width differs from the codec's.
-        """
-        self._check_packed(packed_MG)
+        """Decode to L2-normalised vectors, float32 [M, H]."""
         vectors_MH = np.empty((len(packed_MG), self.hidden_size), np.float32)
         for block in _blocks(len(packed_MG), _BLOCK):
             vectors_MH[block] = _rotated(_unit(look_up(packed_MG[block], self._decoded_GVW)), self._back_HH)
@@ -146,12 +132,8 @@ class Codec:
 
         Equals `scoring.maxsim` of the decoded vectors to 1e-5. Each product is a sum of table entries, one per byte.
         Queries without vectors score 0, passages without vectors -inf.
-
-        Raises:
-            ValueError: the hidden size of queries or the row width of passages differs from the codec's.
         """
-        self._check_packed(packed_NG)
-        query_MH = _rotated(_checked(query_vectors_MH, self.hidden_size), self.arrays["rotation"])
+        query_MH = _rotated(query_vectors_MH, self.arrays["rotation"])
         best_PM = np.empty((len(offsets) - 1, len(query_MH)), np.float32)
         for shared in _blocks(len(query_MH), _SHARED_QUERIES):
             products_GVL = product_tables(query_MH[shared], self._decoded_GVW)
@@ -168,68 +150,25 @@ class Codec:
         scores_QP[:, np.diff(offsets) == 0] = -np.inf
         return scores_QP
 
-    def _check_packed(self, packed_MG: np.ndarray) -> None:
-        if packed_MG.dtype != np.uint8 or packed_MG.ndim != 2 or packed_MG.shape[1] != self.bytes_per_vector:
-            raise ValueError(
-                f"{self.config} codes are rows of {self.bytes_per_vector} bytes, these have shape "
-                f"{list(packed_MG.shape)} and dtype {packed_MG.dtype}: read them with the codec that wrote them"
-            )
-
     def to_bytes(self) -> bytes:
         """Serialise the codec as safetensors, with its name in the metadata."""
         return bytes(safetensors.numpy.save(self.arrays, {"codec": str(self.config)}))
 
-    def save(self, place: str | Path) -> None:
-        """Write `to_bytes` to a local path or an object-store URI; `load_codec` reads it."""
-        write_bytes(place, self.to_bytes())
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Load a codec serialised by `to_bytes`; raise ValueError for other data."""
+        length = int.from_bytes(data[:8], "little")
+        try:
+            config = CodecConfig.parse(json.loads(data[8 : 8 + length])["__metadata__"]["codec"])
+            arrays = safetensors.numpy.load(data)
+        except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+            raise ValueError("this is not a codec: restore the original file") from None
+        return cls(config.bits, {name: np.array(array) for name, array in arrays.items()})
 
     @cached_property
     def digest(self) -> str:
         """Hash of the codec, 32 hex digits; codecs with equal digests decode identically."""
         return hashlib.blake2b(self.to_bytes(), digest_size=16).hexdigest()
-
-
-def load_codec(place: str | Path) -> Codec:
-    """Load a codec written by `Codec.save`, from a local path or an object-store URI.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: the file is not a valid codec.
-    """
-    try:
-        return codec_from_bytes(read_bytes(plain_place(str(place))))
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-
-
-def codec_from_bytes(data: bytes) -> Codec:
-    """Load a codec serialised by `Codec.to_bytes`.
-
-    Raises:
-        ValueError: the data are not a valid codec, or a value is not finite.
-    """
-    length = int.from_bytes(data[:8], "little")
-    try:
-        config = CodecConfig.parse(json.loads(data[8 : 8 + length])["__metadata__"]["codec"])
-        arrays = safetensors.numpy.load(data)
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
-        raise ValueError("this is no codec: give the file that `Codec.save` wrote") from None
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"'{name}' holds NaN or infinity, so decoded vectors would too: restore the file")
-    return Codec(config.bits, {name: np.array(array) for name, array in arrays.items()})
-
-
-def _checked(vectors_MH: np.ndarray, hidden_size: int) -> np.ndarray:
-    if vectors_MH.ndim != 2 or vectors_MH.shape[1] != hidden_size:
-        raise ValueError(
-            f"the codec is for vectors of {hidden_size} dimensions, these have shape {list(vectors_MH.shape)}: "
-            "train a codec on vectors of the same retriever"
-        )
-    vectors_MH = np.ascontiguousarray(vectors_MH, np.float32)
-    if not np.isfinite(vectors_MH).all():
-        raise ValueError("a vector holds NaN or infinity: encode its text again in float32")
-    return vectors_MH
 
 
 def _unit(vectors_MH: np.ndarray) -> np.ndarray:
@@ -269,15 +208,15 @@ def _deal_out(weights_H: np.ndarray, width: int) -> np.ndarray:
     Equal products minimise the loss of codebooks of equal size. Returns the axes byte by byte, W each.
     """
     n_bytes = len(weights_H) // width
-    places_GW = np.empty((n_bytes, width), np.int64)
+    axes_GW = np.empty((n_bytes, width), np.int64)
     taken_G, loads_G = np.zeros(n_bytes, np.int64), np.zeros(n_bytes)
     # Relative to the smallest weight, so that loads never decrease.
     for axis, load in enumerate(np.log(weights_H / weights_H[-1])):
         byte = int(np.argmin(np.where(taken_G < width, loads_G, np.inf)))
-        places_GW[byte, taken_G[byte]] = axis
+        axes_GW[byte, taken_G[byte]] = axis
         taken_G[byte] += 1
         loads_G[byte] += load
-    return places_GW.reshape(-1)
+    return axes_GW.reshape(-1)
 
 
 def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
@@ -289,8 +228,8 @@ def _rotated(vectors_MH: np.ndarray, rotation_HH: np.ndarray) -> np.ndarray:
 
 def _stretches(original_SH: np.ndarray, coded_SH: np.ndarray) -> np.ndarray:
     """Return per axis <original, original> / <original, coded>, float32 [H]."""
-    own_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
-    with_coded_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
-    bounded_H = np.maximum(with_coded_H, own_H / _LARGEST_STRETCH)
-    stretches_H = np.divide(own_H, bounded_H, out=np.ones_like(own_H), where=bounded_H > 0)
+    squares_H = (original_SH.astype(np.float64) ** 2).sum(axis=0)
+    products_H = (original_SH.astype(np.float64) * coded_SH).sum(axis=0)
+    bounded_H = np.maximum(products_H, squares_H / _LARGEST_STRETCH)
+    stretches_H = np.divide(squares_H, bounded_H, out=np.ones_like(squares_H), where=bounded_H > 0)
     return stretches_H.astype(np.float32)

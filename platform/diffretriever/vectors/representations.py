@@ -32,7 +32,7 @@ def rows_of(offsets: np.ndarray, chosen_C: np.ndarray) -> tuple[np.ndarray, np.n
     return np.repeat(offsets[:-1][chosen_C] - row_offsets[:-1], counts_C) + np.arange(row_offsets[-1]), row_offsets
 
 
-def any_of_each(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def any_per_text(flags_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Return whether any flag (bool [N]) of each text is set, bool [T]."""
     before = offsets_of(flags_N)
     any_T: np.ndarray = before[offsets[1:]] > before[offsets[:-1]]

@@ -80,7 +80,7 @@ class SketchedQuery(NamedTuple):
         return cls(digits_LW, np.float32(digits_D.sum()) - _QUERY_MIDDLE * DIRECTIONS, np.float32(step))
 
 
-class Found(NamedTuple):
+class SketchHits(NamedTuple):
     """Vectors that reach the threshold."""
 
     numbers_C: np.ndarray
@@ -114,36 +114,32 @@ class Sketches:
         lengths_P = np.linalg.norm(vectors_PD, axis=1)
         steps_P1 = np.maximum(_STEP * lengths_P / np.sqrt(DIRECTIONS), 1e-30)[:, None]
         digits_PD = np.clip(np.floor(vectors_PD / steps_P1) + _LEVELS // 2, 0, _LEVELS - 1).astype(np.uint8)
-        own_P = np.einsum("pd,pd->p", digits_PD - _MIDDLE, vectors_PD)
-        factors_P = np.divide(lengths_P**2, own_P, out=np.zeros_like(lengths_P), where=own_P > 0)
+        products_P = np.einsum("pd,pd->p", digits_PD - _MIDDLE, vectors_PD)
+        factors_P = np.divide(lengths_P**2, products_P, out=np.zeros_like(lengths_P), where=products_P > 0)
         return cls(_in_blocks(_words(digits_PD >> 1)), _words(digits_PD & 1), factors_P)
+
+    @classmethod
+    def of_arrays(cls, higher: np.ndarray, lower: np.ndarray, factors_P: np.ndarray) -> Self:
+        """Return sketches from their arrays, flattened; raise ValueError if these are inconsistent."""
+        blocks = -(-len(factors_P) // _BLOCK)
+        return cls(higher.reshape(blocks, _WORDS, _BLOCK), lower.reshape(len(factors_P), _WORDS), factors_P)
 
     def take(self, rows: np.ndarray) -> Self:
         """Return the sketches of the given rows, int64."""
         higher = _in_blocks(self.higher[rows // _BLOCK, :, rows % _BLOCK])
         return type(self)(higher, self.lower_PW[rows], self.factors_P[rows])
 
-    def found(self, query: SketchedQuery, least: float, live_P: np.ndarray) -> Found:
-        """Return the live vectors whose product by the higher digits reaches `least`; -inf returns all."""
+    def search(self, query: SketchedQuery, threshold: float, live_P: np.ndarray) -> SketchHits:
+        """Return the live vectors whose product by the higher digits reaches `threshold`; -inf returns all."""
         size = len(self)
-        buffers = Found(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
-        count = find(query, np.float32(least), live_P, self.higher, self.lower_PW, self.factors_P, buffers)
-        return Found(*(buffer_C[:count] for buffer_C in buffers))
-
-
-def higher_shape(vectors: int) -> tuple[int, int, int]:
-    """Return the shape of the higher digits of a number of vectors."""
-    return -(-vectors // _BLOCK), _WORDS, _BLOCK
-
-
-def lower_shape(vectors: int) -> tuple[int, int]:
-    """Return the shape of the lower digits of a number of vectors."""
-    return vectors, _WORDS
+        buffers = SketchHits(np.empty(size, np.int64), np.empty(size, np.float32), np.empty(size, np.float32))
+        count = find(query, np.float32(threshold), live_P, self.higher, self.lower_PW, self.factors_P, buffers)
+        return SketchHits(*(buffer_C[:count] for buffer_C in buffers))
 
 
 def _in_blocks(words_PW: np.ndarray) -> np.ndarray:
     """Rearrange uint64 [P, W] to [B, W, 32]; zeros fill the last block."""
-    blocks, *_ = higher_shape(len(words_PW))
+    blocks = -(-len(words_PW) // _BLOCK)
     filled = np.zeros((blocks * _BLOCK, _WORDS), np.uint64)
     filled[: len(words_PW)] = words_PW
     return np.ascontiguousarray(filled.reshape(blocks, _BLOCK, _WORDS).transpose(0, 2, 1))
@@ -169,12 +165,12 @@ def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> No
         # Shifting only the sums lets the compiler recognise popcount.
         ones = firsts = seconds = thirds = fourths = _NONE
         for word in range(_WORDS):
-            own = words_WB[word, i]
-            ones += _ones(own)
-            firsts += _ones(own & query_LW[0, word])
-            seconds += _ones(own & query_LW[1, word])
-            thirds += _ones(own & query_LW[2, word])
-            fourths += _ones(own & query_LW[3, word])
+            digits = words_WB[word, i]
+            ones += _ones(digits)
+            firsts += _ones(digits & query_LW[0, word])
+            seconds += _ones(digits & query_LW[1, word])
+            thirds += _ones(digits & query_LW[2, word])
+            fourths += _ones(digits & query_LW[3, word])
         counts = firsts + (seconds << _ONE) + (thirds << _TWO) + (fourths << _THREE)
         sums_B[i] = np.float32(np.int64(counts)) - _QUERY_MIDDLE * np.float32(np.int64(ones))
 
@@ -182,19 +178,19 @@ def _count(words_WB: np.ndarray, query_LW: np.ndarray, sums_B: np.ndarray) -> No
 @kernel()
 def find(
     query: SketchedQuery,
-    least: np.float32,
+    threshold: np.float32,
     live_P: np.ndarray,
     higher: np.ndarray,
     lower_PW: np.ndarray,
     factors_P: np.ndarray,
-    room: Found,
+    buffers: SketchHits,
 ) -> int:
-    """Write the live vectors that reach `least` by the higher digits to `room`, and return their number.
+    """Write the live vectors that reach `threshold` by the higher digits to `buffers`; return their number.
 
-    `room` must have capacity for all vectors.
+    `buffers` have capacity for all vectors.
     """
-    numbers_C, by_signs_C, products_C = room
-    found, vectors = 0, factors_P.shape[0]
+    numbers_C, by_signs_C, products_C = buffers
+    count, vectors = 0, factors_P.shape[0]
     sums_B, by_signs_B = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.float32)
     for block in range(higher.shape[0]):
         _count(higher[block], query.digits_LW, sums_B)
@@ -203,12 +199,12 @@ def find(
         for i in range(within):
             by_signs_B[i] = (2 * sums_B[i] - query.total) * _BY_SIGNS * query.step * factors_P[first + i]
         for i in range(within):
-            if by_signs_B[i] >= least and live_P[first + i]:
-                numbers_C[found], by_signs_C[found], products_C[found] = first + i, by_signs_B[i], sums_B[i]
-                found += 1
+            if by_signs_B[i] >= threshold and live_P[first + i]:
+                numbers_C[count], by_signs_C[count], products_C[count] = first + i, by_signs_B[i], sums_B[i]
+                count += 1
     words_WB = np.zeros((_WORDS, _BLOCK), np.uint64)
-    for first in range(0, found, _BLOCK):
-        within = min(_BLOCK, found - first)
+    for first in range(0, count, _BLOCK):
+        within = min(_BLOCK, count - first)
         for i in range(within):
             for word in range(_WORDS):
                 words_WB[word, i] = lower_PW[numbers_C[first + i], word]
@@ -216,4 +212,4 @@ def find(
         for c in range(first, first + within):
             digits = 2 * products_C[c] + sums_B[c - first] - _MIDDLE * query.total
             products_C[c] = digits * query.step * factors_P[numbers_C[c]]
-    return found
+    return count

@@ -9,7 +9,7 @@ from pyarrow import feather
 
 from diffretriever.collections import Passage, Run, write_run
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import MaskedRetriever
@@ -71,5 +71,5 @@ def _write_index(uri: str, slots: int) -> None:
     retriever = MaskedRetriever.model_validate({"backbone": {"source": "tiny"}, "budget": f"q1p{slots}"})
     manifest = IndexManifest(retriever=retriever, weights="w", hidden_size=HIDDEN, vocab_size=9, created="2026-01-01")
     index = PassageIndex.create(uri, manifest)
-    rows = beside(text_table(PASSAGES, "c"), vectors(len(PASSAGES), slots, 1).to_arrow())
+    rows = join_columns(text_table(PASSAGES, "c"), vectors(len(PASSAGES), slots, 1).to_arrow())
     Committer(index).commit({"all": write_block(uri, rows)}, [])

@@ -13,7 +13,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, beside, text_table, write_block
+from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from tests.pipelines.corpora import line
@@ -53,7 +53,7 @@ def index(tmp_path: Path, root: Path, encoder: Encoder) -> PassageIndex:
     passages = [record for record in open_collection(str(root / "scifact")).records() if isinstance(record, Passage)]
     represented = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
     made = PassageIndex.create(str(tmp_path / "index"), manifest_of(encoder))
-    block = beside(text_table(passages, "scifact"), represented.to_arrow())
+    block = join_columns(text_table(passages, "scifact"), represented.to_arrow())
     Committer(made).commit({"all": write_block(made.uri, block)}, [])
     return made
 

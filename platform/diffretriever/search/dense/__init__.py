@@ -10,7 +10,7 @@ from diffretriever.search.dense.codes import open_segments
 from diffretriever.search.dense.compressed import CompressedScan, open_packed
 from diffretriever.search.dense.resident import resident_codes
 from diffretriever.search.dense.sketch import CandidateIndex
-from diffretriever.search.dense.stream import StreamingScan, asks_for_the_authors_score
+from diffretriever.search.dense.stream import StreamingScan, uses_authors_score
 
 if TYPE_CHECKING:
     import torch
@@ -24,17 +24,17 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:
-        ValueError: the index holds no vectors, or a number of candidates is asked for and there is no candidate index.
+        ValueError: the index has no vectors, or the options set a number of candidates and there is no candidate index.
     """
     stream = StreamingScan(index, options, device)
-    if asks_for_the_authors_score(options):
+    if uses_authors_score(options):
         return stream
     segments, uncoded = open_segments(index)
     if segments and (n_candidates := n_candidates_for(index, options)) is not None:
         candidate_index = CandidateIndex.open(segments)
-        known = {id(segment) for segment in candidate_index.passages.segments}
-        if known:
-            unknown = [segment.fragment for segment in segments if id(segment) not in known]
+        sketched = {id(segment) for segment in candidate_index.passages.segments}
+        if sketched:
+            unknown = [segment.fragment for segment in segments if id(segment) not in sketched]
             return CandidateSearch(candidate_index, uncoded + unknown, stream, n_candidates)
     scanned = [segment for segment in segments if segment.codes.slots is not None]
     if scanned:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from diffretriever.core.files import filesystem_of, json_digest, write_text
+from diffretriever.core.files import json_digest, read_bytes, write_text
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.derived import DamagedError, unless_damaged
 from diffretriever.index.table import PassageIndex
@@ -76,7 +76,7 @@ class CandidateSearch(EncodedSearch):
         passages.rescore(queries, chosen, best)
         return best.results()
 
-    def among(self, n_candidates: int) -> Self:
+    def with_candidates(self, n_candidates: int) -> Self:
         """See `EncodedSearch`; the candidate index is the same."""
         if n_candidates >= self.n_candidates:
             return self
@@ -96,30 +96,30 @@ def n_candidates_for(index: PassageIndex, options: SearchOptions) -> int | None:
         if options.search_budget == "auto":
             return None
         raise ValueError(
-            f"a search budget needs a candidate index: `python jobs/accelerate_index.py --index {index.uri} "
-            "--candidates`, or leave --search-budget out"
+            f"a search budget needs a candidate index: run `python jobs/accelerate_index.py --index {index.uri} "
+            "--candidates`, or leave out --search-budget"
         )
     n_candidates = settings.search_budget if options.search_budget == "auto" else options.search_budget
     return None if n_candidates >= len(index) else n_candidates
 
 
 def complete_candidates(index: PassageIndex) -> None:
-    """Sketch the fragments that came since the candidate index was calibrated: compaction's, new ones.
+    """Sketch the fragments that are newer than the calibration of the candidate index.
 
-    A line in the log says where the index has grown so much that the recall it was calibrated to may be missed.
+    Logs a warning if the index has grown so much that the recall may be below the target.
     """
     settings = unless_damaged(lambda: read_settings(index))
     if settings is None:
         return
     if len(index) > _GROWN * settings.passages and settings.search_budget < settings.passages:
         _LOG.warning(
-            "%s: its candidates were calibrated to recall %g when it held %s passages, now it holds %s: run "
-            "`python jobs/accelerate_index.py --index %s --candidates` to calibrate them anew",
+            "%s: candidates were calibrated to recall %g with %s passages, and now there are %s: run "
+            "`python jobs/accelerate_index.py --index %s --candidates` to calibrate again",
             *(index.uri, settings.target, f"{settings.passages:,}", f"{len(index):,}", index.uri),
         )
     folders = [CODES.folder_of(index, fragment) for fragment in index.fragments()]
     if all(unless_damaged(folder.below(SKETCHES).size) is not None for folder in folders):
-        # To open codes that lie on an object store would fetch them.
+        # Opening codes on an object store would fetch them.
         return
     CandidateIndex.build(index, open_segments(index)[0])
 
@@ -130,33 +130,33 @@ def read_settings(index: PassageIndex) -> CandidateSettings | None:
     Raises:
         DamagedError: the file is damaged.
     """
-    place = settings_place(index)
-    files, path = filesystem_of(place)
+    location = settings_file(index)
     try:
-        with files.open_input_stream(path) as stream:
-            values = json.loads(stream.read())
-        digest = values.pop(_DIGEST, None)
-        settings = CandidateSettings.model_validate(values)
+        data = read_bytes(location)
     except FileNotFoundError:
         return None
+    try:
+        values = json.loads(data)
+        digest = values.pop(_DIGEST, None)
+        settings = CandidateSettings.model_validate(values)
     except (ValueError, AttributeError, TypeError) as error:
-        raise DamagedError(f"{place} is damaged") from error
+        raise DamagedError(f"{location} is damaged") from error
     if digest != _digest_of(settings):
-        raise DamagedError(f"{place} is damaged")
+        raise DamagedError(f"{location} is damaged")
     return settings
 
 
 def write_settings(index: PassageIndex, settings: CandidateSettings) -> None:
     """Write a calibration and its digest to the folder of the codes."""
     values = {**settings.model_dump(mode="json"), _DIGEST: _digest_of(settings)}
-    write_text(settings_place(index), json.dumps(values, indent=2))
+    write_text(settings_file(index), json.dumps(values, indent=2))
 
 
 def _digest_of(settings: CandidateSettings) -> str:
     return json_digest(settings.model_dump(mode="json"))
 
 
-def settings_place(index: PassageIndex) -> str:
+def settings_file(index: PassageIndex) -> str:
     """Return the path or URI of the calibration file."""
     return f"{index.uri.rstrip('/')}/codes/candidates.json"
 
@@ -186,15 +186,16 @@ def choose_count(
     """
     passages = candidate_index.passages
     live = np.flatnonzero(passages.live_P)
-    places = np.full(len(exact.passages), -1)
-    places[passages.numbers_P[live]] = live
-    wanted = np.split(places[exact.numbers_F], exact.offsets[1:-1])
+    positions = np.full(len(exact.passages), -1)
+    positions[passages.numbers_P[live]] = live
+    exact_hits = np.split(positions[exact.numbers_F], exact.offsets[1:-1])
     low, high, measured = 0, len(counts) - 1, 1.0
     while low < high:
         middle = (low + high) // 2
         proposals = candidate_index.propose(queries, counts[middle])
-        held = [np.isin(own_W, own_C) | (own_W < 0) for own_W, own_C in zip(wanted, proposals, strict=True)]
-        shares_S = np.array([own_W.sum() / max(1, len(own_W)) for own_W in held])
+        pairs = zip(exact_hits, proposals, strict=True)
+        retrieved = [np.isin(exact_W, chosen_C) | (exact_W < 0) for exact_W, chosen_C in pairs]
+        shares_S = np.array([retrieved_W.sum() / max(1, len(retrieved_W)) for retrieved_W in retrieved])
         if shares_S.mean() - _ONE_SIDED_95 * shares_S.std() / np.sqrt(len(shares_S)) >= target:
             high, measured = middle, float(shares_S.mean())
         else:

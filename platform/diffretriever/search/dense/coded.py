@@ -57,12 +57,13 @@ class CodedScan(EncodedSearch):
 
     def search(self, queries: Representations, k: int) -> Hits:
         """Return the k best passages of each query, exactly as `StreamingScan` does."""
-        best = TopK(len(queries), k, self.stream.order.passages)
+        count = len(queries)
+        best = TopK(count, k, self.stream.order.passages)
         for fragment in self._uncoded:
             self.stream.add_fragment(fragment, queries, best)
         # If the codes exceed the GPU's memory, every round copies some again.
-        at_once = self._queries_at_once if self._resident is None or self._resident.fits else len(queries)
-        parts = queries.split(at_once) if len(queries) else []
+        at_once = self._queries_at_once if self._resident is None or self._resident.fits else count
+        parts = queries.split(at_once) if count else []
         self._passages.rescore(queries, [shortlist for part in parts for shortlist in self._chosen(part, k)], best)
         return best.results()
 
@@ -81,7 +82,7 @@ class CodedScan(EncodedSearch):
         if bits == 16:
             return chosen
         fine = CodedQueries(queries.vectors_MH, queries.offsets)
-        return [self._passages.best_of(fine, query, each.numbers_C, k) for query, each in enumerate(chosen)]
+        return [self._passages.best_of(fine, query, shortlist.numbers_C, k) for query, shortlist in enumerate(chosen)]
 
 
 class CodedPassages:
@@ -113,7 +114,7 @@ class CodedPassages:
         All segments must have codes of slot vectors.
         """
         vectors = [s.codes.slots.vectors for s in self.segments if s.codes.slots is not None]
-        scores_QP = np.concatenate([coded.scores(each) for each in vectors], axis=1)
+        scores_QP = np.concatenate([coded.scores(codes) for codes in vectors], axis=1)
         scores_QP[:, ~self.live_P] = -np.inf
         return scores_QP
 
@@ -148,12 +149,12 @@ class CodedPassages:
         vectors_MH = queries.vectors_MH.astype(np.float32)
 
         def score(query: int) -> None:
-            own_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
+            query_MH = vectors_MH[queries.offsets[query] : queries.offsets[query + 1]]
             chosen_C, most_C = shortlists[query]
             first_C = _leading(most_C, best.k)
-            self._score(query, own_MH, chosen_C[first_C], best)
-            rest_C = ~first_C & (most_C >= best.thresholds_Q[query])
-            self._score(query, own_MH, chosen_C[rest_C], best)
+            self._score(query, query_MH, chosen_C[first_C], best)
+            promising_C = ~first_C & (most_C >= best.thresholds_Q[query])
+            self._score(query, query_MH, chosen_C[promising_C], best)
 
         count = len(shortlists)
         if count == 1:
@@ -163,27 +164,27 @@ class CodedPassages:
             for _ in track(pool.map(score, range(count)), "dense search", "queries", count):
                 pass
 
-    def _score(self, query: int, own_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
+    def _score(self, query: int, query_MH: np.ndarray, chosen_C: np.ndarray, best: TopK) -> None:
         if len(chosen_C):
-            best.add_for(query, self.exact_scores(own_MH, chosen_C), self.numbers_P[chosen_C])
+            best.add_for(query, self.exact_scores(query_MH, chosen_C), self.numbers_P[chosen_C])
 
-    def exact_scores(self, own_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
+    def exact_scores(self, query_MH: np.ndarray, chosen_C: np.ndarray) -> np.ndarray:
         """Return the mean MaxSim of one query (float32 [M, H]) with passages (int64 [C] ascending), float32 [C]."""
         scores_C = np.empty(len(chosen_C), np.float32)
         is_in_table_C = np.zeros(len(chosen_C), bool)
         start = 0
         for segment, rows_C in self.split(chosen_C):
-            own, slots = slice(start, start + len(rows_C)), segment.codes.slots
-            start = own.stop
+            target, slots = slice(start, start + len(rows_C)), segment.codes.slots
+            start = target.stop
             if slots is None:
-                is_in_table_C[own] = True
+                is_in_table_C[target] = True
             else:
-                scores_C[own] = exact_scores(own_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
+                scores_C[target] = exact_scores(query_MH, slots.copy_NH, slots.vectors.offsets, rows_C)
         if is_in_table_C.any():
             # One read for all segments: Lance takes nearly as long for one of them.
             numbers_C = self.numbers_P[chosen_C[is_in_table_C]]
             stored = self.segments[0].index.vectors_of(numbers_C)
-            scores_C[is_in_table_C] = exact_scores(own_MH, *stored, np.arange(len(numbers_C)))
+            scores_C[is_in_table_C] = exact_scores(query_MH, *stored, np.arange(len(numbers_C)))
         return scores_C
 
     def split(self, chosen_C: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:

@@ -9,7 +9,7 @@ Legend: N vectors of a fragment, P its passages, H hidden size, C chosen passage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.derived import DerivedFolder, read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.derived import DerivedFolder, read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
-from diffretriever.schemas.accelerate import Beside
+from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.vectors.kernels import encode
 from diffretriever.vectors.maxsim import Codes
 from diffretriever.vectors.representations import offsets_of, read_vectors
@@ -35,7 +35,7 @@ _SLOTS = {
     "norms": np.float32,
     "vectors": np.float16,
 }
-_FILES: Mapping[Beside, Mapping[str, type]] = {
+_FILES: Mapping[CodeLayout, Mapping[str, type]] = {
     "means": _MEANS,
     "vectors": {**_MEANS, **_SLOTS},
 }
@@ -57,29 +57,27 @@ class Segment:
 
 def open_segments(index: PassageIndex) -> tuple[list[Segment], list[Any]]:
     """Return the segments of an index version, and the fragments without codes."""
-    found, without = with_files(index, CODES)
+    opened, without = with_files(index, CODES)
     version = index.pinned()
     segments = [
         Segment(
             version, fragment, CODES.folder_of(index, fragment), codes, index.order.numbers_in(fragment, codes.rows_P)
         )
-        for fragment, codes in found
+        for fragment, codes in opened
     ]
     return segments, without
 
 
-def build_fragment_codes(index: PassageIndex, fragment: Any, beside: Beside = "vectors") -> None:
+def build_fragment_codes(index: PassageIndex, fragment: Any, layout: CodeLayout = "vectors") -> None:
     """Build the codes of one fragment.
 
     Raises:
         ValueError: a passage's vectors contain NaN or infinity.
     """
-    hidden_size, files = index.manifest.hidden_size, _FILES[beside]
-    assert hidden_size is not None, "there are vectors"
+    files = _FILES[layout]
     batches = finite_rows(index.uri, index.fragment_batches(fragment, ["id", "reps"], _BUILD_ROWS))
     with CODES.folder_of(index, fragment).build() as folder:
-        written = write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
-        write_header(folder, hidden_size=hidden_size, passages=written["rows"], slots=int(beside == "vectors"))
+        write_arrays(folder, files, (encode_batch(batch, files) for batch in batches))
 
 
 @dataclass(frozen=True)
@@ -116,17 +114,11 @@ class FragmentCodes:
     def __len__(self) -> int:
         return len(self.rows_P)
 
-    @staticmethod
-    def beside(header: Mapping[str, int]) -> Beside:
-        """Return which codes are stored, given the header of the files."""
-        return "vectors" if header["slots"] else "means"
-
     @classmethod
     def open(cls, folder: Path) -> FragmentCodes:
         """Map the files in `folder`; raises ValueError if they are inconsistent."""
-        header = read_header(folder)
-        hidden_size = header["hidden_size"]
-        arrays = read_arrays(folder, _FILES[cls.beside(header)])
+        arrays = read_arrays(folder, _FILES[layout_of({file.name for file in folder.iterdir()})])
+        hidden_size = len(arrays["mean_codes"]) // max(1, len(arrays["rows"]))
         _check_sizes(arrays, hidden_size)
         mean_offsets = np.arange(len(arrays["rows"]) + 1)
         means = Codes(arrays["mean_codes"].reshape(-1, hidden_size), arrays["mean_scales"], mean_offsets)
@@ -135,6 +127,11 @@ class FragmentCodes:
         vectors = Codes(arrays["codes"].reshape(-1, hidden_size), arrays["scales"], offsets_of(arrays["counts"]))
         slots = SlotCodes(vectors, arrays["errors"], arrays["norms"], arrays["vectors"].reshape(-1, hidden_size))
         return cls(means, arrays["rows"], slots)
+
+
+def layout_of(files: Container[str]) -> CodeLayout:
+    """Return what codes store, given the names of their files."""
+    return "vectors" if "codes.bin" in files else "means"
 
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], hidden_size: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from diffretriever.index.derived import read_arrays, read_header, write_arrays, write_header
+from diffretriever.index.derived import read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, rows_written
 from diffretriever.index.vectors import codec_of, read_packed
@@ -57,8 +57,9 @@ class FragmentPacked:
     @classmethod
     def open(cls, folder: Path) -> FragmentPacked:
         """Map the files in `folder`; raises ValueError if they are inconsistent."""
-        width, arrays = read_header(folder)["width"], read_arrays(folder, _FILES)
+        arrays = read_arrays(folder, _FILES)
         offsets = offsets_of(arrays["counts"])
+        width = len(arrays["packed"]) // max(1, offsets[-1])
         sizes = len(arrays["counts"]), len(arrays["packed"])
         if sizes != (len(arrays["rows"]), offsets[-1] * width) or (arrays["counts"] < 0).any():
             raise ValueError("the files do not fit together")
@@ -74,17 +75,15 @@ def open_packed(index: PassageIndex) -> tuple[list[tuple[FragmentPacked, np.ndar
 
     Deleted passages have `NO_NUMBER`.
     """
-    found, without = with_files(index, PACKED)
-    return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in found], without
+    opened, without = with_files(index, PACKED)
+    return [(packed, index.order.numbers_in(fragment, packed.rows_P)) for fragment, packed in opened], without
 
 
 def build_fragment_packed(index: PassageIndex, fragment: Any) -> None:
     """Write the encoded vectors of one fragment."""
-    assert index.manifest.codec is not None, "the index is compressed"
     with PACKED.folder_of(index, fragment).build() as folder:
         batches = index.fragment_batches(fragment, _COLUMNS, _BUILD_ROWS)
-        written = write_arrays(folder, _FILES, map(_arrays_of, batches))
-        write_header(folder, width=index.manifest.codec.width, passages=written["rows"])
+        write_arrays(folder, _FILES, map(_arrays_of, batches))
 
 
 def _arrays_of(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
@@ -137,12 +136,12 @@ class CompressedScan(EncodedSearch):
         queries: Representations,
         best: TopK,
     ) -> None:
-        asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
+        query_vectors = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
         scores_QP = self._codec.maxsim(queries.vectors_MH, queries.offsets, packed_NW, offsets)
         scores_QP[:, numbers_P == NO_NUMBER] = -np.inf
-        chosen = contenders(asked, scores_QP, _RELATIVE_ERROR, best)
+        chosen = contenders(query_vectors, scores_QP, _RELATIVE_ERROR, best)
         needed_P = np.unique(np.concatenate([*chosen, np.empty(0, np.int64)]))
         rows_N, needed_offsets = rows_of(offsets, needed_P)
         decoded_NH = self._codec.decode(packed_NW[rows_N]).astype(np.float16)
         rows = [np.searchsorted(needed_P, chosen_C) for chosen_C in chosen]
-        add_exact(asked, Vectors(decoded_NH, needed_offsets), numbers_P[needed_P], rows, best)
+        add_exact(query_vectors, Vectors(decoded_NH, needed_offsets), numbers_P[needed_P], rows, best)

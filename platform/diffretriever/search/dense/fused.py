@@ -29,7 +29,7 @@ _VECTORS = (8, 64)
 """Query vectors of a program: the least that the GPU's int8 products take, and the most that its registers hold."""
 
 
-def best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
+def largest_products(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
     """Return each query vector's largest product with each passage, float32 [P, M], to be scaled by the query's step.
 
     `limbs_MLH` is int8 [M, 2, H], high and low, on the GPU of the codes. Passages without vectors get -inf.
@@ -64,13 +64,13 @@ def _kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917 (Triton re
     most = tl.full((PASSAGES, VECTORS), float("-inf"), tl.float32)
     for first in range(0, longest, ROWS):
         row_2d = begin[:, None] + first + tl.arange(0, ROWS)[None, :]
-        there = tl.reshape(row_2d < end[:, None], (PASSAGES * ROWS,))
+        in_passage = tl.reshape(row_2d < end[:, None], (PASSAGES * ROWS,))
         row = tl.reshape(row_2d, (PASSAGES * ROWS,))
         sums = tl.zeros((PASSAGES * ROWS, 2 * VECTORS), tl.int32)
         for start in range(0, H, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             block = tl.load(
-                codes + row[:, None] * H + column[None, :], mask=there[:, None] & (column < H)[None, :], other=0
+                codes + row[:, None] * H + column[None, :], mask=in_passage[:, None] & (column < H)[None, :], other=0
             )
             right = tl.load(
                 limbs + limb[None, :] * H + column[:, None],
@@ -79,9 +79,9 @@ def _kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917 (Triton re
             )
             sums += tl.dot(block, right, out_dtype=tl.int32)
         high, low = tl.split(tl.reshape(sums, (PASSAGES * ROWS, VECTORS, 2)))
-        scale = tl.load(scales + row, mask=there, other=0.0)
+        scale = tl.load(scales + row, mask=in_passage, other=0.0)
         product = (BASE * high.to(tl.float32) + low.to(tl.float32)) * scale[:, None]
-        product = tl.where(there[:, None], product, float("-inf"))
+        product = tl.where(in_passage[:, None], product, float("-inf"))
         most = tl.maximum(most, tl.max(tl.reshape(product, (PASSAGES, ROWS, VECTORS)), axis=1))
     vector = first_vector + tl.arange(0, VECTORS)
     written = (passage < n_passages)[:, None] & (vector < n_vectors)[None, :]

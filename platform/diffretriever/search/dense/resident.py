@@ -22,7 +22,7 @@ from torch import Tensor
 
 from diffretriever.search.dense.codes import Segment, SlotCodes
 from diffretriever.vectors.hits import NO_NUMBER
-from diffretriever.vectors.maxsim import LIMB, CodedQueries, Codes, Shortlist, best_of_each, sum_per_query
+from diffretriever.vectors.maxsim import LIMB, CodedQueries, Codes, Shortlist, max_per_passage, sum_per_query
 from diffretriever.vectors.representations import Representations, offsets_of, runs
 
 _PIECE_BYTES = 1 << 30
@@ -94,10 +94,10 @@ class DeviceQueries:
         """Return approximate mean MaxSim, float32 [Q, P]; -inf for passages without vectors."""
         if codes.codes_NH.is_cuda:
             # Triton comes with torch for GPUs only.
-            from diffretriever.search.dense.fused import best_of_each_passage
+            from diffretriever.search.dense.fused import largest_products
         else:
-            best_of_each_passage = _best_of_each_passage
-        best_PM = best_of_each_passage(codes, self._limbs_MLH).mul_(self._scales_M)
+            largest_products = _largest_products
+        best_PM = largest_products(codes, self._limbs_MLH).mul_(self._scales_M)
         return (sum_per_query(best_PM, self._counts) / self._counts_Q).T
 
     def slack(self, codes: DeviceCodes) -> Tensor:
@@ -105,11 +105,11 @@ class DeviceQueries:
         return self._norms_Q1 * codes.errors_P + self._errors_Q1 * (codes.norms_P + codes.errors_P)
 
 
-def _best_of_each_passage(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
-    """CPU version of `fused.best_of_each_passage`."""
+def _largest_products(codes: DeviceCodes, limbs_MLH: Tensor) -> Tensor:
+    """CPU version of `fused.largest_products`."""
     vectors_HM = (LIMB * limbs_MLH[:, 0].float() + limbs_MLH[:, 1]).T
     products_NM = codes.codes_NH.float() @ vectors_HM
-    return best_of_each(products_NM * codes.scales_N[:, None], codes.offsets_E.diff())
+    return max_per_passage(products_NM * codes.scales_N[:, None], codes.offsets_E.diff())
 
 
 def _copied(values: np.ndarray, device: torch.device) -> Tensor:
@@ -136,34 +136,29 @@ class ResidentCodes:
         self._queries_at_once = max(1, (memory_mb << 20) // (_CELL_BYTES * max(1, largest)))
         keys = [piece.key(device) for piece in self._pieces]
         needed = [0 if key in _shared else piece.bytes for key, piece in zip(keys, self._pieces, strict=True)]
-        room = room_on(device)
+        room = free_memory(device)
         if sum(needed) > room:
             # For one piece that does not stay.
             room -= max(needed)
         self._live = [
             torch.from_numpy(piece.segment.numbers_P[piece.passages] != NO_NUMBER).to(device) for piece in self._pieces
         ]
-        self._kept: dict[int, DeviceCodes] = {}
+        self._resident: dict[int, DeviceCodes] = {}
         for number, (key, size, end) in enumerate(zip(keys, needed, np.cumsum(needed), strict=True)):
             if not size or end <= room:
-                self._kept[number] = _shared.get(key) or self._pieces[number].copy(device)
-                _shared[key] = self._kept[number]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all codes on the device."""
-        return sum(piece.bytes for piece in self._pieces)
+                self._resident[number] = _shared.get(key) or self._pieces[number].copy(device)
+                _shared[key] = self._resident[number]
 
     @property
     def fits(self) -> bool:
         """Whether all codes stay on the device."""
-        return len(self._kept) == len(self._pieces)
+        return len(self._resident) == len(self._pieces)
 
     def shortlists(self, queries: Representations, k: int) -> list[Shortlist]:
         """Return the top-k candidates of each query, in one pass over the codes."""
         groups = [_Group(part, k, self._device) for part in queries.split(self._queries_at_once)]
         for number, piece in enumerate(self._pieces):
-            codes = self._kept.get(number) or piece.copy(self._device)
+            codes = self._resident.get(number) or piece.copy(self._device)
             for group in groups:
                 group.add(codes, self._live[number], piece.start)
         return [shortlist for group in groups for shortlist in group.shortlists()]
@@ -173,7 +168,7 @@ class _Group:
     def __init__(self, queries: Representations, k: int, device: torch.device) -> None:
         self._queries, self._k = DeviceQueries(queries.vectors_MH, queries.offsets, device), k
         self._lower_QF = torch.empty(len(queries), 0, device=device)
-        self._found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
+        self._candidates = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))]
 
     def _floor(self) -> Tensor:
         if self._lower_QF.shape[1] < self._k:
@@ -191,10 +186,10 @@ class _Group:
         upper_QP = scores_QP.add_(slack_QP)
         query_C, passage_C = ((upper_QP >= self._floor()) & (upper_QP > -torch.inf)).nonzero(as_tuple=True)
         most_C = upper_QP[query_C, passage_C].cpu().numpy()
-        self._found.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, most_C))
+        self._candidates.append((query_C.cpu().numpy(), passage_C.cpu().numpy() + start, most_C))
 
     def shortlists(self) -> list[Shortlist]:
-        query_C, numbers_C, most_C = (np.concatenate(parts) for parts in zip(*self._found, strict=True))
+        query_C, numbers_C, most_C = (np.concatenate(parts) for parts in zip(*self._candidates, strict=True))
         kept = np.flatnonzero(most_C >= self._floor().cpu().numpy()[query_C, 0])
         # Pieces are in passage order, so each query's candidates stay ascending.
         order = kept[np.argsort(query_C[kept], kind="stable")]
@@ -222,13 +217,13 @@ class _Piece:
     def key(self, device: torch.device) -> Hashable:
         # Files built after a deletion lack rows that earlier files of the same fragment have.
         rows = hash(self.segment.codes.rows_P.tobytes())
-        return self.segment.folder.place, rows, self.passages.start, self.passages.stop, device
+        return self.segment.folder.location, rows, self.passages.start, self.passages.stop, device
 
     def copy(self, device: torch.device) -> DeviceCodes:
-        codes, own = _slots(self.segment), self.passages
-        offsets = codes.vectors.offsets[own.start : own.stop + 1] - self.rows.start
+        codes, passages = _slots(self.segment), self.passages
+        offsets = codes.vectors.offsets[passages.start : passages.stop + 1] - self.rows.start
         vectors = Codes(codes.vectors.codes_NH[self.rows], codes.vectors.scales_N[self.rows], offsets)
-        return DeviceCodes.copy(vectors, codes.errors_P[own], codes.norms_P[own], device)
+        return DeviceCodes.copy(vectors, codes.errors_P[passages], codes.norms_P[passages], device)
 
 
 def _pieces(segments: Sequence[Segment]) -> Iterator[_Piece]:
@@ -250,7 +245,7 @@ def _vector_bytes(segment: Segment) -> int:
     return codes.codes_NH.shape[1] + codes.scales_N.itemsize
 
 
-def room_on(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
     """Return the bytes of GPU memory available for codes."""
     free, total = torch.cuda.mem_get_info(device)
     # torch caches memory that this process has freed.

@@ -24,9 +24,7 @@ from diffretriever.index.derived import (
     DerivedFolder,
     for_all,
     read_array,
-    read_header,
     write_arrays,
-    write_header,
 )
 from diffretriever.index.table import PassageIndex
 from diffretriever.search.dense.coded import CodedPassages
@@ -37,8 +35,6 @@ from diffretriever.vectors.sketches import (
     DIRECTIONS,
     SketchedQuery,
     Sketches,
-    higher_shape,
-    lower_shape,
     main_directions,
 )
 
@@ -88,7 +84,6 @@ class MeanSketches:
         sketches = self.sketches
         arrays = (self.directions_HD, sketches.higher, sketches.lower_PW, sketches.factors_P)
         write_arrays(folder, _FILES, [dict(zip(_FILES, arrays, strict=True))])
-        write_header(folder, passages=len(sketches))
 
     @classmethod
     def open(cls, folder: DerivedFolder, segment: Segment | None = None) -> Self | None:
@@ -97,21 +92,18 @@ class MeanSketches:
         Raises:
             DamagedError: the sketches are unreadable or do not match the segment.
         """
-        held = folder.open()
-        if held is None:
+        cached = folder.open()
+        if cached is None:
             return None
         try:
-            count = read_header(held.folder)["passages"]
-            arrays = {name: read_array(held.folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
-            higher = arrays["higher"].reshape(higher_shape(count))
-            lower_PW = arrays["lower"].reshape(lower_shape(count))
-            directions_HD, factors_P = arrays["directions"].reshape(-1, DIRECTIONS), arrays["factors"]
+            arrays = {name: read_array(cached.folder / f"{name}.bin", dtype) for name, dtype in _FILES.items()}
+            sketches = Sketches.of_arrays(arrays["higher"], arrays["lower"], arrays["factors"])
+            directions_HD = arrays["directions"].reshape(-1, DIRECTIONS)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DamagedError(f"{held.folder / SKETCHES} cannot be read ({error})") from error
-        shape = (count, len(directions_HD)) if segment is None else segment.codes.means.codes_NH.shape
-        if (len(factors_P), len(directions_HD)) != shape:
-            raise DamagedError(f"{held.folder / SKETCHES} does not fit the codes beside it")
-        return cls(directions_HD, Sketches(higher, lower_PW, factors_P))
+            raise DamagedError(f"{cached.folder / SKETCHES} cannot be read ({error})") from error
+        if segment is not None and (len(sketches), len(directions_HD)) != segment.codes.means.codes_NH.shape:
+            raise DamagedError(f"{cached.folder / SKETCHES} does not fit its codes")
+        return cls(directions_HD, sketches)
 
 
 def _sketches_of(segment: Segment) -> MeanSketches | None:
@@ -124,7 +116,7 @@ class CandidateIndex:
     def __init__(self, segments: Sequence[Segment], sketches: Sequence[MeanSketches]) -> None:
         """`segments` and `sketches` are parallel lists."""
         self.passages = CodedPassages(segments)
-        self._kept = sketches
+        self._sketches = sketches
 
     @classmethod
     def build(cls, index: PassageIndex, segments: Sequence[Segment]) -> None:
@@ -134,20 +126,20 @@ class CandidateIndex:
             folder = segment.folder.below(SKETCHES)
             try:
                 folder.check()
-                is_whole = _sketches_of(segment) is not None
+                is_intact = _sketches_of(segment) is not None
             except DamagedError:
-                is_whole = False
-            if not is_whole:
-                with folder.build() as place:
-                    MeanSketches.of(segment.codes.means).write(place)
+                is_intact = False
+            if not is_intact:
+                with folder.build() as path:
+                    MeanSketches.of(segment.codes.means).write(path)
 
     @classmethod
     def open(cls, segments: Sequence[Segment]) -> Self:
         """Open the segments that have intact sketches; log damaged ones."""
         opened = for_all(segments[0].index.uri, segments, _sketches_of) if segments else []
         pairs = zip(segments, opened, strict=True)
-        found = [(segment, kept) for segment, kept in pairs if kept is not None]
-        return cls([segment for segment, _ in found], [kept for _, kept in found])
+        intact = [(segment, sketches) for segment, sketches in pairs if sketches is not None]
+        return cls([segment for segment, _ in intact], [sketches for _, sketches in intact])
 
     @staticmethod
     def check(folder: DerivedFolder) -> None:
@@ -167,33 +159,34 @@ class CandidateIndex:
 
     def _ranked(self, coded: CodedQueries, query: int, n: int) -> np.ndarray:
         mean_H = coded.vectors_MH[query]
-        asked = [SketchedQuery.of(mean_H @ each.directions_HD) for each in self._kept]
-        wanted = max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)
-        chosen_C = self._sketched(asked, wanted, self._least(asked, wanted))
-        if len(chosen_C) < min(wanted, self._n_live):
-            chosen_C = self._sketched(asked, wanted, -np.inf)
+        # Each segment has its own directions.
+        sketched = [SketchedQuery.of(mean_H @ segment.directions_HD) for segment in self._sketches]
+        count = max(_FEWEST_SKETCHED, _SKETCHED_PER_CANDIDATE * n)
+        chosen_C = self._sketched(sketched, count, self._threshold(sketched, count))
+        if len(chosen_C) < min(count, self._n_live):
+            chosen_C = self._sketched(sketched, count, -np.inf)
         return chosen_C[highest(self.passages.mean_scores(coded, query, chosen_C), n)]
 
-    def _sketched(self, asked: Sequence[SketchedQuery], wanted: int, least: float) -> np.ndarray:
+    def _sketched(self, sketched: Sequence[SketchedQuery], count: int, threshold: float) -> np.ndarray:
         numbers, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for each, own, start, live_P in zip(self._kept, asked, self.passages.starts, self._live, strict=False):
-            found = each.sketches.found(own, least, live_P)
-            numbers.append(found.numbers_C + start)
-            products.append(found.products_C)
-        return np.sort(np.concatenate(numbers)[highest(np.concatenate(products), wanted)])
+        segments = zip(self._sketches, sketched, self.passages.starts, self._live, strict=False)
+        for segment, query, start, live_P in segments:
+            hits = segment.sketches.search(query, threshold, live_P)
+            numbers.append(hits.numbers_C + start)
+            products.append(hits.products_C)
+        return np.sort(np.concatenate(numbers)[highest(np.concatenate(products), count)])
 
-    def _least(self, asked: Sequence[SketchedQuery], wanted: int) -> float:
+    def _threshold(self, sketched: Sequence[SketchedQuery], count: int) -> float:
         """Estimate the threshold for products from half of the bits, from a sample of the passages."""
-        found = [
-            sketches.found(own, -np.inf, live_S) for own, (sketches, live_S) in zip(asked, self._samples, strict=True)
-        ]
-        by_signs_S = np.concatenate([each.by_signs_C for each in found])
-        products_S = np.concatenate([each.products_C for each in found])
-        least = surely_reached(products_S, len(products_S) * wanted / max(1, self._n_live))
-        if least == -np.inf:
-            return least
-        off_S = by_signs_S - products_S
-        return least + float(off_S.mean() - _DOUBT * off_S.std())
+        pairs = zip(sketched, self._samples, strict=True)
+        hits = [sketches.search(query, -np.inf, live_S) for query, (sketches, live_S) in pairs]
+        by_signs_S = np.concatenate([segment.by_signs_C for segment in hits])
+        products_S = np.concatenate([segment.products_C for segment in hits])
+        threshold = threshold_of(products_S, len(products_S) * count / max(1, self._n_live))
+        if threshold == -np.inf:
+            return threshold
+        errors_S = by_signs_S - products_S
+        return threshold + float(errors_S.mean() - _DOUBT * errors_S.std())
 
     @cached_property
     def _live(self) -> list[np.ndarray]:
@@ -206,10 +199,10 @@ class CandidateIndex:
     @cached_property
     def _samples(self) -> list[tuple[Sketches, np.ndarray]]:
         """Sketches of a sample of each segment's passages, and which of them are live."""
-        every = min(_MOST_APART, max(1, len(self.passages) // _LEAST_SAMPLE))
-        rows = [np.arange(0, len(each.sketches), every) for each in self._kept]
-        pairs = zip(self._kept, self._live, rows, strict=True)
-        return [(each.sketches.take(own), live_P[own]) for each, live_P, own in pairs]
+        step = min(_MOST_APART, max(1, len(self.passages) // _LEAST_SAMPLE))
+        rows = [np.arange(0, len(segment.sketches), step) for segment in self._sketches]
+        segments = zip(self._sketches, self._live, rows, strict=True)
+        return [(segment.sketches.take(rows_S), live_P[rows_S]) for segment, live_P, rows_S in segments]
 
 
 def means_of(queries: Representations) -> np.ndarray:
@@ -219,7 +212,7 @@ def means_of(queries: Representations) -> np.ndarray:
     return means
 
 
-def surely_reached(sample_S: np.ndarray, expected: float) -> float:
+def threshold_of(sample_S: np.ndarray, expected: float) -> float:
     """Return a threshold that the expected number of top scores in the sample reaches, with a three-sigma margin.
 
     Returns -inf if that is the whole sample.

@@ -42,7 +42,7 @@ class StreamingScan(EncodedSearch):
         """
         retriever = index.manifest.retriever
         if not is_neural(retriever):
-            raise ValueError(f"{index.uri} is of the bm25 method and holds no vectors: search it by its words")
+            raise ValueError(f"{index.uri} is of the bm25 method and has no vectors: search it with mode bm25")
         self._index = index
         self._options = options
         self._device = device
@@ -62,11 +62,10 @@ class StreamingScan(EncodedSearch):
         self._add_batches(self._index.fragment_batches(fragment, _COLUMNS, self.batch_rows(queries)), queries, best)
 
     def _add_batches(self, batches: Iterable[pa.RecordBatch], queries: Representations, best: TopK) -> None:
-        asked = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
-        device_query_MH = torch.from_numpy(asked.vectors_MH).to(self._device)
-        is_authors = asks_for_the_authors_score(self._options)
+        query_vectors = Vectors(queries.vectors_MH.astype(np.float32), queries.offsets)
+        device_query_MH = torch.from_numpy(query_vectors.vectors_MH).to(self._device)
         for batch in batches:
-            stored_NH, offsets = read_vectors(batch)
+            stored_NH, offsets = self._read(batch)
             passages = Vectors(stored_NH.astype(np.float32), offsets)
             length = longest(passages.vectors_MH)
             if not np.isfinite(length):
@@ -78,20 +77,23 @@ class StreamingScan(EncodedSearch):
             )
             scores_QP = scores.cpu().numpy()
             numbers_P = self.order.numbers(batch.column("_rowaddr").to_numpy())
-            if is_authors:
+            if uses_authors_score(self._options):
                 best.add(scores_QP, numbers_P)
                 continue
-            chosen = contenders(asked, scores_QP, FP32_ROUNDING * length, best)
-            add_exact(asked, Vectors(stored_NH, offsets), numbers_P, chosen, best)
+            chosen = contenders(query_vectors, scores_QP, FP32_ROUNDING * length, best)
+            add_exact(query_vectors, Vectors(stored_NH, offsets), numbers_P, chosen, best)
+
+    def _read(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        return read_vectors(batch)
 
     def batch_rows(self, queries: Representations) -> int:
-        """Passages scored at once, from the memory that their vectors and products take."""
+        """Return the passages to score at once, from the memory of their vectors and products."""
         n_vectors, hidden_size = queries.vectors_MH.shape
         per_row = self._max_vectors * (hidden_size * 6 + n_vectors * 4) + len(queries) * 16
         by_vectors = _BLOCK_BYTES // (self._max_vectors * hidden_size * 4)
         return max(1, min(_MAX_BATCH_ROWS, by_vectors, (self._options.memory_mb << 20) // per_row))
 
 
-def asks_for_the_authors_score(options: SearchOptions) -> bool:
-    """Return whether dense scores are to be as in the authors' code, which only this scan computes."""
+def uses_authors_score(options: SearchOptions) -> bool:
+    """Return whether the options select the score of the authors' code, which only this scan computes."""
     return options.maxsim != "mean" or options.score_dtype != "float32"

@@ -1,16 +1,16 @@
-"""The inner loops of an inverted index: exact search and building.
+"""Compiled loops of an inverted index: exact search and building.
 
-A term's postings are in ascending order of passages. 65,536 passages are a block: a passage's row within it fits 16
-bits, and the scores of a block stay in the processor's second-level cache while terms are added to them.
+A term's postings are in ascending order of passages. A block is 65,536 passages: a row within it fits 16 bits, and the
+scores of a block stay in the second-level cache while terms are added to them.
 
-A passage that is found is one number, its key: above, the bits of its float32 score, which are ordered as scores above
-0 are; below, the complement of its number in the order of the index. So keys rank passages, ties included.
+A hit is one number, its key. The upper half has the bits of its float32 score, which are ordered as positive scores
+are; the lower half is the complement of its number in the order of the index. So keys rank passages, ties included.
 
-No term is skipped because of its small weight, though its passages alone could not be among the best: to add a posting
-in a row takes a nanosecond, and to look one up for a passage that other terms left takes tens.
+Terms with small weights are not skipped: adding the next posting takes a nanosecond, looking one up for a passage of
+other terms takes tens.
 
 Legend: D terms that occur, B blocks, P postings, N passages, R passages (rows) of a block, I impacts of a block,
-T terms of a query, C keys, L rows looked at together.
+T terms of a query, C keys, L rows checked together.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def look_up(terms_D: np.ndarray, ids_T: np.ndarray, positions_T: np.ndarray) -> 
 
 @kernel()
 def new_pool(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return room for the keys of a search for the k best, and its state: how many there are, what bits must reach."""
+    """Return memory for the keys of a top-k search, and its state: number of keys, and minimum bits of a score."""
     return np.empty(2 * k + _LOOK, np.uint64), np.array([0, 1])
 
 
@@ -60,14 +60,14 @@ def collect(
 ) -> None:
     """Add the keys of a segment's passages to `pool` (`new_pool`); the k highest keys of all segments are among them.
 
-    `arrays` are starts_DB, rows_P and weights_P of the segment. `query` is, of each term, its place in D (int64 [T],
-    negative if absent) and its weight (float32 [T]); products are added in this order. `numbers_N` (int32) are the
-    passages' numbers, negative for those not to be found. `scores` is memory for a block: float32, and as int32.
+    `arrays` are starts_DB, rows_P and weights_P of the segment. `query` is each term's position in D (int64 [T],
+    negative if absent) and weight (float32 [T]); products are added in this order. `numbers_N` (int32) are the
+    passages' numbers; negative excludes a passage. `scores` is memory for a block: float32, and as int32.
     """
     totals_R, bits_R = scores
     for block in range(arrays[0].shape[1] - 1):
         numbers_R = numbers_N[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
-        # Small segments are common: only rows that are there are looked at. Damaged postings can be of others.
+        # Small segments are common, so check only their rows. Damaged postings can have others.
         _add_weights(arrays, query, block, totals_R[: -(-len(numbers_R) // _LOOK) * _LOOK])
         select(bits_R, numbers_R, pool, k)
 
@@ -110,10 +110,10 @@ def select(bits_R: np.ndarray, numbers_R: np.ndarray, pool: tuple[np.ndarray, np
 @kernel()
 def _any_reaches(bits_L: np.ndarray, lowest: np.int32) -> bool:
     # Without a branch in the loop it becomes vector instructions.
-    found = np.uint8(0)
+    reached = np.uint8(0)
     for i in range(_LOOK):
-        found |= np.uint8(bits_L[i] >= lowest)
-    return found != 0
+        reached |= np.uint8(bits_L[i] >= lowest)
+    return reached != 0
 
 
 @kernel()
@@ -127,9 +127,9 @@ def _append(bits_L: np.ndarray, numbers_L: np.ndarray, lowest: np.int32, keys_C:
 
 @kernel()
 def _keep_best(keys_C: np.ndarray, count: int, k: int) -> int:
-    """Put the k highest of the first `count` keys first, the k-th in its place; there are more. Return k.
+    """Move the k highest of the first `count` keys, which are more, to the front, the k-th last; return k.
 
-    Hoare's quickselect: `np.partition` does the same, and takes five seconds longer to compile.
+    Hoare's quickselect; `np.partition` takes five seconds longer to compile.
     """
     low, high = 0, count - 1
     while low < high:
@@ -152,13 +152,13 @@ def _keep_best(keys_C: np.ndarray, count: int, k: int) -> int:
 
 
 @kernel()
-def place(
+def scatter(
     impacts: tuple[np.ndarray, np.ndarray, np.ndarray],
     cursors_V: np.ndarray,
     rows_P: np.ndarray,
     weights_P: np.ndarray,
 ) -> None:
-    """Write one block's impacts to where their terms' postings are; blocks come in order.
+    """Write one block's impacts to the postings of their terms; blocks come in order.
 
     `impacts` are ids (int32 [I]), weights (float32 [I]) and offsets (int64 [R + 1]); `cursors_V` (int64) are the next
     posting of each term.

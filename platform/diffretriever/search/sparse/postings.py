@@ -19,7 +19,7 @@ import torch
 
 from diffretriever.core.progress import track
 from diffretriever.index.damage import finite_rows
-from diffretriever.index.derived import read_arrays, write_arrays, write_header
+from diffretriever.index.derived import read_arrays, write_arrays
 from diffretriever.index.fragment_files import FileKind, with_files
 from diffretriever.index.table import PassageIndex, fragment_key, rows_written
 from diffretriever.schemas.mode import Way
@@ -93,7 +93,7 @@ class PostingsSearch(EncodedSearch):
         self._stream = stream
 
     def search(self, queries: Representations, k: int) -> Hits:
-        """Return each query's best k passages: the same as `StreamingImpacts`, sooner."""
+        """Return each query's best k passages, exactly as `StreamingImpacts` does."""
         check_ids(queries.impact_ids, self._segments[0].vocab_size)
         check_weights(queries.impact_weights, "the queries")
         best = TopK(len(queries), k, self._stream.order.passages, only_positive=True)
@@ -102,9 +102,9 @@ class PostingsSearch(EncodedSearch):
         threads, starts = torch.get_num_threads(), range(0, len(queries), _QUERIES_AT_ONCE)
         for first in track(starts, f"sparse search, {_QUERIES_AT_ONCE} queries at once", "rounds"):
             offsets = queries.impact_offsets[first : first + _QUERIES_AT_ONCE + 1]
-            some = queries.impact_ids, queries.impact_weights, offsets
-            for number, each in enumerate(search(self._segments, self._numbers, some, k, threads=threads)):
-                best.add_for(first + number, each.scores, each.numbers)
+            batch = queries.impact_ids, queries.impact_weights, offsets
+            for number, hits in enumerate(search(self._segments, self._numbers, batch, k, threads=threads)):
+                best.add_for(first + number, hits.scores, hits.numbers)
         return best.results()
 
 
@@ -119,8 +119,8 @@ def open_sparse(index: PassageIndex, options: SearchOptions) -> EncodedSearch:
     stream = StreamingImpacts(index, options.memory_mb)
     if not may_have_postings(index):
         return stream
-    found, without = with_files(index, POSTINGS)
-    return PostingsSearch(index, found, without, stream) if found else stream
+    opened, without = with_files(index, POSTINGS)
+    return PostingsSearch(index, opened, without, stream) if opened else stream
 
 
 def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
@@ -136,11 +136,10 @@ def build_fragment_postings(index: PassageIndex, fragment: Any) -> None:
             rows: list[np.ndarray] = []
             segment = PostingsSegment.build(_impacts(batches, rows), index.manifest.vocab_size, folder)
             segment.save(folder)
-            write_arrays(folder, _ROWS, [{"fragment_rows": each} for each in rows])
-            write_header(folder, passages=segment.passages)
+            write_arrays(folder, _ROWS, [{"fragment_rows": rows_P} for rows_P in rows])
     except ValueError as error:
         raise ValueError(
-            f"no postings can be made of fragment {fragment_key(fragment)}: {error}; "
+            f"cannot build postings of fragment {fragment_key(fragment)}: {error}; "
             f"`python jobs/inspect_index.py --index {index.uri} --verify` names the passages"
         ) from error
 
@@ -176,5 +175,5 @@ class FragmentPostings:
         return cls(segment, rows_P)
 
 
-POSTINGS = FileKind("postings", FragmentPostings.open)
+POSTINGS = FileKind("postings", FragmentPostings.open, "fragment_rows.bin")
 """The postings of a fragment, as derived files of the index."""

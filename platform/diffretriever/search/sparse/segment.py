@@ -98,7 +98,7 @@ class PostingsSegment:
         cursors_V = np.cumsum(counts_V) - counts_V
         for number, block in enumerate(blocks):
             starts_DB[:, number] = cursors_V[terms_D]
-            kernels.place(block, cursors_V, rows_P, weights_P)
+            kernels.scatter(block, cursors_V, rows_P, weights_P)
         starts_DB[:, -1] = cursors_V[terms_D]
         for array in (terms_D, starts_DB, rows_P, weights_P):
             # Read-only like mapped files, so that kernels compile once.
@@ -136,7 +136,7 @@ class PostingsSegment:
         return cls(passages, vocab_size, terms_D, starts_DB, rows_P, weights_P)
 
 
-class Found(NamedTuple):
+class SegmentHits(NamedTuple):
     """Hits of one query by descending score, then ascending number."""
 
     numbers: np.ndarray
@@ -147,7 +147,7 @@ class Found(NamedTuple):
 
 def search(
     segments: Sequence[PostingsSegment], numbers: Sequence[np.ndarray], queries: Impacts, k: int, *, threads: int = 1
-) -> list[Found]:
+) -> list[SegmentHits]:
     """Return the k best passages of each of Q queries among those that share a term with it.
 
     Scores are float32 inner products, summed in the order of the query's terms. With ascending ids they equal
@@ -172,8 +172,8 @@ def search(
     size = -(-len(texts) // threads)
     shares = [texts[first : first + size] for first in range(0, len(texts), size)]
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(lambda share: _find(segments, numbers, share, k), shares)
-        return list(chain.from_iterable(found))
+        results = pool.map(lambda share: _find(segments, numbers, share, k), shares)
+        return list(chain.from_iterable(results))
 
 
 def _find(
@@ -181,7 +181,7 @@ def _find(
     numbers: Sequence[np.ndarray],
     texts: Sequence[tuple[np.ndarray, np.ndarray]],
     k: int,
-) -> list[Found]:
+) -> list[SegmentHits]:
     totals_R, most = np.empty(BLOCK_ROWS, np.float32), min(k, sum(segment.passages for segment in segments))
     scores, results = (totals_R, totals_R.view(np.int32)), []
     for ids_T, weights_T in texts:
@@ -193,10 +193,10 @@ def _find(
             kernels.collect(arrays, (positions_T, weights_T), numbers_N, scores, pool, k)
         keys_F = np.sort(kernels.best_keys(pool, k))[::-1]
         numbers_F = (COMPLEMENT - (keys_F & COMPLEMENT)).astype(np.int32)
-        found = Found(numbers_F, (keys_F >> np.uint64(32)).astype(np.uint32).view(np.float32))
-        if len(found.scores) and found.scores[0] == np.inf:
+        result = SegmentHits(numbers_F, (keys_F >> np.uint64(32)).astype(np.uint32).view(np.float32))
+        if len(result.scores) and result.scores[0] == np.inf:
             raise ValueError("scores of this query exceed float32: scale its weights or the passages' down")
-        results.append(found)
+        results.append(result)
     return results
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import BlockWriter, Committer, WriterLock, beside
+from diffretriever.index.writer import BlockWriter, Committer, WriterLock, join_columns
 from diffretriever.vectors.representations import Representations, offsets_of
 
 _BATCH_ROWS = 4096
@@ -36,7 +36,7 @@ def write_pruned(index: PassageIndex, kept_N: np.ndarray, uri: str) -> PassageIn
                 offsets=offsets_of(own_M)[whole.offsets],
                 slot_tokens=whole.slot_tokens[own_M],
             )
-            block = beside(table.select(index.manifest.text_columns), representations.to_arrow())
+            block = join_columns(table.select(index.manifest.text_columns), representations.to_arrow())
             receipts[str(len(receipts))] = writer.write(block)
         Committer(pruned).commit(receipts, [])
     return pruned

@@ -348,5 +348,5 @@ def _search_modes(index: PassageIndex, queries: Representations, job: SweepJob) 
         lists[name] = search.search(queries, depth_for(modes, depth))
     hits: dict[SweepMode, Hits] = {mode: ranked(mode, lists, depth) for mode in modes}
     if "pooled-slots" in job.modes:
-        hits["pooled-slots"] = AveragedSlots(index).search(queries, depth)
+        hits["pooled-slots"] = AveragedSlots(index, options, device).search(queries, depth)
     return hits

@@ -24,7 +24,7 @@ from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
 from diffretriever.index.rewrite import sample_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_place
+from diffretriever.index.vectors import codec_file
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.compress import compress_index
 from diffretriever.pipelines.encode import encode_collection
@@ -35,6 +35,7 @@ from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import is_neural
+from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import RayConfig
 from diffretriever.search import encoder_of
 from diffretriever.search.dense.averaged import AveragedSlots
@@ -135,7 +136,8 @@ def evaluate_pooled_slots(job: EvaluateJob, command: str) -> None:
     if not is_neural(index.manifest.retriever):
         raise ValueError(f"{index.uri} is of the bm25 method: it has no slots to average")
     encoder = encoder_of(index, job.search_options)
-    hits = AveragedSlots(index).search(encoder.encode_queries([query.text for query in queries]), job.top_k)
+    search = AveragedSlots(index, SearchOptions(index=index.uri), encoder.facts.device)
+    hits = search.search(encoder.encode_queries([query.text for query in queries]), job.top_k)
     run = Run([query.id for query in queries], hits)
     results = {"dense": evaluate(run, qrels, job.measures)}
     write_run(job.output / "dense.trec", [run], f"{system_name(index.manifest)}.pooled-slots")
@@ -170,5 +172,5 @@ def storage_of(before: PassageIndex, after: PassageIndex) -> IndexStorage:
     sample_SH = sample_of(before, _SAMPLE)
     data = torch.from_numpy(sample_SH).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     share = len(pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(data)) / len(data)
-    codes = vectors * codec.width + file_size(codec_place(after.uri, codec.digest))
+    codes = vectors * codec.width + file_size(codec_file(after.uri, codec.digest))
     return IndexStorage(vectors=vectors, raw=raw, zstd=round(share * raw), codes=codes)

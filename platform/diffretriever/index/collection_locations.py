@@ -9,11 +9,11 @@ from diffretriever.schemas.index import CollectionPlaces
 _FILE_NAME = "collections.json"
 
 
-def refuse_other_places(uri: str, collection: Collection) -> None:
+def refuse_other_locations(uri: str, collection: Collection) -> None:
     """Raise ValueError if a sync would delete passages of another collection with the same name."""
     source = collection.location()
-    others = [other for other in _recorded(uri).get(collection.name, ()) if other != source]
-    if others and _has_place(collection):
+    others = [location for location in _recorded(uri).get(collection.name, ()) if location != source]
+    if others and _has_location(collection):
         raise ValueError(
             f"sync would delete passages of {', '.join(others)} from {uri}, because {source} is called "
             f"'{collection.name}' too: rename its folder or file, or give it an index of its own; if the "
@@ -21,16 +21,16 @@ def refuse_other_places(uri: str, collection: Collection) -> None:
         )
 
 
-def note_place(uri: str, collection: Collection) -> None:
+def record_location(uri: str, collection: Collection) -> None:
     """Record the path or URI of a collection, unless its documents are in memory."""
     recorded = _recorded(uri)
-    places = {*recorded.get(collection.name, ()), collection.location()}
-    if _has_place(collection) and len(places) > len(recorded.get(collection.name, ())):
-        recorded[collection.name] = tuple(sorted(places))
+    locations = {*recorded.get(collection.name, ()), collection.location()}
+    if _has_location(collection) and len(locations) > len(recorded.get(collection.name, ())):
+        recorded[collection.name] = tuple(sorted(locations))
         write_text(_file(uri), CollectionPlaces(places=recorded).model_dump_json(indent=2))
 
 
-def _has_place(collection: Collection) -> bool:
+def _has_location(collection: Collection) -> bool:
     return collection.location() != collection.name
 
 
