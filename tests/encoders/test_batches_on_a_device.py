@@ -15,7 +15,7 @@ from diffretriever.backbones.device import DeviceQueue, torch_threads
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from tests.encoders.encoder_cases import TEXTS, assert_close
+from tests.encoders.encoder_cases import TEXTS, Make, assert_close
 
 CPU = torch.device("cpu")
 MUCH = 65_536
@@ -63,6 +63,20 @@ def test_a_single_text_that_does_not_fit_is_named_by_its_length(
     limit_memory(monkeypatch, encoder, tokens - 1)
     with pytest.raises(ValueError, match=f"cpu has no memory for a single text of {tokens:,} tokens"):
         encoder.encode_passages([""] * len(TEXTS), TEXTS)
+
+
+def test_batches_of_several_budgets_are_halved(
+    make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = make_masked("dream", nested_slots=True, budget="q5p5", prompt={"variant": "few"}, tail_length=0)
+    prepared, budgets = encoder.preparer.prepare_queries(TEXTS), (2, 5, 1)
+    expected = encoder.submit(prepared, budgets).result().parts
+    tokens = 2 * max(len(text.input_ids) for text in prepared)
+    limit_memory(monkeypatch, encoder, tokens)
+    parts = encoder.submit(prepared, budgets).result().parts
+    for part, same_budget in zip(parts, expected, strict=True):
+        assert_close(part, same_budget)
+    assert encoder.tokens_per_batch <= tokens
 
 
 def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from diffretriever.backbones import load_backbone
 from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, TrainingManifest
 from diffretriever.training.adapters import (
+    adapter_tensors,
     attach_lora,
     check_trained,
     trainable_parameters,
@@ -41,6 +42,18 @@ def test_attached(family: str, folder_of: FolderOf) -> None:
     feed_forward = {"bert": 2 * 96, "modernbert": 160 + 96}.get(family, 3 * 96)
     count = sum(parameter.numel() for parameter in trainable_parameters(backbone).values())
     assert count == LORA_RANK * 2 * (attention + feed_forward)
+
+
+def test_the_seed_determines_a_new_adapter(folder_of: FolderOf) -> None:
+    adapters = []
+    for seed in (42, 42, 43):
+        backbone = load_backbone(folder_of("dream"), device="cpu")
+        torch.rand(len(adapters))
+        attach_lora(backbone, quick_recipe(seed=seed))
+        adapters.append(adapter_tensors(backbone))
+    first, same_seed, other_seed = adapters
+    assert all(torch.equal(first[name], same_seed[name]) for name in first)
+    assert any(not torch.equal(first[name], other_seed[name]) for name in first)
 
 
 @pytest.mark.parametrize("case", CONTRACT)

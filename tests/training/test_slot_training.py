@@ -117,6 +117,18 @@ def test_few_tokens_run_together_with_their_slots(
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
 
 
+def test_packed_slots_have_the_gradients_of_padded_ones(folder_of: FolderOf) -> None:
+    retriever = config_of("masked-bert", folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
+    trainings = []
+    for attention in ("sdpa", "packed"):
+        place = retriever.backbone.model_copy(update={"attention": attention})
+        recipe = quick_recipe(max_steps=3, lora_dropout=0.0, **SLOTS)
+        trainings.append(run(session_of(retriever.model_copy(update={"backbone": place}), recipe), 3))
+    for padded, packed in zip(*trainings, strict=True):
+        assert packed.loss == pytest.approx(padded.loss, rel=1e-4)
+        assert packed.gradient_norm == pytest.approx(padded.gradient_norm, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
