@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import PREFIX, FolderOf, drop, edit_config, edit_tensors
 

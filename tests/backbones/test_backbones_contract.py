@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 TOLERANCE = 2e-5

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffretriever.backbones import Backbone, load_backbone, source
+from diffretriever.backbones import source
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_tensors, hidden, pad, texts
 

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedConfig
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.schemas.retriever import BackboneConfig
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, drop, edit_config, edit_tensors, hidden, pad, texts

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, LlamaForCausalLM, Qwen2ForCausalLM
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import FolderOf, pad, texts
 
 LAST_P = torch.tensor([7, 3, 0])

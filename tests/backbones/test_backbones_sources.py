@@ -10,7 +10,8 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from diffretriever.backbones import device, load_backbone, source
+from diffretriever.backbones import device, source
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 

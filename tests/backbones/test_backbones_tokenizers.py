@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones import Backbone, load_backbone, load_vocabulary
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone, load_vocabulary
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config
 
 SPECIAL: dict[str, tuple[str | None, str, str]] = {

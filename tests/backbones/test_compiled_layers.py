@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 TOLERANCE = 2e-5

@@ -10,9 +10,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from diffretriever.backbones import Backbone, cpu_tuning, load_backbone
+from diffretriever.backbones import cpu_tuning
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.flops import Matrices
 from diffretriever.backbones.linear import BlockedLinear
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.presets import load_retriever

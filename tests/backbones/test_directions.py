@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.logits import as_states
 from diffretriever.encoders.readout import unit_float16
 from tests.backbones.helpers import FolderOf, pad, texts

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from diffretriever.backbones import device, load_backbone
+from diffretriever.backbones import device
 from diffretriever.backbones.float8 import E4M3, Float8Linear, check_float8, to_e4m3
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 BATCH = pad(texts(12, 7, 12), side="right")

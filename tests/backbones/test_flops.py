@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from diffretriever.backbones import load_backbone
 from diffretriever.backbones.flops import Matrices
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import FolderOf, pad, texts
 
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from diffretriever.backbones import Backbone, load_backbone, packed
+from diffretriever.backbones import packed
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 

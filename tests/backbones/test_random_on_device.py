@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing import FAMILIES
 from diffretriever.testing.checkpoints import build_tokenizer
 from diffretriever.testing.on_device import random_backbone, write_checkpoint

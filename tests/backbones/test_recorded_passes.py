@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.graphs import MOST_LENGTH, MOST_ROWS
 from diffretriever.backbones.inputs import PassInputs
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 

@@ -14,7 +14,7 @@ from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.retriever import BackboneConfig, MaskedRetriever
+from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, MaskedRetriever
 from diffretriever.vectors.representations import Representations
 from tests.encoders.encoder_cases import (
     PACKED,
@@ -168,6 +168,12 @@ def test_a_backbone_without_a_mask_token_is_refused(folder_of: FolderOf) -> None
         load_encoder(config, "cpu")
     with pytest.raises(ValueError, match="no mask token"):
         load_preparer(config)
+
+
+def test_generating_needs_a_causal_backbone(folder_of: FolderOf) -> None:
+    config = GeneratedRetriever(backbone=BackboneConfig(source=str(folder_of("dream")), dtype="float32"))
+    with pytest.raises(ValueError, match="family 'Dream' is not causal"):
+        load_encoder(config, "cpu")
 
 
 def test_preparing_needs_no_weights(encoder: Encoder) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diffretriever.backbones import load_vocabulary, source
+from diffretriever.backbones import source
+from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import SYSTEM

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.backbones import load_backbone
 from diffretriever.backbones.base import BackboneOutput
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.rerank import RerankerConfig

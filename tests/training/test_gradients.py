@@ -16,7 +16,7 @@ from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
 from diffretriever.training.objective import objective
 from diffretriever.training.session import Session
-from diffretriever.training.trainable import join
+from diffretriever.training.trainable import encode_with_gradients, join
 from tests.training.trainer_cases import (
     ALONE,
     WORKERS,
@@ -79,8 +79,8 @@ def slow_gradients(session: Session) -> Gradients:
         queries, passages = [], []
         for number in pool:
             seed_torch("dropout", trainer.recipe.seed, 0, number)
-            queries.append(trainer.encoder.encode(parts[number].queries))
-            passages.append(trainer.encoder.encode(parts[number].passages))
+            queries.append(encode_with_gradients(trainer.encoder, parts[number].queries))
+            passages.append(encode_with_gradients(trainer.encoder, parts[number].passages))
         answers_QP = slow_answers([parts[number] for number in pool], 1 + trainer.recipe.hard_negatives)
         if trainer.recipe.equal_passages == "keep":
             answers_QP[:] = False

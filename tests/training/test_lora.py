@@ -12,7 +12,7 @@ from peft.tuners import lora
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, TrainingManifest
 from diffretriever.training.adapters import (
     adapter_tensors,

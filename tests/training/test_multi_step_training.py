@@ -12,7 +12,7 @@ from torch import Tensor
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.trainable import TrainableEncoder
+from diffretriever.training.trainable import encode_with_gradients
 from tests.encoders.test_multi_step import fill_slowly
 from tests.training.test_trainable import TEXTS, changed, load
 from tests.training.trainer_cases import FolderOf
@@ -41,7 +41,7 @@ def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     encoder = changed(load(case, folder_of, **changes))
     assert isinstance(encoder, MaskedEncoder)
     texts = encoder.preparer.prepare_queries(TEXTS, [4, 1, 2, 4, 3])
-    found = TrainableEncoder(encoder).encode_batch(texts)
+    found = encode_with_gradients(encoder, texts)
     weights_BKH = directions(*found.vectors_BKH.shape)
     expected = torch.zeros(())
     for row, text in enumerate(texts):

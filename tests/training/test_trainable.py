@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.adapters import attach_lora, trainable_parameters
-from diffretriever.training.trainable import TextVectors, TrainableEncoder
+from diffretriever.training.trainable import TextVectors, encode_with_gradients
 from tests.training.trainer_cases import CONTRACT, WORDS, FolderOf, config_of, quick_recipe
 
 TEXTS = [
@@ -43,7 +43,7 @@ def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
 
 def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
     expected = encoder.encode(texts)
-    found = TrainableEncoder(encoder).encode(texts)
+    found = encode_with_gradients(encoder, texts)
     assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
     np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))
     vectors_MH = found.vectors_BKH[found.valid_BK].detach().numpy()
@@ -78,26 +78,20 @@ def test_training_sees_what_the_encoder_gives(case: str, changes: dict[str, obje
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-qwen2"])
-def test_texts_of_other_lengths_go_through_passes_of_their_own(
+def test_texts_of_different_lengths_are_encoded_in_several_passes(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
     encoder = changed(load(case, folder_of))
-    side = TrainableEncoder(encoder)
-    encode_batch, passes = side.encode_batch, list[int]()
-
-    def counted(texts: Sequence[PreparedText]) -> TextVectors:
-        passes.append(len(texts))
-        return encode_batch(texts)
-
-    monkeypatch.setattr(side, "encode_batch", counted)
     budgets = [3, 1, 4, 1, 2] if case.startswith("masked") else None
     texts = encoder.preparer.prepare_queries(TEXTS, budgets)
-    found = side.encode(texts)
+    together = encode_with_gradients(encoder, texts)
+    monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
+    with patch.object(encoder, "forward", wraps=encoder.forward) as forward:
+        grouped = encode_with_gradients(encoder, texts)
+    passes = [len(call.args[0]) for call in forward.call_args_list]
     assert len(passes) > 1
     assert sum(passes) == len(texts)
-    expected = encode_batch(texts)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(grouped, together, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -105,7 +99,7 @@ def test_texts_of_other_lengths_go_through_passes_of_their_own(
 def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
     encoder = changed(load("tokens-bert", folder_of, clusters=2))
     passages = encoder.preparer.prepare_passages([""] * 5, TEXTS)
-    found = TrainableEncoder(encoder).encode(passages)
+    found = encode_with_gradients(encoder, passages)
     assert found.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
     assert np.diff(encoder.encode(passages).offsets).max() == 2
 
@@ -116,7 +110,7 @@ def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
         encoder = changed(load("masked-dream", folder_of), gradient_checkpointing=checkpointing)
         encoder.backbone.model.train()
         torch.manual_seed(3)
-        TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
+        encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for without, with_it in zip(*gradients, strict=True):
         assert without is not None
@@ -133,7 +127,7 @@ def test_packed_texts_give_the_same_gradients_in_one_pass(
         place = config_of(case, folder_of).backbone.model_copy(update={"attention": attention})
         encoder = changed(load(case, folder_of, backbone=place.model_dump()))
         assert encoder.is_packed == (attention == "packed")
-        found = TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
+        found = encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS))
         (found.vectors_BKH[..., 0].sum() + found.weights_BT.sum()).backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for padded, packed in zip(*gradients, strict=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
@@ -89,6 +89,5 @@ def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
         raise ValueError(
             f"{config_file}: model_type {model_type!r} is not supported: use one of {', '.join(sorted(FAMILIES))}"
         )
-    module, name = FAMILIES[model_type].split(":")
-    family: type[Backbone] = getattr(import_module(module), name)
+    family: type[Backbone] = resolve_name(FAMILIES[model_type])
     return family

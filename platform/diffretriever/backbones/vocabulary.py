@@ -47,10 +47,6 @@ class Vocabulary:
             kind = self.older_tokenizer if is_older else PreTrainedTokenizerFast
             return kind.from_pretrained(str(self._folder), local_files_only=True)
 
-    def word(self, token: int) -> str:
-        """Return a vocabulary entry as text."""
-        return str(self.tokenizer.decode([token])).strip()
-
     def digest(self) -> str:
         """Return a digest of the tokenizer, 32 hex digits; config.json is part of the weights' digest."""
         backend = self.tokenizer.backend_tokenizer
@@ -120,11 +116,6 @@ class Vocabulary:
         return self.token_id("eos_token_id")
 
     @property
-    def bos_token_id(self) -> int | None:
-        """Id of the token that starts a sequence; chat templates add it themselves."""
-        return self.token_id("bos_token_id")
-
-    @property
     def pad_token_id(self) -> int:
         """Id of padding, which is never attended to."""
         pad = self.token_id("pad_token_id")
@@ -134,8 +125,8 @@ class Vocabulary:
 class EncoderVocabulary(Vocabulary):
     """Special tokens of BERT and ModernBERT, from the tokenizer because configs lack some of them."""
 
-    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id", "bos_token_id": "cls_token_id"}
-    """Config field of other architectures → attribute of the tokenizer: `[MASK]`, `[SEP]`, `[CLS]`."""
+    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id"}
+    """Config field of other architectures → attribute of the tokenizer: `[MASK]`, `[SEP]`."""
 
     def token_id(self, name: str) -> int | None:
         """See the base class; the tokenizer takes precedence over the config."""

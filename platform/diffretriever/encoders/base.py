@@ -27,7 +27,7 @@ from diffretriever.schemas.serve import READ_WORDS, Reading
 from diffretriever.vectors.representations import Representations, refuse_queries
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.backbones.base import Backbone
     from diffretriever.encoders.reading import VectorReader
     from diffretriever.encoders.readout import TextStates
 
@@ -117,8 +117,8 @@ class Encoder(ABC):
 
     is_packed = False
     """Whether the texts of a batch run without padding."""
-    reads_whole_texts: ClassVar[bool] = False
-    """Whether each pass runs whole texts through a native backbone; such passes can be compiled and recorded."""
+    whole_text_backbone: Backbone | None = None
+    """The native backbone if each pass runs whole texts through it; only such passes can be compiled or captured."""
 
     def __init__(self, config: NeuralRetriever, preparer: Preparer, facts: ModelFacts) -> None:
         self.config = config
@@ -238,18 +238,20 @@ class Encoder(ABC):
     @property
     def can_record(self) -> bool:
         """Whether this encoder supports `record_passes`."""
-        return False
+        return self.whole_text_backbone is not None and not self.whole_text_backbone.adapts_slots_only
 
     def compile_layers(self) -> None:
         """Compile the model's layers; see `Backbone.compile_layers`. Raises ValueError if it cannot."""
-        self._whole_text_backbone("compiled").compile_layers()
+        self._check_whole_texts("compiled").compile_layers()
 
     def record_passes(self) -> None:
         """Capture short passes as CUDA graphs; see `Backbone.record_passes`. Raises ValueError if it cannot."""
-        self._whole_text_backbone("recorded").record_passes()
+        self._check_whole_texts("recorded").record_passes()
 
-    def _whole_text_backbone(self, action: str) -> Backbone:
-        raise ValueError(f"{self.config.title}: only passes of native backbones over whole texts can be {action}")
+    def _check_whole_texts(self, action: str) -> Backbone:
+        if self.whole_text_backbone is None:
+            raise ValueError(f"{self.config.title}: only passes of native backbones over whole texts can be {action}")
+        return self.whole_text_backbone
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """Return up to `words` words that each vector predicts; `vectors_MH` is floating [M, H].
@@ -266,7 +268,6 @@ class BackboneEncoder(Encoder):
     config: BackboneRetriever
     preparer_class: ClassVar[Callable[..., Preparer]]
     """Makes the preparer from the backbone's vocabulary and the config."""
-    reads_whole_texts = True
 
     def __init__(self, config: BackboneRetriever, backbone: Backbone, preparer: Preparer) -> None:
         facts = ModelFacts(
@@ -278,7 +279,7 @@ class BackboneEncoder(Encoder):
             tokenizer=preparer.vocabulary.digest(),
         )
         super().__init__(config, preparer, facts)
-        self.backbone = backbone
+        self.backbone = self.whole_text_backbone = backbone
         self.is_packed = backbone.is_packed
 
     @abstractmethod
@@ -288,14 +289,6 @@ class BackboneEncoder(Encoder):
     def freeze(self) -> None:
         """See the base class."""
         self.backbone.freeze()
-
-    @property
-    def can_record(self) -> bool:
-        """See the base class."""
-        return self.reads_whole_texts and not self.backbone.adapts_slots_only
-
-    def _whole_text_backbone(self, action: str) -> Backbone:
-        return self.backbone if self.reads_whole_texts else super()._whole_text_backbone(action)
 
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """See the base class."""
@@ -319,7 +312,7 @@ class BackboneEncoder(Encoder):
         Raises:
             ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
         """
-        from diffretriever.backbones import load_vocabulary
+        from diffretriever.backbones.loader import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
         from diffretriever.encoders.trained_for import check_trained_for
@@ -341,7 +334,7 @@ class BackboneEncoder(Encoder):
     @classmethod
     def load(cls, config: BackboneRetriever, device: str) -> Self:
         """Load the tokenizer, the backbone and its adapter."""
-        from diffretriever.backbones import load_backbone
+        from diffretriever.backbones.loader import load_backbone
 
         # First, so that an adapter of another prompt is rejected before weights are read.
         preparer = cls.load_preparer(config)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.backbones.decoding import Decoder, Prefix
+from diffretriever.backbones.decoding import Prefix, compute_prefix, start_decoding
 from diffretriever.backbones.device import moved
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.logits import chosen_logits
@@ -27,7 +27,7 @@ from diffretriever.schemas.retriever import GeneratedRetriever, Side
 from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.backbones.base import Backbone
 
 
 class GeneratedPreparer(PromptedPreparer):
@@ -55,11 +55,15 @@ class GeneratedEncoder(BackboneEncoder):
     config: GeneratedRetriever
     preparer: GeneratedPreparer
     preparer_class = GeneratedPreparer
-    reads_whole_texts = False
 
     def __init__(self, config: GeneratedRetriever, backbone: Backbone, preparer: GeneratedPreparer) -> None:
         super().__init__(config, backbone, preparer)
-        self._decoder = Decoder(backbone)
+        if not backbone.is_causal:
+            raise ValueError(
+                f"the backbone's family '{backbone.family}' is not causal, so it cannot generate token by token: "
+                "use Qwen2.5 or LLaMA 3, or the method `masked`"
+            )
+        self.whole_text_backbone = None
         self._prefixes: dict[bytes, Prefix] = {}
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
@@ -110,9 +114,9 @@ class GeneratedEncoder(BackboneEncoder):
         """
         key = prefix_P.tobytes()
         if key not in self._prefixes:
-            self._prefixes[key] = self._decoder.prefix(torch.tensor(prefix_P))
+            self._prefixes[key] = compute_prefix(self.backbone, torch.tensor(prefix_P))
         ids_BL, mask_BL = pad_right([text.input_ids[len(prefix_P) :][::-1] for text in texts], 0)
-        decoding = self._decoder.start(self._prefixes[key], ids_BL.flip(1), mask_BL.flip(1))
+        decoding = start_decoding(self.backbone, self._prefixes[key], ids_BL.flip(1), mask_BL.flip(1))
         cap_B = torch.tensor([text.slots for text in texts])
         fed_BN = torch.full((len(texts), int(cap_B.max())), -1)
         hidden_BNH = decoding.hidden_BH.new_zeros(*fed_BN.shape, decoding.hidden_BH.shape[1])

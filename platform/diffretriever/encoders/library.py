@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from diffretriever.backbones import Vocabulary
 from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
 from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.core.files import understood
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles

@@ -33,7 +33,7 @@ from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, 
 from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
+    from diffretriever.backbones.vocabulary import Vocabulary
 
 # Distance of spread slots from each other and from the end of the position table. On the embedded backbone, which was
 # not trained on runs of masks, neighbouring slots at natural positions all have the same vector.

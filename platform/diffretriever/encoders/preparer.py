@@ -30,7 +30,7 @@ from diffretriever.schemas.retriever import (
 )
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
+    from diffretriever.backbones.vocabulary import Vocabulary
 
 
 SYSTEM = "You are an AI assistant that can understand human language."

@@ -20,7 +20,7 @@ from diffretriever.backbones.device import moved, to_host
 from diffretriever.schemas.serve import Reading, ReadWord
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.backbones.base import Backbone
 
 _MAYBE_EQUAL = 64
 """Extra entries: in half precision several may have the same logit, and the first one must be among them."""

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.encoders.batching import token_batches, tokens_per_batch
 from diffretriever.encoders.preparer import Prompt, frame, join_title

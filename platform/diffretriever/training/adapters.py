@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from diffretriever import __version__
-from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import (
     WEIGHT_FILE,
     AdapterFiles,
@@ -30,6 +29,7 @@ from diffretriever.backbones.adapter import (
     module_names,
     outside_of_layers,
 )
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_tensors
 from diffretriever.backbones.slot_layers import (
     MODULE,
@@ -203,7 +203,7 @@ def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
         return None
     folder = resolve_adapter(place.adapter, place.adapter_revision)
     config, slots = AdapterFiles.open(folder).config, most_slots(folder) or 0
-    if not config.get("rank_pattern") and config["r"] != LORA_RANK:
+    if config["r"] != LORA_RANK:
         raise ValueError(f"{folder}: rank {config['r']}, but training uses {LORA_RANK}: start from another adapter")
     if slots > recipe.slot_layers:
         raise ValueError(
@@ -247,7 +247,7 @@ class StartingValues:
         """Copy these values into the new adapter of `backbone`; other tensors keep their values.
 
         Raises:
-            ValueError: The new adapter has another rank, or lacks a module.
+            ValueError: The new adapter lacks a module.
         """
         for name, part in self.parts.items():
             layer = backbone.model.get_submodule(name)
@@ -259,8 +259,6 @@ class StartingValues:
                     + (remedy if on_head else "start from another adapter")
                 )
             a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-            if a_RI.shape[0] != part.rank:
-                raise ValueError(f"{self.file}: {name} has rank {part.rank}, but training uses {a_RI.shape[0]}")
             a_RI.copy_(part.a_RI)
             # B absorbs the difference of the two scales.
             b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))

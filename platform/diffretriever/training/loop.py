@@ -17,13 +17,14 @@ import torch.distributed as dist
 
 from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.core.files import understood
+from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.schemas.training import WARMUP, Recipe
 from diffretriever.training.batches import Batches, Part, known_answers
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers, gather
 from diffretriever.training.objective import Outcome, objective
-from diffretriever.training.trainable import TrainableEncoder
+from diffretriever.training.trainable import encode_with_gradients
 
 Record = dict[str, float]
 """A line of the metrics file: `step`, and either the fields of `StepMetrics` or `validation/MODE` measures."""
@@ -57,7 +58,7 @@ class Trainer:
     """Trains an encoder step by step. Each worker runs one, with its parts of each batch."""
 
     def __init__(
-        self, encoder: TrainableEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
+        self, encoder: BackboneEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
     ) -> None:
         """Prepare for step 0; `engine` optimises the encoder's trainable parameters."""
         self.encoder, self.batches, self.engine, self.recipe, self.workers = encoder, batches, engine, recipe, workers
@@ -104,8 +105,8 @@ class Trainer:
     def _outcome(self, step: int, part: Part) -> Outcome:
         """Return the loss of all workers' parts with this number; only this worker's texts have gradients."""
         seed_torch("dropout", self.recipe.seed, step, part.number)
-        queries = gather(self.encoder.encode(part.queries), self.workers)
-        passages = gather(self.encoder.encode(part.passages), self.workers)
+        queries = gather(encode_with_gradients(self.encoder, part.queries), self.workers)
+        passages = gather(encode_with_gradients(self.encoder, part.passages), self.workers)
         answers_QP = None
         if self.recipe.equal_passages == "mask":
             keys = part.passage_keys.to(queries.vectors_BKH.device)

@@ -36,7 +36,7 @@ from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.engine import open_engine
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Trainer
-from diffretriever.training.trainable import TrainableEncoder, with_training_lengths
+from diffretriever.training.trainable import with_training_lengths
 from diffretriever.vectors.sparse import idf_roots
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, wor
         encoder.backbone.compile_layers()
     parameters = trainable_parameters(encoder.backbone)
     engine = open_engine(encoder.backbone.model, parameters, recipe, workers)
-    trainer = Trainer(TrainableEncoder(encoder), batches, engine, recipe, workers)
+    trainer = Trainer(encoder, batches, engine, recipe, workers)
     count = sum(parameter.numel() for parameter in parameters.values())
     return Session(encoder, lora, trainer, manifest.model_copy(update={"trainable": count}))
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.batching import similar_lengths
@@ -31,30 +30,22 @@ _LEAST_TOKENS_CPU = 512
 _LEAST_TOKENS_GPU = 8192
 
 
-class TrainableEncoder:
-    """Encodes texts with gradients. Dropout is on if the backbone's module is in training mode."""
+def encode_with_gradients(encoder: BackboneEncoder, texts: Sequence[PreparedText]) -> TextVectors:
+    """Encode texts in passes over texts of similar length; results keep the input order.
 
-    def __init__(self, encoder: BackboneEncoder) -> None:
-        self.encoder = encoder
-        self.backbone: Backbone = encoder.backbone
-
-    def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Encode texts in passes over texts of similar length; results keep the input order."""
-        # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
-        on_cpu = self.backbone.device.type == "cpu"
-        if self.encoder.is_packed and not on_cpu:
-            return self.encode_batch(texts)
+    Dropout is on if the backbone's module is in training mode.
+    """
+    # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
+    on_cpu = encoder.backbone.device.type == "cpu"
+    groups = [np.arange(len(texts))]
+    if on_cpu or not encoder.is_packed:
         least_tokens = _LEAST_TOKENS_CPU if on_cpu else _LEAST_TOKENS_GPU
         groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
-        if len(groups) == 1:
-            return self.encode_batch(texts)
-        sorted_texts = join([self.encode_batch([texts[i] for i in group]) for group in groups])
-        order_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(sorted_texts.ids_BT.device)
-        return TextVectors(*(tensor[order_B] for tensor in sorted_texts))
-
-    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Encode one batch."""
-        return _text_vectors(self.encoder.forward(texts))
+    if len(groups) == 1:
+        return _text_vectors(encoder.forward(texts))
+    sorted_texts = join([_text_vectors(encoder.forward([texts[i] for i in group])) for group in groups])
+    order_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(sorted_texts.ids_BT.device)
+    return TextVectors(*(tensor[order_B] for tensor in sorted_texts))
 
 
 class TextVectors(NamedTuple):
