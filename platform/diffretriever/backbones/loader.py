@@ -51,7 +51,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
         raise ValueError(
-            f"dtype '{FLOAT8}' needs a merged adapter: use bfloat16 for adapter_on: slots, or set merge_adapter"
+            f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter, or bfloat16 for adapter_on: slots"
         )
     if adapter is None and adapter_revision is not None:
         raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter: remove it")
