@@ -339,7 +339,7 @@ def equality(device: str) -> list[Figures]:
 
 
 def _differences(folder: Path, device: str) -> Figures:
-    from diffretriever.backbones import load_backbone
+    from diffretriever.backbones.loader import load_backbone
 
     has_mask = load_backbone(folder, device="cpu").vocabulary.mask_token_id is not None
     method: dict[str, Any] = {"method": "masked", "budget": "q4p4"} if has_mask else {"method": "pooled"}

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import load_backbone
+    from diffretriever.backbones.loader import load_backbone
     from diffretriever.collections import open_collection
     from diffretriever.core.consent import trust_code
     from diffretriever.encoders import load_encoder
@@ -39,7 +39,7 @@ _PLACES = {
     "compare": "diffretriever.front.evaluation",
     "evaluate": "diffretriever.front.evaluation",
     "list_presets": "diffretriever.presets",
-    "load_backbone": "diffretriever.backbones",
+    "load_backbone": "diffretriever.backbones.loader",
     "load_encoder": "diffretriever.encoders",
     "load_retriever": "diffretriever.presets",
     "open_collection": "diffretriever.collections",

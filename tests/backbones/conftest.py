@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing import FAMILIES
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint

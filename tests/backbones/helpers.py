@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffretriever.backbones import Backbone
+from diffretriever.backbones.base import Backbone
 
 BackboneOf = Callable[[str], Backbone]
 FolderOf = Callable[[str], Path]

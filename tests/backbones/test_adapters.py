@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing.adapters import write_random_adapter
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import (
@@ -35,14 +36,11 @@ def load(folder: Path, adapter: Path | str | None = None, **options: Any) -> Bac
 
 @pytest.fixture
 def changed(adapter_copy_of: FolderOf) -> Path:
-    """A copy of LLaDA's adapter, to be changed."""
     return adapter_copy_of("llada")
 
 
 @pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
-def test_it_computes_what_the_sum_of_weights_computes(
-    name: str, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path
-) -> None:
+def test_an_adapter_equals_summed_weights(name: str, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
     expected = outputs(load(merge_by_hand(folder_of(name), adapter_of(name), tmp_path / "sum")), BATCH)
     merged = outputs(load(folder_of(name), adapter_of(name)), BATCH)
     beside = outputs(load(folder_of(name), adapter_of(name), merge_adapter=False), BATCH)
@@ -55,7 +53,7 @@ def test_it_computes_what_the_sum_of_weights_computes(
 
 @pytest.mark.parametrize("merge", [True, False])
 @torch.inference_mode()
-def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
+def test_the_head_changes_only_logits(merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
     place = folder_of("llada"), adapter_of("llada")
     whole = load(*place, merge_adapter=merge)
     dropped = load(*place, merge_adapter=merge, adapter_head="drop")
@@ -69,7 +67,7 @@ def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_
         torch.testing.assert_close(chosen[:, 0], full[:, -1][:, [3, 7]], atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
+def test_dropping_the_head_of_a_head_only_adapter_is_refused(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
     edit_config(changed, target_modules=[HEAD])
     with pytest.raises(ValueError, match="adapts only the output head"):
@@ -92,12 +90,12 @@ def test_a_tied_head_gets_weights_of_its_own(merge: bool, tmp_path: Path) -> Non
     assert torch.equal(backbone.model.get_input_embeddings().weight, table)
     dropped = load(folder, adapter, merge_adapter=merge, adapter_head="drop")
     assert torch.equal(outputs(dropped, BATCH)[0], outputs(backbone, BATCH)[0])
-    for found, head in ((dropped, table), (backbone, table + 4.0 * (high @ low))):
-        output = found.forward(*BATCH)
+    for actual, head in ((dropped, table), (backbone, table + 4.0 * (high @ low))):
+        output = actual.forward(*BATCH)
         torch.testing.assert_close(output.logits, output.hidden @ head.T, atol=1e-5, rtol=1e-5)
 
 
-def test_the_digest_follows_the_adapter_not_its_place(
+def test_the_digest_depends_on_the_adapter_not_on_its_path(
     changed: Path, folder_of: FolderOf, adapter_of: FolderOf, backbone_of: BackboneOf
 ) -> None:
     def digest(folder: Path, **options: Any) -> str:
@@ -105,14 +103,14 @@ def test_the_digest_follows_the_adapter_not_its_place(
 
     known = digest(adapter_of("llada"))
     assert digest(changed) == digest(changed, merge_adapter=False) == known
-    found = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
+    actual = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
     edit_config(changed, lora_alpha=32)
-    found.append(digest(changed))
+    actual.append(digest(changed))
     edit_config(changed, lora_alpha=64)
     assert digest(changed) == known
     write_random_adapter(folder_of("llada"), changed, seed=1)
-    found.append(digest(changed))
-    assert len(set(found)) == len(found) == 5
+    actual.append(digest(changed))
+    assert len(set(actual)) == len(actual) == 5
 
 
 TRAINED: dict[str, dict[str, Any]] = {
@@ -139,8 +137,8 @@ def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderO
     model.eval().save_pretrained(tmp_path, save_embedding_layers=False)
     expected = outputs(trained, BATCH)
     for merge in (True, False):
-        found = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+        actual = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
+        torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +153,6 @@ def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderO
 def test_other_spellings_of_the_keys(respell: Any, folder_of: FolderOf, tmp_path: Path) -> None:
     known, respelled = (write_random_adapter(folder_of("dream"), tmp_path / name) for name in ("known", "respelled"))
     edit_tensors(respelled, lambda tensors: {respell(key): value for key, value in tensors.items()})
-    found, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
-    assert torch.equal(outputs(found, BATCH)[1], outputs(expected, BATCH)[1])
-    assert found.weights_digest == expected.weights_digest
+    actual, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
+    assert torch.equal(outputs(actual, BATCH)[1], outputs(expected, BATCH)[1])
+    assert actual.weights_digest == expected.weights_digest

@@ -1,4 +1,4 @@
-"""What every backbone promises, held for every family, with texts padded and packed.
+"""The contract of backbones, on every architecture, padded and packed.
 
 Shapes: B batch, L length, P positions, V vocabulary, T tokens.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 
 TOLERANCE = 2e-5
@@ -27,7 +28,7 @@ def test_pads_are_never_attended(backbone: Backbone, side: str) -> None:
     assert first.isfinite().all()
 
 
-def test_only_a_causal_model_ignores_what_follows(backbone: Backbone) -> None:
+def test_only_causal_models_ignore_later_tokens(backbone: Backbone) -> None:
     (row,) = texts(9)
     changed = row.clone()
     changed[-1] += 1
@@ -75,7 +76,7 @@ def test_given_position_ids_replace_the_default(backbone: Backbone) -> None:
 
 
 @torch.inference_mode()
-def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
+def test_bfloat16_states_are_close_to_float32(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
     attention = "packed" if backbone.is_packed else "auto"
     half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu", attention=attention)
     batch = pad(texts(6, 13))

@@ -1,4 +1,4 @@
-"""BERT's and ModernBERT's own: their two heads, the spellings of their files, the window, and the embedded weights.
+"""BERT and ModernBERT: heads, file formats, local attention and the embedded weights.
 
 Legend: B texts, L length, H hidden size, V vocabulary.
 """
@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffretriever.backbones import Backbone, load_backbone, source
+from diffretriever.backbones import source
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_tensors, hidden, pad, texts
 
@@ -25,7 +27,6 @@ BATCH = pad(texts(40, 23))
 
 @torch.inference_mode()
 def states(backbone: Backbone, ids_L: Tensor, **given: Tensor | bool) -> Tensor:
-    """Hidden states [L, H] of one text."""
     ids_BL, columns_BL = ids_L[None], torch.arange(len(ids_L))[None]
     nothing = torch.zeros(0, dtype=torch.long)
     return backbone.forward(ids_BL, torch.ones_like(ids_BL), columns_BL, nothing, **given).hidden[0]  # type: ignore[arg-type]
@@ -58,7 +59,7 @@ def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, copy_of: FolderOf)
 
 
 @torch.inference_mode()
-def test_the_embedded_weights_know_what_belongs_together() -> None:
+def test_the_embedded_model_ranks_related_sentences_first() -> None:
     backbone = load_backbone("minilm", device="cpu")
     vocabulary = backbone.vocabulary
     assert (backbone.hidden_size, backbone.vocab_size, backbone.max_length) == (384, 30522, 512)
@@ -84,7 +85,7 @@ def test_altered_or_missing_embedded_weights(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
 def test_the_window_goes_by_columns_wherever_positions_are(attention: str, tmp_path: Path) -> None:
-    """Where near layers alone attend, a token is seen only from inside of the window."""
+    """Layers with local attention see a token only from inside its window."""
     folder = write_random_checkpoint("modernbert", tmp_path, layers=2)
 
     def near_alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""States and logits of every family are those of transformers' own models, one text at a time without padding.
+"""States and logits equal those of transformers' models, one text at a time without padding.
 
 Legend: L length, P positions.
 """
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, LlamaForCausalLM, Qwen2ForCausalLM
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from tests.backbones.helpers import FolderOf, pad, texts
 
 LAST_P = torch.tensor([7, 3, 0])

@@ -1,4 +1,4 @@
-"""Where checkpoints come from, on what they run, and what the package costs to import."""
+"""Sources of checkpoints, devices, dtypes and attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from diffretriever.backbones import device, load_backbone, source
+from diffretriever.backbones import device, source
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.backbones.helpers import FolderOf
 
@@ -116,5 +117,5 @@ def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         ((9, 0), torch.float32, True, "sdpa"),
         ((9, 0), torch.bfloat16, False, "sdpa"),
     ):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, actual=capability: actual)
         assert device.resolve_attention("auto", gpu, dtype, packs=packs) == expected

@@ -1,4 +1,4 @@
-"""Tokenizers from files alone, and the special tokens around them."""
+"""Tokenizers of checkpoint files, and special tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diffretriever.backbones import Backbone, load_backbone, load_vocabulary
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone, load_vocabulary
 from tests.backbones.helpers import BackboneOf, FolderOf, edit_config
 
 SPECIAL: dict[str, tuple[str | None, str, str]] = {

@@ -1,4 +1,4 @@
-"""CPU tuning: weights in blocks give the same states bit for bit, and only where a CPU gains; freed memory is kept."""
+"""CPU tuning changes no bit of the states."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import cast
 import torch
 from torch import nn
 
-from diffretriever.backbones import Backbone, cpu_tuning, load_backbone
+from diffretriever.backbones import cpu_tuning
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.flops import Matrices
 from diffretriever.backbones.linear import BlockedLinear
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.presets import load_retriever
@@ -49,8 +51,8 @@ def test_an_adapter_beside_the_weights_keeps_its_own() -> None:
     assert adapted
     assert all(type(layer.lora_A["default"]) is nn.Linear for layer in adapted)
     texts = ["what is a slot", "", "a passage of several words " * 40]
-    found, expected = (encoder.encode_passages([""] * len(texts), texts) for encoder in (frozen, trainable))
-    assert found.to_arrow().equals(expected.to_arrow())
+    actual, expected = (encoder.encode_passages([""] * len(texts), texts) for encoder in (frozen, trainable))
+    assert actual.to_arrow().equals(expected.to_arrow())
 
 
 def test_threads_of_openmp_sleep_while_they_wait() -> None:

@@ -1,4 +1,4 @@
-"""Decoding with a cache, a shared prefix and rows that leave, against whole texts run one at a time without a cache.
+"""Decoding with a cache and a shared prefix equals whole texts without a cache.
 
 Shapes: B texts, L length, P prefix length, H hidden size, S steps.
 """
@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffretriever.backbones import Backbone
-from diffretriever.backbones.decoding import Decoder, Decoding
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.decoding import Decoding, compute_prefix, start_decoding
 from tests.backbones.helpers import BackboneOf, pad, texts
 
 CAUSAL = ("qwen2", "llama3")
@@ -41,8 +41,8 @@ def plain_steps(backbone: Backbone, ids_L: Tensor, steps: int) -> tuple[Tensor, 
 
 
 def start(backbone: Backbone, prefix_P: Tensor, rows: Sequence[Tensor]) -> Decoding:
-    decoder, batch = Decoder(backbone), pad(list(rows))
-    return decoder.start(decoder.prefix(prefix_P), batch.ids_BL, batch.mask_BL)
+    batch = pad(list(rows))
+    return start_decoding(backbone, compute_prefix(backbone, prefix_P), batch.ids_BL, batch.mask_BL)
 
 
 def decode(decoding: Decoding, steps: int) -> tuple[Tensor, Tensor]:
@@ -87,16 +87,10 @@ def test_rows_that_leave_change_nothing_for_the_others(backbone: Backbone) -> No
 @torch.inference_mode()
 def test_a_prefix_serves_many_batches(backbone: Backbone) -> None:
     prefix_P, first, second = texts(7, 4, 11)
-    decoder = Decoder(backbone)
-    prefix = decoder.prefix(prefix_P)
+    prefix = compute_prefix(backbone, prefix_P)
     batches = [pad([row]) for row in (first, second, first)]
-    results = [decode(decoder.start(prefix, batch.ids_BL, batch.mask_BL), 3)[0] for batch in batches]
+    results = [decode(start_decoding(backbone, prefix, batch.ids_BL, batch.mask_BL), 3)[0] for batch in batches]
     assert torch.equal(results[0], results[2])
-
-
-def test_bidirectional_backbones_are_refused(backbone_of: BackboneOf) -> None:
-    with pytest.raises(ValueError, match="family 'Dream' is not causal"):
-        Decoder(backbone_of("dream"))
 
 
 @torch.inference_mode()

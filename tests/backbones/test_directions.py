@@ -1,4 +1,4 @@
-"""Logits of stored vectors against those that the model gave at the states, for every family.
+"""Logits of stored vectors equal those of the states.
 
 Legend: B texts, P positions, H hidden size, V vocabulary, M = B x P.
 """
@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.logits import as_states
 from diffretriever.encoders.readout import unit_float16
 from tests.backbones.helpers import FolderOf, pad, texts
@@ -41,7 +42,7 @@ def test_logits_are_the_models_own(uneven: Backbone) -> None:
 
 
 def test_dimensions_that_a_norm_switches_off() -> None:
-    """Lengths are then those of the others' share, within what chance makes of it."""
+    """Their length is the mean of the other dimensions, up to chance."""
     generator = torch.Generator().manual_seed(0)
     weight_H = torch.rand(256, generator=generator) + 0.2
     weight_H[[3, 77, 200]] = torch.tensor([0.0, 1e-30, -1e-5])

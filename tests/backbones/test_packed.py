@@ -1,7 +1,7 @@
-"""Texts in one row without pads: the same states and gradients as with pads, nothing computed for none, no neighbours.
+"""Packed texts have the states and gradients of padded ones.
 
 Legend: B texts, L padded length, P positions read, H hidden size, T tokens of the row, N attention heads, G heads of
-keys and values, D size of a head, M tokens that are looked at.
+keys and values, D size of a head, M attended tokens.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from diffretriever.backbones import Backbone, load_backbone, packed
-from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
+from diffretriever.backbones import packed
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
+from diffretriever.backbones.packed import AttentionSpan, PackedLayout, TextBounds, packed_attention
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5
@@ -28,7 +30,6 @@ class Sample(NamedTuple):
     ids_BL: Tensor
     mask_BL: Tensor
     position_ids_BL: Tensor
-    """Slots far away, as encoders are given them."""
     slots_BL: Tensor
 
     def run(self, backbone: Backbone, **given: Any) -> Tensor:
@@ -54,9 +55,7 @@ def sample(side: str = "right") -> Sample:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", BIDIRECTIONAL)
 @torch.inference_mode()
-def test_nested_states_equal_those_with_pads(
-    family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf
-) -> None:
+def test_packed_states_equal_padded(family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
     given = sample(side)
     options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": True}
     expected_TH = given.run(backbone_of(family), **options)
@@ -64,8 +63,7 @@ def test_nested_states_equal_those_with_pads(
 
 
 @torch.inference_mode()
-def test_a_text_that_is_not_finite_spoils_no_other(family: str, folder_of: FolderOf) -> None:
-    """Not at pads either, which pooling weights with zero."""
+def test_nan_stays_within_its_text(family: str, folder_of: FolderOf) -> None:
     backbone = load_backbone(folder_of(family), device="cpu", attention="packed")
     ids_BL, mask_BL, _ = pad([torch.tensor([7, 9, 7]), torch.tensor([7]), torch.tensor([7, 7])])
     backbone.model.get_input_embeddings().weight[9] = torch.nan
@@ -76,9 +74,7 @@ def test_a_text_that_is_not_finite_spoils_no_other(family: str, folder_of: Folde
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_gradients_equal_those_with_pads(
-    family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf
-) -> None:
+def test_gradients_equal_padded_ones(family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
     padded, row = backbone_of(family), packed_of(family)
     if nested and padded.is_causal:
         pytest.skip("has no nested slots")
@@ -89,22 +85,22 @@ def test_gradients_equal_those_with_pads(
     gradients = {name: (ours[name].grad, theirs[name].grad) for name in ours}
     for backbone in (padded, row):
         backbone.model.zero_grad()
-    assert any(found is not None for found, _ in gradients.values())
-    for found, expected in gradients.values():
-        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert any(actual is not None for actual, _ in gradients.values())
+    for actual, expected in gradients.values():
+        torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-3)
 
 
 def naive(
     query: Tensor, key: Tensor, value: Tensor, *layout: Any, window_size: tuple[int, int], **options: Any
 ) -> Tensor:
-    """What torch documents of its kernel, a text at a time: a text's last query is at its last key."""
+    """torch's documented kernel, one text at a time: queries are aligned to the end of the keys."""
     offsets_q, offsets_k, most_q, most_k = layout
     assert offsets_q.dtype == offsets_k.dtype == torch.int32
     assert int(offsets_q.diff().max()) <= most_q
     assert int(offsets_k.diff().max()) <= most_k
     sizes = offsets_q.diff().tolist(), offsets_k.diff().tolist()
     texts = zip(query.split(sizes[0]), key.split(sizes[1]), value.split(sizes[1]), strict=True)
-    found = []
+    actual = []
     for heads in texts:
         queries, keys = len(heads[0]), len(heads[1])
         ahead = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
@@ -112,33 +108,33 @@ def naive(
         mask = (ahead >= -before) & (ahead <= after)
         query_NQD, key_GKD, value_GKD = (each.transpose(0, 1) for each in heads)
         attended = scaled_dot_product_attention(query_NQD, key_GKD, value_GKD, attn_mask=mask, **options)
-        found.append(attended.transpose(0, 1))
-    return torch.cat(found)
+        actual.append(attended.transpose(0, 1))
+    return torch.cat(actual)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
 @torch.inference_mode()
 def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
-    """By products, where a processor computes in bfloat16 and texts are as long as these."""
+    """On CPUs with bfloat16, long texts use matrix products."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([90, 90, 71, 3])
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
-    spans = Spans.of(lengths, CPU)
-    part = Part(slice(0, len(query_TND)), spans, spans, None, window)
+    bounds = TextBounds.of(lengths, CPU)
+    span = AttentionSpan(slice(0, len(query_TND)), bounds, bounds, None, window)
     heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
-    found = packed_attention(None, *heads, None, packed_layout=Layout((part,)))[0][0]
-    layout = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
+    actual = packed_attention(None, *heads, None, packed_layout=PackedLayout((span,)))[0][0]
+    layout = (bounds.offsets_E, bounds.offsets_E, bounds.longest, bounds.longest)
     expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *layout, window_size=window)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected, atol=0.03, rtol=0.02)
 
 
 @pytest.mark.parametrize("nested", [False, True])
 @torch.inference_mode()
-def test_what_torchs_kernel_is_given(
+def test_the_varlen_kernel_gets_the_right_spans(
     family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel runs on GPUs alone: what it documents is computed in its place, from what it would be given."""
+    """The kernel runs only on GPUs; `naive` replaces it."""
     backbone = packed_of(family)
     if nested and (backbone.is_causal or backbone.window):
         pytest.skip("has no nested slots, or computes them with pads")
@@ -148,7 +144,7 @@ def test_what_torchs_kernel_is_given(
         calls.append(1)
         return naive(*tensors, **options)
 
-    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
+    monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", kernel)
     given = sample()
     options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": nested}
@@ -157,9 +153,8 @@ def test_what_torchs_kernel_is_given(
     assert len(calls) == (1 + nested) * backbone.model.config.num_hidden_layers
 
 
-def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's kernel has none."""
-    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
+def test_dropout_does_not_use_the_varlen_kernel(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))
     backbone, given = packed_of("bert"), sample()
     backbone.model.train()

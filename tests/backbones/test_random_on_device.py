@@ -1,4 +1,4 @@
-"""Backbones drawn on the device compute, and are what a checkpoint made of them is."""
+"""Random backbones on the device equal the checkpoints written from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.testing import FAMILIES
 from diffretriever.testing.checkpoints import build_tokenizer
 from diffretriever.testing.on_device import random_backbone, write_checkpoint
@@ -16,9 +16,7 @@ from tests.backbones.helpers import hidden, pad, texts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_drawn_backbone_is_that_of_its_checkpoint(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_random_backbone_equals_its_checkpoint(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published = FAMILIES[family]
     size = Sizes(
         hidden=64,

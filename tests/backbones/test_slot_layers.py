@@ -1,4 +1,4 @@
-"""Slot layers: what they add, where nested slots look, and a file that is not theirs.
+"""Slot layers: embeddings, token head, pooling, nested slots and files.
 
 Legend: B texts, L padded length, K slots, S slots with a vector, H hidden size, V vocabulary.
 """
@@ -12,14 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
     attach_slot_layers,
-    most_slots,
-    parts_of,
+    read_max_slots,
     read_slot_layers,
+    split_into_parts,
 )
 from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
@@ -45,7 +46,7 @@ def with_layers(request: pytest.FixtureRequest, family: str, folder_of: FolderOf
     return backbone
 
 
-def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: str) -> None:
+def test_slot_embeddings_and_token_head_apply(with_layers: Backbone, backbone_of: BackboneOf, family: str) -> None:
     layers = with_layers.slot_layers
     assert layers is not None
     assert layers.embeddings is not None
@@ -67,18 +68,18 @@ def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: s
     torch.testing.assert_close(some.logits, expected_BKV[..., [3, 7]], atol=1e-4, rtol=1e-4)
 
 
-def test_a_slot_sees_its_part_alone() -> None:
+def test_a_slot_pools_only_its_part() -> None:
     generator = torch.Generator().manual_seed(3)
     hidden_BKH, states_BLH = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 8, 4, generator=generator)
     residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
-    own_BL = torch.tensor([[True, True, False, True, True, True, True, True]])
-    view_BKL = parts_of(own_BL, torch.tensor([3]), 3)
+    is_text_BL = torch.tensor([[True, True, False, True, True, True, True, True]])
+    view_BKL = split_into_parts(is_text_BL, torch.tensor([3]), 3)
     parts = [[0, 1], [3, 4], [5, 6, 7]]
     assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_BKL[0]] == parts
     layers = SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH)
-    found_KH = layers.vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
-    untrained_KH = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
-    mean_H = states_BLH[0, own_BL[0]].mean(0)
+    found_KH = layers.vectors(hidden_BKH, states_BLH, is_text_BL, view_BKL)[0]
+    untrained_KH = SlotLayers().vectors(hidden_BKH, states_BLH, is_text_BL, view_BKL)[0]
+    mean_H = states_BLH[0, is_text_BL[0]].mean(0)
     for slot, part in enumerate(parts):
         own_LH = states_BLH[0, part]
         weights_L = (own_LH @ attention_HH.T @ hidden_BKH[0, slot] / 2).softmax(0)
@@ -96,11 +97,11 @@ def test_a_slot_sees_its_part_alone() -> None:
     ],
 )
 def test_parts_share_the_text_evenly(tokens: int, slots: int, parts: list[list[int]]) -> None:
-    view_KL = parts_of(torch.ones(1, tokens, dtype=torch.bool), torch.tensor([slots]), 3)[0]
+    view_KL = split_into_parts(torch.ones(1, tokens, dtype=torch.bool), torch.tensor([slots]), 3)[0]
     assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_KL] == parts
 
 
-def test_more_slots_than_vectors(with_layers: Backbone) -> None:
+def test_too_many_slots_are_refused(with_layers: Backbone) -> None:
     with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with 3 vectors"):
         with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
 
@@ -125,12 +126,12 @@ def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str
     assert (states(8, nested=False) - whole).abs().max() > 1e-3
 
 
-def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
+def test_slot_layers_are_read_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
     adapter = write_random_adapter(folder_of("dream"), tmp_path)
     bare = load_backbone(folder_of("dream"), device="cpu", adapter=adapter)
     written = random_layers(bare.hidden_size)
     save_file(written.tensors(), adapter / SLOTS_FILE)
-    assert most_slots(adapter) == 3
+    assert read_max_slots(adapter) == 3
     layers = (found := load_backbone(folder_of("dream"), device="cpu", adapter=adapter)).slot_layers
     assert layers is not None
     for name, tensor in layers.tensors().items():
@@ -151,7 +152,7 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
         ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
     ],
 )
-def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
+def test_slot_layers_that_do_not_fit_are_refused(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / SLOTS_FILE)
     with pytest.raises(ValueError, match=message):
         read_slot_layers(tmp_path, 4, 9)

@@ -1,4 +1,4 @@
-"""Batches on a device: one at a time, and smaller ones where it has no memory, down to a single text."""
+"""Batches run one at a time, and are halved if memory runs out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from diffretriever.backbones.device import DeviceQueue, torch_threads
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import PreparedText
-from tests.encoders.encoder_cases import TEXTS, assert_close
+from tests.encoders.encoder_cases import TEXTS, Make, assert_close
 
 CPU = torch.device("cpu")
 MUCH = 65_536
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, tokens: int) -> list[int]:
-    """Let the encoder run out of memory beyond so many tokens; returns those of the batches that it had memory for."""
+    """Raise OutOfMemoryError above `tokens`; return the sizes of the batches that fit."""
     sizes: list[int] = []
     inner = "_states" if isinstance(encoder, MaskedEncoder) else "encode_batch"
     begin = getattr(encoder, inner)
@@ -44,7 +44,7 @@ def longest(encoder: Encoder) -> int:
     return max(len(text.input_ids) for text in encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS))
 
 
-def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halved_batches_give_the_same_results(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
@@ -56,17 +56,27 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
 
 
-def test_a_single_text_that_does_not_fit_is_named_by_its_length(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_does_not_fit_is_an_error(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = longest(encoder)
     limit_memory(monkeypatch, encoder, tokens - 1)
     with pytest.raises(ValueError, match=f"cpu has no memory for a single text of {tokens:,} tokens"):
         encoder.encode_passages([""] * len(TEXTS), TEXTS)
 
 
+def test_batches_with_budgets_are_halved(make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make_masked("dream", nested_slots=True, budget="q5p5", prompt={"variant": "few"}, tail_length=0)
+    prepared, budgets = encoder.preparer.prepare_queries(TEXTS), (2, 5, 1)
+    expected = encoder.submit(prepared, budgets).result().parts
+    tokens = 2 * max(len(text.input_ids) for text in prepared)
+    limit_memory(monkeypatch, encoder, tokens)
+    parts = encoder.submit(prepared, budgets).result().parts
+    for part, same_budget in zip(parts, expected, strict=True):
+        assert_close(part, same_budget)
+    assert encoder.tokens_per_batch <= tokens
+
+
 def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the blocks of an encoder actor are: none of them loses a text, and all learn what there is room for."""
+    """Encoder actors encode blocks in parallel: no text is lost, and all threads use the lowered limit."""
     encoder = encoder_of("masked-dream")
     blocks = [encoder.preparer.prepare_passages([title] * len(TEXTS), TEXTS) for title in ("", "river", "honey water")]
     expected = [encoder.encode(block) for block in blocks]

@@ -1,4 +1,4 @@
-"""The library method with one vector a text, compared with sentence-transformers' own `encode`, and named as there.
+"""The library method equals sentence-transformers' own `encode`.
 
 Legend: B texts, H size of a vector.
 """
@@ -32,7 +32,6 @@ PROMPTS = {"query": "query: ", "document": "passage: "}
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory: pytest.TempPathFactory) -> ModelOf:
-    """The folder of a model, written once: not to be changed."""
     made: dict[Any, Path] = {}
 
     def get(kind: str, pooling: str, *, dense: bool = False, prompts: dict[str, str] | None = None) -> Path:
@@ -53,7 +52,6 @@ def reference(folder: Path, texts: list[str], prompt: str | None, *, pool_prompt
 
 
 def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
-    """Vectors of queries in fp32, before anything is normalised or rounded."""
     return encoder.vectors(encoder.preparer.prepare_queries(texts))[0].numpy()
 
 
@@ -73,7 +71,7 @@ def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
 def test_vectors_are_the_librarys(
     kind: str, pooling: str | None, fields: dict[str, Any], model_of: ModelOf, tmp_path: Path
 ) -> None:
-    """Those of texts with an end, where one is appended. `pooling` None: of a checkpoint without modules."""
+    """`pooling` None: a checkpoint without modules.json."""
     folder = plain(kind, tmp_path) if pooling is None else model_of(kind, pooling, dense=pooling == "cls")
     encoder = encoder_of(folder, **fields)
     end = encoder.preparer.vocabulary.tokenizer.eos_token if fields.get("append_eos") else ""
@@ -82,10 +80,10 @@ def test_vectors_are_the_librarys(
     np.testing.assert_allclose(own(encoder, TEXTS), expected_BH, atol=2e-6, rtol=0)
     lengths_B1 = np.linalg.norm(expected_BH, axis=1, keepdims=True)
     stored_BH = expected_BH if "similarity" in fields else expected_BH / lengths_B1
-    found = encoder.encode_queries(TEXTS)
-    assert found.vectors_MH.dtype == np.float16
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
-    assert found.offsets.tolist() == list(range(len(TEXTS) + 1))
+    actual = encoder.encode_queries(TEXTS)
+    assert actual.vectors_MH.dtype == np.float16
+    np.testing.assert_allclose(actual.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
+    assert actual.offsets.tolist() == list(range(len(TEXTS) + 1))
 
 
 def test_poolings_of_a_model_of_plain_files_differ(tmp_path: Path) -> None:
@@ -100,12 +98,12 @@ def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
     encoder = encoder_of(folder)
     passages = encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    for found, expected in (
+    for actual, expected in (
         (own(encoder, TEXTS), model.encode_query(TEXTS)),
         (encoder.vectors(passages)[0].numpy(), model.encode_document(TEXTS)),
         (own(encoder_of(folder, query_prompt=""), TEXTS), model.encode(TEXTS, prompt="")),
     ):
-        np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+        np.testing.assert_allclose(actual, expected, atol=2e-6, rtol=0)
 
 
 def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:
@@ -118,7 +116,7 @@ def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:
     np.testing.assert_allclose(together, np.concatenate([own(encoder, [text]) for text in TEXTS]), atol=2e-6, rtol=0)
 
 
-def test_a_family_that_stays_causal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bidirectional_is_refused_if_the_model_stays_causal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = plain("mistral", tmp_path)
     always = property(lambda _: True, lambda *_: None)
     monkeypatch.setattr("transformers.MistralConfig.is_causal", always, raising=False)
@@ -136,7 +134,7 @@ def test_truncation_cuts_the_text_only(semantics: Any, length: int, model_of: Mo
     assert long.input_ids.tolist() == [*whole.input_ids[:3], *[river] * (length - 4), whole.input_ids[-1]]
     assert long.n_tokens == length
     short = TextConfig(max_query_tokens=5, length_semantics="total")
-    with pytest.raises(ValueError, match="no room for the text"):
+    with pytest.raises(ValueError, match="no tokens left for the text"):
         encoder_of(model_of("bert", "mean"), query_prompt="a b c", text=short).encode_queries(["river"])
 
 
@@ -159,7 +157,7 @@ def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None
         ({"vectors": "token"}, "not a late-interaction model"),
     ],
 )
-def test_fields_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
+def test_contradicting_fields_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_encoder(LibraryRetriever.model_validate({"backbone": {"source": "minilm"}, **fields}), "cpu")
 
@@ -172,16 +170,15 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.
 
 @pytest.fixture
 def model(model_of: ModelOf, tmp_path: Path) -> Path:
-    """A copy of a model, to be changed at will."""
     return Path(shutil.copytree(model_of("bert", "mean", prompts=PROMPTS), tmp_path / "model"))
 
 
 def retriever(folder: Path) -> dr.Retriever:
-    found = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
-    assert isinstance(found.config, LibraryRetriever)
-    place = found.config.backbone.model_copy(update={"dtype": "float32"})
-    found.config = found.config.model_copy(update={"backbone": place})
-    return found
+    actual = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
+    assert isinstance(actual.config, LibraryRetriever)
+    place = actual.config.backbone.model_copy(update={"dtype": "float32"})
+    actual.config = actual.config.model_copy(update={"backbone": place})
+    return actual
 
 
 def source_of(name: str) -> str:
@@ -226,8 +223,8 @@ def test_vectors_are_normalised_as_the_model_says(
     assert made.similarity == expected
     theirs = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": "float32"})
     scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
-    found = dr.Index(index.place).search("honey", k=len(TEXTS))
-    np.testing.assert_allclose([hit.score for hit in found], sorted(scores, reverse=True), rtol=2e-3)
+    actual = dr.Index(index.place).search("honey", k=len(TEXTS))
+    np.testing.assert_allclose([hit.score for hit in actual], sorted(scores, reverse=True), rtol=2e-3)
 
 
 def test_another_similarity_is_refused(model: Path) -> None:

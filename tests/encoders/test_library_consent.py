@@ -1,4 +1,4 @@
-"""Python code of a model runs only when this very command names the model; no artefact can say so."""
+"""A model's Python code runs only if the command names the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.core.consent import check_trusted, trust_code, trusted_sources
-from diffretriever.encoders import library_files, load_encoder, load_preparer
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.index import IndexManifest
@@ -39,7 +39,7 @@ def _no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A model's folder with a projection and a module that leaves a marker, which Python would find by name, too."""
+    """A model's folder with an importable module that leaves a marker when it runs."""
     folder = published("bert", tmp_path, "mean", dense=True)
     code = f"from pathlib import Path\nPath({str(tmp_path / MARKER)!r}).touch()\n"
     (folder / "hostile.py").write_text(f"{code}from torch.nn import Identity\n\nclass Same(Identity):\n{_LOAD}")
@@ -106,7 +106,7 @@ CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_nothing_that_a_models_files_name_is_run(name: str, model: Path, tmp_path: Path) -> None:
+def test_code_named_in_a_models_files_never_runs(name: str, model: Path, tmp_path: Path) -> None:
     write, refusal = CARRIED[name]
     write(model)
     config = LibraryRetriever(backbone=BackboneConfig(source=str(model), dtype="float32"))
@@ -124,9 +124,7 @@ def test_nothing_that_a_models_files_name_is_run(name: str, model: Path, tmp_pat
     assert not (tmp_path / MARKER).exists()
 
 
-def test_code_that_a_checkpoint_of_our_own_families_names_is_never_run(
-    model: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_code_named_in_a_native_checkpoint_never_runs(model: Path, checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(checkpoint, tmp_path / "llada"))
     shutil.copy(model / "hostile.py", folder)
     map_tokenizer(folder)
@@ -145,7 +143,7 @@ def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
 
 
 def index_of(model: Path, folder: Path, **fields: Any) -> str:
-    """Index some texts; `fields` are what the manifest says of the retriever beside the truth."""
+    """Index some texts; the manifest's retriever has `fields` changed."""
     encoder = encoder_of(model, **fields) if trusted_sources() else encoder_of(model)
     made = manifest_of(encoder)
     retriever = made.retriever.model_copy(update=fields)
@@ -190,7 +188,7 @@ def test_jobs_take_consent_from_the_flag_alone(tmp_path: Path, capsys: pytest.Ca
     assert trusted_sources() == ("some/model",)
 
 
-def test_what_lies_in_the_current_directory_cannot_pose_as_the_hub(
+def test_a_folder_in_the_current_directory_is_not_the_trusted_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -219,7 +217,6 @@ def test_nothing_is_fetched_before_consent(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("the hub is not there")
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     config = LibraryRetriever(backbone=BackboneConfig(source="some/model"), remote_code=True)
     with pytest.raises(ValueError, match="--trust-code some/model"):
         load_preparer(config)

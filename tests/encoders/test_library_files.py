@@ -1,4 +1,4 @@
-"""What the library method reads, fetches and refuses."""
+"""Files that the library method reads, fetches and refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.core.files import write_bytes
-from diffretriever.encoders import library_files, load_encoder, load_preparer
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 from diffretriever.schemas.settings import TRUST_VARIABLE
@@ -22,7 +22,6 @@ from tests.encoders.library_cases import TEXTS, change_json, encoder_of, publish
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder with a projection, to be changed at will."""
     return published("bert", tmp_path, "mean", dense=True)
 
 
@@ -89,7 +88,7 @@ def test_a_model_on_an_object_store_is_the_same_one(
 
 
 @pytest.mark.parametrize("code", [False, True])
-def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_used_files_are_fetched(code: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model / "modeling.py").write_text("")
     (model / "pytorch_model.bin").write_text("")
     (model / "onnx").mkdir()
@@ -107,7 +106,6 @@ def test_what_is_fetched_from_the_hub(code: bool, model: Path, tmp_path: Path, m
         return str(cache)
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     monkeypatch.setenv(TRUST_VARIABLE, "some/model@main" if code else "")
     place = BackboneConfig(source="some/model", revision="main")
     found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)

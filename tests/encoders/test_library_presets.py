@@ -39,7 +39,6 @@ def presets() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str | None], Path]:
-    """The folder of each kind and pooling: not to be changed."""
     root = tmp_path_factory.mktemp("preset-models")
     made: dict[tuple[str, str | None], Path] = {}
     for kind, pooling in set(KIND_OF.values()):
@@ -56,9 +55,7 @@ def test_every_preset_has_a_model_here() -> None:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_preset_encodes_with_another_folder_in_its_place(
-    name: str, folders: dict[tuple[str, str | None], Path]
-) -> None:
+def test_a_preset_encodes_with_another_backbone(name: str, folders: dict[tuple[str, str | None], Path]) -> None:
     config = load_retriever(name, backbone=str(folders[KIND_OF[name]]))
     assert isinstance(config, LibraryRetriever)
     assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config

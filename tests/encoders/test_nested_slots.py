@@ -1,4 +1,4 @@
-"""Nested slots: the vectors of a large budget begin with those of every smaller one."""
+"""Vectors of a large budget begin with those of every smaller one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def test_smaller_budgets_are_prefixes(family: str, make_masked: Make[MaskedEncod
 
 @pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
 @pytest.mark.parametrize("family", NESTED)
-def test_one_encoding_gives_all_smaller_budgets(
-    family: str, readout: dict[str, str], make_masked: Make[MaskedEncoder]
-) -> None:
+def test_one_pass_gives_all_budgets(family: str, readout: dict[str, str], make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, nested_slots=True, budget=Budget(5, 5), **NESTED[family], **readout)
     encoder.tokens_per_batch = 64
     prepared = encoder.preparer.prepare_queries(TEXTS)
@@ -54,8 +52,8 @@ def test_one_encoding_gives_all_smaller_budgets(
         for name in ("offsets", "impact_ids", "impact_offsets", "slot_tokens", "n_tokens"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(apart, name))
         for name in ("vectors_MH", "impact_weights"):
-            found, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
-            np.testing.assert_allclose(found, expected, atol=2e-3)
+            actual, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
+            np.testing.assert_allclose(actual, expected, atol=2e-3)
     assert [len(cut) for cut in encoder.submit([], budgets).result().parts] == [0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""An encoder in a package of its own: by its entry point, in jobs, workers and indexes, and nothing by a path."""
+"""Encoders of installed packages in jobs, workers and indexes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def uninstalled(own_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without the package; what a test adds to the path is gone after it."""
+    """Remove the package, and restore the path after the test."""
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(own_package)])
     monkeypatch.delitem(sys.modules, "random_indexing", raising=False)
     installed_encoder.cache_clear()
@@ -48,7 +48,7 @@ def index(own_package: Path, tmp_path: Path) -> dr.Index:
 
 
 @pytest.mark.usefixtures("own_package")
-def test_it_is_named_like_a_preset_or_in_a_file(tmp_path: Path) -> None:
+def test_an_installed_method_works_by_name_and_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump({"method": METHOD, "size": 64, "backbone": {"source": "minilm"}})
     )
@@ -64,13 +64,13 @@ def test_it_is_named_like_a_preset_or_in_a_file(tmp_path: Path) -> None:
 
 
 def test_its_indexes_are_searched(index: dr.Index) -> None:
-    found = dr.Index(index.place).search("sun on tomatoes", k=2)
-    assert (found[0].text, found.mode) == (TEXTS[2], "dense")
+    actual = dr.Index(index.place).search("sun on tomatoes", k=2)
+    assert (actual[0].text, actual.mode) == (TEXTS[2], "dense")
     assert index.add(["more"], name="others").encoded == 1
     assert repr(index).endswith(f"4 passages, {METHOD}, version {index.version})")
 
 
-def test_settings_and_what_the_encoder_says_of_its_weights_are_the_fingerprint(index: dr.Index) -> None:
+def test_the_fingerprint_covers_settings_and_weights(index: dr.Index) -> None:
     made = PassageIndex.open(index.place).manifest
     assert IndexManifest.model_validate_json(made.model_dump_json()) == made
     assert made.libraries["diffretriever-random-indexing"] == "1.0"
@@ -99,7 +99,7 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
 
 
 @pytest.mark.usefixtures("uninstalled")
-def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
+def test_a_broken_package_is_named(tmp_path: Path) -> None:
     folder = install(tmp_path / "broken", module=False)
     sys.path.insert(0, str(folder))
     with pytest.raises(ValueError, match="cannot be imported: No module named 'random_indexing'"):
@@ -114,10 +114,10 @@ def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
     "method",
     ["hostile:Hostile", "./hostile:Hostile", "hostile.py:Hostile", "json:"],
 )
-def test_what_an_index_names_is_never_imported_by_its_name(
+def test_opening_an_index_never_imports_the_method_it_names(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even where Python would find it: beside the index, in the current directory, on the path."""
+    """Even if Python could import it from the current directory or the path."""
     (tmp_path / "hostile.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import BackboneEncoder, Encoder
-from diffretriever.encoders.reading import readable_entries
+from diffretriever.encoders.logit_lens import readable_entries
 from diffretriever.encoders.readout import keep_topk, pooled_impacts, quantise
 from tests.encoders.encoder_cases import TEXTS
 
@@ -33,7 +33,7 @@ def test_quantise(rounding: Literal["none", "trunc100", "round100"], expected: l
     [([1, 3, 1, 2], 3, [2, 5, 9]), ([1, 3, 1, 2], 4, [2, 5, 7, 9]), ([2, math.nan, 1, 0], 2, [2, 5])],
 )
 def test_the_heaviest_impacts_are_kept_in_the_order_of_ids(weights: list[float], k: int, kept: list[int]) -> None:
-    """Of equal weights the smaller id stays, and NaN is never cut."""
+    """Ties keep the smaller id; NaN is always kept."""
     ids = np.array([2, 5, 7, 9])
     found_ids, found_weights = keep_topk(ids, np.array(weights, np.float32), k)
     assert found_ids.tolist() == kept
@@ -41,7 +41,7 @@ def test_the_heaviest_impacts_are_kept_in_the_order_of_ids(weights: list[float],
 
 
 def test_impacts_by_hand() -> None:
-    """log(1 + ReLU), max-pooled over the slots that a text has, and multiplied by the weights of words."""
+    """log(1 + ReLU), max-pooled over valid slots, times the word weights."""
     logits = torch.tensor([[[-3.0, math.e - 1], [0.0, 0.0], [9.0, 9.0]]]).repeat(2, 1, 1)
     valid = torch.tensor([[True, True, False], [False, False, False]])
     assert pooled_impacts(logits, valid, None).tolist() == [[0.0, pytest.approx(1.0)], [0.0, 0.0]]
@@ -59,7 +59,7 @@ def test_impacts_by_hand() -> None:
         ([], []),
     ],
 )
-def test_what_people_read_as_words(texts: list[str], readable: list[int]) -> None:
+def test_readable_entries_are_words(texts: list[str], readable: list[int]) -> None:
     assert readable_entries(texts, set()) == sorted(readable)
     assert readable_entries(["mask", "dog"], {0}) == [1], "special tokens are not words"
 
@@ -69,15 +69,15 @@ def plain(encoder: BackboneEncoder, vectors_MH: np.ndarray, words: int) -> list[
     tokenizer = encoder.backbone.vocabulary.tokenizer
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     entries = readable_entries(texts, set(tokenizer.all_special_ids))
-    found = []
+    actual = []
     with torch.inference_mode():
         logits_MV = encoder.backbone.logits_of(torch.tensor(vectors_MH)).float()
     for logits_V in logits_MV.tolist():
         best: dict[str, float] = {}
         for entry in sorted(entries, key=lambda entry: -logits_V[entry]):
             best.setdefault(texts[entry].strip().casefold(), logits_V[entry])
-        found.append(dict(list(best.items())[:words]))
-    return found
+        actual.append(dict(list(best.items())[:words]))
+    return actual
 
 
 def test_readings_are_the_strongest_words_of_all(encoder: Encoder) -> None:

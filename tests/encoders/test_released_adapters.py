@@ -1,4 +1,4 @@
-"""Adapters in the authors' format: the retriever must fit their training, and they compute the sum of weights."""
+"""Adapters in the authors' format: the retriever must fit their training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from diffretriever.backbones import load_vocabulary, source
+from diffretriever.backbones import source
+from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer
-from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import SYSTEM
 from diffretriever.index.manifest import manifest_of
 from diffretriever.schemas.budget import Budget
@@ -25,8 +24,7 @@ from diffretriever.schemas.retriever import (
     PromptConfig,
 )
 from diffretriever.testing.adapters import write_random_adapter
-from tests.backbones.helpers import merge_by_hand
-from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical
+from tests.encoders.encoder_cases import FolderOf
 from tests.encoders.test_sequences import ASKS, FORMS
 
 
@@ -59,7 +57,6 @@ def released_config(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
-    """The retriever that fits a random adapter in the authors' format."""
     backbone, adapter = folder_of("llada"), tmp_path / "adapter"
     write_random_adapter(backbone, adapter)
     (adapter / "retriever_config.json").write_text(json.dumps(released_config(backbone)))
@@ -68,7 +65,6 @@ def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
 
 
 def edit(config: NeuralRetriever, name: str = "retriever_config.json", **changes: Any) -> None:
-    """Change what the adapter's folder says of its training."""
     assert config.backbone.adapter is not None
     file = Path(config.backbone.adapter) / "retriever_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -104,7 +100,7 @@ def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: Mask
         ({"use_k_adapter": True}, "use_k_adapter is true: .* not supported"),
     ],
 )
-def test_what_an_adapter_may_not_need(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
+def test_unsupported_training_is_refused(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
     edit(config, **changes)
     refused(config, f"retriever_config.json: {message}")
 
@@ -117,9 +113,7 @@ def test_what_an_adapter_may_not_need(changes: dict[str, Any], message: str, con
         ("ar_retriever_config.json", "generated", {"method": "pooled"}),
     ],
 )
-def test_an_adapter_for_another_method(
-    name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever
-) -> None:
+def test_another_method_is_refused(name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever) -> None:
     edit(config, name)
     other = RETRIEVER_ADAPTER.validate_python({**fields, "backbone": config.backbone})
     refused(other, rf"{name}: .*trained for method '{trained}', but the retriever has method '{fields['method']}'")  # type: ignore[arg-type]
@@ -149,29 +143,10 @@ def with_place(config: MaskedRetriever, **changes: Any) -> MaskedRetriever:
     return config.model_copy(update={"backbone": config.backbone.model_copy(update=changes)})
 
 
-def masked(config: MaskedRetriever) -> MaskedEncoder:
-    found = load_encoder(config, "cpu")
-    assert isinstance(found, MaskedEncoder)
-    return found
-
-
-def test_it_encodes_as_the_sum_of_weights_does(config: MaskedRetriever, tmp_path: Path) -> None:
-    assert config.backbone.adapter is not None
-    summed = merge_by_hand(Path(config.backbone.source), Path(config.backbone.adapter), tmp_path / "sum")
-    expected = masked(with_place(config, source=str(summed), adapter=None)).encode_passages([""] * len(TEXTS), TEXTS)
-    merged, beside, plain = (
-        masked(with_place(config, **changes)).encode_passages([""] * len(TEXTS), TEXTS)
-        for changes in ({}, {"merge_adapter": False}, {"adapter": None})
-    )
-    assert_identical(merged, expected)
-    assert_close(beside, expected)
-    assert np.abs(plain.vectors_MH - expected.vectors_MH).max() > 0.05
-
-
 def test_the_fingerprint_covers_the_adapter(config: MaskedRetriever, tmp_path: Path) -> None:
     moved = shutil.copytree(str(config.backbone.adapter), tmp_path / "moved")
     other = write_random_adapter(config.backbone.source, tmp_path / "other", seed=1)
     places: list[dict[str, Any]] = [{}, {"adapter": str(moved)}, {"adapter": None}, {"adapter": str(other)}]
-    found = [manifest_of(masked(with_place(config, **place))).fingerprint for place in places]
+    found = [manifest_of(load_encoder(with_place(config, **place), "cpu")).fingerprint for place in places]
     assert found[0] == found[1]
     assert len(set(found)) == 3

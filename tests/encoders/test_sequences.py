@@ -1,4 +1,4 @@
-"""The sequences of masked and generating retrievers written out by hand, and what is read from them.
+"""Sequences of masked and generating retrievers, written out by hand.
 
 Legend: K slots, H hidden size, V vocabulary.
 """
@@ -18,7 +18,7 @@ import torch
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.preparer import SYSTEM, PreparedText, Preparer, build_prompt, frame, join_title
+from diffretriever.encoders.preparer import SYSTEM, PreparedText, Preparer, build_prompt, join_title, render_prompt
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, Side, TextConfig
 from tests.encoders.encoder_cases import HUGE, WORDS, FolderOf, Make, assert_close
@@ -56,7 +56,7 @@ def prepare(preparer: Preparer, side: str, *texts: str) -> list[PreparedText]:
     ("family", "slots", "tail"),
     [("llada", 1, 0), ("llada", 4, 1), ("llada", 4, 3), ("qwen2", 1, None), ("qwen2", 4, None), ("llama3", 4, None)],
 )
-def test_the_sequence(
+def test_sequences_have_prompt_text_slots_and_tail(
     family: str,
     slots: int,
     tail: int | None,
@@ -78,11 +78,11 @@ def test_the_sequence(
     right, end = right.format(side=side), "" if tail is None else "<|mdm_mask|>" * slots + TAILS[tail]
     tokenizer = preparer.vocabulary.tokenizer
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (left, TEXT, right, end)]
-    (found,) = prepare(preparer, side, TEXT)
-    assert found.input_ids.tolist() == [token for part in parts for token in part]
-    assert (found.slots, found.n_tokens) == (slots, len(parts[1]))
-    assert found.prefix_tokens == (len(parts[0]) if is_generated else 0)
-    assert found.content_ids.tolist() == sorted(map(tokenizer.convert_tokens_to_ids, ("honey", "river", "water")))
+    (actual,) = prepare(preparer, side, TEXT)
+    assert actual.input_ids.tolist() == [token for part in parts for token in part]
+    assert (actual.slots, actual.n_tokens) == (slots, len(parts[1]))
+    assert actual.prefix_tokens == (len(parts[0]) if is_generated else 0)
+    assert actual.content_ids.tolist() == sorted(map(tokenizer.convert_tokens_to_ids, ("honey", "river", "water")))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_sequence(
         ("bert", {"slot_positions": "spread"}),
     ],
 )
-def test_what_is_read_where(family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]) -> None:
+def test_vectors_are_states_at_the_slots(family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, budget=Budget(4, 4), **fields)
     (prepared,) = encoder.preparer.prepare_queries([TEXT])
     ids = torch.tensor([prepared.input_ids.tolist()])
@@ -107,16 +107,16 @@ def test_what_is_read_where(family: str, fields: dict[str, Any], make_masked: Ma
     with torch.inference_mode():
         states = encoder.backbone.forward(ids, torch.ones_like(ids), slots, position_ids=positions)
     # Among longer texts, so that the row has pads.
-    found = encoder.encode_queries([TEXT, " ".join(WORDS)]).take(np.array([0]))
+    actual = encoder.encode_queries([TEXT, " ".join(WORDS)]).take(np.array([0]))
     vectors_KH = torch.nn.functional.normalize(states.hidden[0], dim=-1).numpy()
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), vectors_KH, atol=1e-3)
+    np.testing.assert_allclose(actual.vectors_MH.astype(np.float32), vectors_KH, atol=1e-3)
     words = prepared.content_ids.tolist()
     weights_V = torch.log1p(torch.relu(states.logits[0].amax(0))).numpy()
     expected = [word for word in words if weights_V[word] > 0]
     assert expected
-    assert found.impact_ids.tolist() == expected
-    np.testing.assert_allclose(found.impact_weights, weights_V[expected], atol=1e-4)
-    assert found.slot_tokens.tolist() == [words[i] for i in states.logits[0][:, words].argmax(-1)]
+    assert actual.impact_ids.tolist() == expected
+    np.testing.assert_allclose(actual.impact_weights, weights_V[expected], atol=1e-4)
+    assert actual.slot_tokens.tolist() == [words[i] for i in states.logits[0][:, words].argmax(-1)]
 
 
 def test_the_bare_variant_has_no_words(
@@ -173,13 +173,13 @@ def test_the_authors_prompts() -> None:
 
 
 def test_chat_templates() -> None:
-    asked = build_prompt(PromptConfig(), "query", 1)
-    left, right = frame(asked, SimpleNamespace(chat_template=None), "[CLS]")
+    prompt = build_prompt(PromptConfig(), "query", 1)
+    left, right = render_prompt(prompt, SimpleNamespace(chat_template=None), "[CLS]")
     assert left == f'[CLS]{SYSTEM}\nQuery: "'
     assert right.endswith('lowercase.\nThe word is "')
     tokenizer = SimpleNamespace(chat_template="x", apply_chat_template=lambda *_, **__: "nothing")
     with pytest.raises(ValueError, match="drops the user's message"):
-        frame(asked, tokenizer)
+        render_prompt(prompt, tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A vector a token: which states, what the mean adds, how passages are clustered, what limits count.
+"""One vector per token: states, mean share, clusters and limits.
 
 Legend: L tokens of a text, N vectors to be clustered, C clusters, M vectors of all texts, H hidden size.
 """
@@ -26,15 +26,14 @@ def passages(encoder: TokensEncoder | PooledEncoder, *texts: str) -> Representat
 
 
 def states_of(encoder: TokensEncoder, text: str) -> torch.Tensor:
-    """Final states [L, H] of a passage alone, special tokens included."""
     ids = torch.tensor([encoder.preparer.prepare_passages([""], [text])[0].input_ids.tolist()])
     with torch.inference_mode():
         hidden, _ = encoder.backbone.forward(ids, torch.ones_like(ids), torch.arange(ids.shape[1])[None], ids[0, :0])
     return hidden[0]
 
 
-def assert_near(found: np.ndarray, expected: torch.Tensor) -> None:
-    np.testing.assert_allclose(found.astype(np.float32), expected.numpy(), atol=1e-3, rtol=0)
+def assert_near(actual: np.ndarray, expected: torch.Tensor) -> None:
+    np.testing.assert_allclose(actual.astype(np.float32), expected.numpy(), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen2"])
@@ -49,9 +48,7 @@ def test_a_vector_for_each_token(family: str, make_tokens: Make[TokensEncoder]) 
 
 
 @pytest.mark.parametrize("clusters", [None, 3])
-def test_the_share_of_the_mean(
-    clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
-) -> None:
+def test_mean_share(clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]) -> None:
     text = TextConfig(length_semantics="total")
     plain, mixed = (make_tokens("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
     mean_MH = passages(make_pooled("bert", text=text), *TEXTS).vectors_MH.astype(np.float32)
@@ -84,11 +81,11 @@ def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncode
     read = encoder._read
 
     def damaged(texts: Any) -> Any:
-        states_BLH, own_BL = read(texts)
+        states_BLH, is_text_BL = read(texts)
         states_BLH[-1, 1] = torch.nan
-        return states_BLH, own_BL
+        return states_BLH, is_text_BL
 
     encoder._read = damaged  # type: ignore[method-assign]
-    found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
-    assert np.diff(found.offsets).tolist() == [2, 1]
-    assert not_finite(found).tolist() == [1]
+    actual = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
+    assert np.diff(actual.offsets).tolist() == [2, 1]
+    assert not_finite(actual).tolist() == [1]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from diffretriever.backbones import load_vocabulary
+from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.collections import BadInputError, open_collection
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.encode import encode_collection

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.rerank import RerankerConfig, RerankJob

@@ -1,4 +1,4 @@
-"""Query likelihoods against a slow second computation."""
+"""Query likelihoods equal a slow computation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffretriever.backbones import load_backbone
 from diffretriever.backbones.base import BackboneOutput
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.rerank import RerankerConfig
@@ -37,7 +37,7 @@ def test_a_score_does_not_depend_on_its_batch(make_reranker: MakeReranker) -> No
     assert np.ptp(together) > 1e-3, "the passages matter"
 
 
-def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
+def test_only_the_passage_is_truncated(make_reranker: MakeReranker) -> None:
     reranker = make_reranker("bert", max_passage_tokens=10_000)
     framed = reranker.framed(QUERY, [Passage("long", "", "honey " * 50_000)])
     pair = SlowLikelihood("bert", reranker, QUERY, Passage("none", "", "honey"))
@@ -50,7 +50,7 @@ def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
     assert (context[: len(left)], context[-len(right) :]) == (left, right)
     assert framed.query_ids.tolist() == pair.query
     assert framed.tail.tolist() == pair.tail
-    with pytest.raises(ValueError, match=r"no room for a passage.*max_query_tokens"):
+    with pytest.raises(ValueError, match=r"no tokens left for a passage.*max_query_tokens"):
         make_reranker("bert", max_query_tokens=600).score("honey " * 600, PASSAGES)
     assert np.isfinite(reranker.score(QUERY, [Passage("long", "", "honey " * 50_000)])).all()
 

@@ -1,4 +1,4 @@
-"""The job: from a run to a run, its mistakes, and what happens if it is killed."""
+"""The rerank job: results, errors and resuming."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
     job = make_job()
     summary = rerank(job)
     assert (summary.queries, summary.resumed, summary.passages) == (3, 0, 7)
-    found, texts = read_run(job.output), {query.id: query.text for query in QUERIES}
-    assert list(found) == list(RUN)
+    actual, texts = read_run(job.output), {query.id: query.text for query in QUERIES}
+    assert list(actual) == list(RUN)
     by_id = {passage.id: passage for passage in PASSAGES}
-    for query_id, scores in found.items():
+    for query_id, scores in actual.items():
         before = ranked_ids(RUN[query_id])
         top, rest = before[:DEPTH], before[DEPTH:]
         expected = make_reranker("llada").score(texts[query_id], [by_id[i] for i in top])
@@ -84,31 +84,31 @@ def test_the_command_takes_texts_from_an_index(
     importlib.import_module("rerank").main(by_index)
     assert f"{by_index.output}: 3 queries, 7 passages scored now" in capsys.readouterr().out
     output = by_index.output
-    found, expected = read_run(output), read_run(job.output)
+    actual, expected = read_run(output), read_run(job.output)
     for query_id, scores in expected.items():
-        assert ranked_ids(found[query_id]) == ranked_ids(scores)
-        np.testing.assert_allclose([found[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
+        assert ranked_ids(actual[query_id]) == ranked_ids(scores)
+        np.testing.assert_allclose([actual[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
 
 
 class Killed(BaseException):
-    """Stands for a signal."""
+    """Interrupts the job, as a signal does."""
 
 
 def kill_after(queries: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let `queries` queries be scored, then die; returns the list of queries asked for, which grows."""
-    score, asked = QueryLikelihood.score, []
+    """Interrupt the job after `queries` scored queries; return the growing list of scored queries."""
+    score, scored = QueryLikelihood.score, []
 
     def counted(self: QueryLikelihood, query: str, passages: list[Passage]) -> np.ndarray:
-        asked.append(query)
-        if len(asked) > queries:
+        scored.append(query)
+        if len(scored) > queries:
             raise Killed
         return score(self, query, passages)
 
     monkeypatch.setattr(QueryLikelihood, "score", counted)
-    return asked
+    return scored
 
 
-def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_job_resumes(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_job(output=folder / "whole.trec")
     rerank(whole)
     job, partial = make_job(), folder / "out" / "new.trec.partial"
@@ -117,15 +117,15 @@ def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monk
         with pytest.raises(Killed):
             rerank(job)
     assert not local(job.output).exists()
-    asked = kill_after(3, monkeypatch)
+    scored = kill_after(3, monkeypatch)
     summary = rerank(job)
     assert (summary.queries, summary.resumed, summary.passages) == (3, 1, 4)
-    assert asked == ["honey in winter", "fever"], "each query is scored once"
+    assert scored == ["honey in winter", "fever"], "each query is scored once"
     assert local(job.output).read_bytes() == local(whole.output).read_bytes()
     assert not partial.exists()
 
 
-def test_scores_of_another_reranker_are_not_taken_over(
+def test_scores_of_another_reranker_are_redone(
     make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

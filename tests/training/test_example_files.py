@@ -1,4 +1,4 @@
-"""Every format reads equal examples; what is wrong is told with file and line."""
+"""All formats give equal examples, and errors name file and line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_folder(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip, as_parquet, as_folder])
-def test_formats_read_equal_examples(
+def test_formats_give_equal_examples(
     write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source(str(write(tmp_path)), "train")
@@ -67,7 +67,7 @@ def test_a_collection_gives_its_positives(tmp_path: Path) -> None:
         open_source(str(tmp_path / "beir"), "dev")
 
 
-def test_plain_files_agree(tmp_path: Path) -> None:
+def test_tsv_jsonl_and_parquet_give_equal_examples(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("why\tbecause\tno\r\nwho\tme\n", "utf-8")
     rows = [{"query": "why", "positive": "because", "negatives": ["no"]}, {"query": "who", "positive": "me"}]
     (tmp_path / "a.jsonl").write_text(jsonl(rows), "utf-8")
@@ -115,7 +115,7 @@ def test_a_judged_passage_that_is_not_there(tmp_path: Path) -> None:
         ("nothing", "no collection 'nothing'"),
     ],
 )
-def test_what_cannot_be_read(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_sources_are_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("a,b", "utf-8")
     (tmp_path / "folder").mkdir()

@@ -1,4 +1,4 @@
-"""Accumulated gradients with candidates of other workers, against one process that holds everything at once."""
+"""Accumulated gradients of two workers equal those of one process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.batches import Part
+from diffretriever.training.batches import MicroBatch
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
 from diffretriever.training.objective import objective
 from diffretriever.training.session import Session
-from diffretriever.training.trainable import join
+from diffretriever.training.trainable import encode_with_gradients, join
 from tests.training.trainer_cases import (
     ALONE,
     WORKERS,
@@ -35,7 +35,7 @@ POOLS = [[0, 1], [2, 3]]
 
 
 def start(session: Session) -> None:
-    """B that is not zero, or A would have no gradient."""
+    """Set B to random values; with zeros, A would have no gradient."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in trainable_parameters(session.encoder.backbone).items():
@@ -43,27 +43,26 @@ def start(session: Session) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 10)
 
 
-def slow_answers(parts: list[Part], each: int) -> Tensor:
-    """Which candidates have a text that is known to answer a query."""
-    rows = [int(query_id[1:]) for part in parts for query_id in part.query_ids]
+def slow_answers(micro_batches: list[MicroBatch], each: int) -> Tensor:
+    rows = [int(query_id[1:]) for part in micro_batches for query_id in part.query_ids]
     candidates = [text for row in rows for text in own_texts(row, each)]
     return torch.tensor([[text in answers_to(row) for text in candidates] for row in rows])
 
 
 def gradients_of(session: Session) -> Gradients:
-    """The gradients that the loop adds up on this worker and averages over all, before they are clipped."""
+    """The averaged gradients of a step of the training loop, before clipping."""
     start(session)
-    trainer, found = session.trainer, Gradients()
+    trainer, actual = session.trainer, Gradients()
 
     def keep(_: float) -> float:
         trainer.engine._average()  # type: ignore[union-attr]  # the plain engine
         parameters = trainable_parameters(session.encoder.backbone)
-        found.update({name: p.grad.clone() for name, p in parameters.items() if p.grad is not None})
+        actual.update({name: p.grad.clone() for name, p in parameters.items() if p.grad is not None})
         return 1.0
 
     with patch.object(trainer.engine, "step", keep):
         next(trainer.run())
-    return found
+    return actual
 
 
 def slow_gradients(session: Session) -> Gradients:
@@ -74,14 +73,14 @@ def slow_gradients(session: Session) -> Gradients:
     start(session)
     trainer = session.trainer
     session.encoder.backbone.model.train()
-    parts = trainer.batches.parts(0)
+    micro_batches = trainer.batches.micro_batches(0)
     for pool in POOLS:
         queries, passages = [], []
         for number in pool:
             seed_torch("dropout", trainer.recipe.seed, 0, number)
-            queries.append(trainer.encoder.encode(parts[number].queries))
-            passages.append(trainer.encoder.encode(parts[number].passages))
-        answers_QP = slow_answers([parts[number] for number in pool], 1 + trainer.recipe.hard_negatives)
+            queries.append(encode_with_gradients(trainer.encoder, micro_batches[number].queries))
+            passages.append(encode_with_gradients(trainer.encoder, micro_batches[number].passages))
+        answers_QP = slow_answers([micro_batches[number] for number in pool], 1 + trainer.recipe.hard_negatives)
         if trainer.recipe.equal_passages == "keep":
             answers_QP[:] = False
         loss = objective(join(queries), join(passages), trainer.recipe, answers_QP).loss
@@ -89,12 +88,12 @@ def slow_gradients(session: Session) -> Gradients:
     return {n: p.grad.clone() for n, p in trainable_parameters(session.encoder.backbone).items() if p.grad is not None}
 
 
-def assert_equal(found: Gradients, expected: Gradients) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: Gradients, expected: Gradients) -> None:
+    assert actual.keys() == expected.keys()
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert largest > 1e-3
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
 
 
 BARE = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 1}
@@ -116,8 +115,10 @@ def session(number: int, folder_of: FolderOf, workers: Workers = ALONE) -> Sessi
 def _worker(rank: int, place: str, folders: dict[str, Path]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=WORKERS)
-    found = [gradients_of(session(number, folders.__getitem__, Workers(rank, WORKERS))) for number in range(len(CASES))]
-    torch.save(found, f"{place}/gradients-{rank}.pt")
+    actual = [
+        gradients_of(session(number, folders.__getitem__, Workers(rank, WORKERS))) for number in range(len(CASES))
+    ]
+    torch.save(actual, f"{place}/gradients-{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Adapters: which matrices, how many parameters, the seed, and the way through files and back."""
+"""New adapters: matrices, seed, training, saving and loading."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from peft.tuners import lora
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffretriever.backbones import load_backbone
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.schemas.training import LORA_RANK, MANIFEST_FILE, TrainingManifest
 from diffretriever.training.adapters import (
+    adapter_tensors,
     attach_lora,
     check_trained,
     trainable_parameters,
@@ -27,12 +28,12 @@ BATCH = pad(texts(5, 11, 8))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_attached(family: str, folder_of: FolderOf) -> None:
+def test_a_new_adapter_has_the_right_matrices_and_no_effect(family: str, folder_of: FolderOf) -> None:
     backbone = load_backbone(folder_of(family), device="cpu")
     before = outputs(backbone, BATCH)
     attach_lora(backbone, quick_recipe())
-    for found, expected in zip(outputs(backbone, BATCH), before, strict=True):
-        assert torch.equal(found, expected), "B is zero at first"
+    for actual, expected in zip(outputs(backbone, BATCH), before, strict=True):
+        assert torch.equal(actual, expected), "B is zero at first"
     matrices = {name.partition(".lora_")[0] for name in trainable_parameters(backbone)}
     assert len(matrices) == 2 * {"bert": 6, "modernbert": 4}.get(family, 7)
     assert all("layer" in name for name in matrices)
@@ -43,9 +44,21 @@ def test_attached(family: str, folder_of: FolderOf) -> None:
     assert count == LORA_RANK * 2 * (attention + feed_forward)
 
 
+def test_the_seed_determines_a_new_adapter(folder_of: FolderOf) -> None:
+    adapters: list[dict[str, Tensor]] = []
+    for seed in (42, 42, 43):
+        backbone = load_backbone(folder_of("dream"), device="cpu")
+        torch.rand(len(adapters))
+        attach_lora(backbone, quick_recipe(seed=seed))
+        adapters.append(adapter_tensors(backbone))
+    first, same_seed, other_seed = adapters
+    assert all(torch.equal(first[name], same_seed[name]) for name in first)
+    assert any(not torch.equal(first[name], other_seed[name]) for name in first)
+
+
 @pytest.mark.parametrize("case", CONTRACT)
 def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    """On one batch, seen ten times: the loss goes down, and every tensor of the adapter changes, and nothing else."""
+    """Ten steps on one batch lower the loss and change only the adapter."""
     session = session_of(
         config_of(case, folder_of), quick_recipe(max_steps=10, queries_per_device=8, lora_dropout=0.0), 8
     )
@@ -64,8 +77,8 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
     folder = folder_of(case.split("-")[1])
     for merge in (False, True):
         loaded = load_backbone(folder, device="cpu", adapter=tmp_path / "adapter", merge_adapter=merge)
-        for found, trained in zip(outputs(loaded, BATCH), expected, strict=True):
-            torch.testing.assert_close(found, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
+        for actual, trained in zip(outputs(loaded, BATCH), expected, strict=True):
+            torch.testing.assert_close(actual, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
     read = TrainingManifest.model_validate_json((tmp_path / "adapter" / MANIFEST_FILE).read_text())
     assert read == manifest
     assert read.step == read.total_steps == 10
@@ -75,7 +88,7 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
     assert targets == sorted(targets)
 
 
-def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_an_untrained_or_broken_adapter_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     session = session_of(config_of("pooled-bert", folder_of), quick_recipe(max_steps=1))
     session.save_adapter(tmp_path / "start")
     session.trainer.step = 1
@@ -90,11 +103,11 @@ def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) ->
         check_trained(tmp_path / "start", 0)
 
 
-def test_under_bfloat16_its_products_are_too(folder_of: FolderOf) -> None:
-    found, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
-    assert found.keys() == expected.keys()
-    assert len(found) == 1 + 2 * 14
-    for name, tensor in found.items():
+def test_products_are_in_bfloat16_over_bfloat16_weights(folder_of: FolderOf) -> None:
+    actual, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
+    assert actual.keys() == expected.keys()
+    assert len(actual) == 1 + 2 * 14
+    for name, tensor in actual.items():
         assert tensor.dtype == (torch.bfloat16 if name == "states" else torch.float32)
         likeness = torch.cosine_similarity(tensor.flatten().float(), expected[name].flatten().float(), dim=0)
         assert likeness > 0.998, name
@@ -117,7 +130,7 @@ def _states_and_gradients(folder: Path, *, as_peft_does: bool) -> dict[str, Tens
 
 
 def test_layers_share_their_compiled_graphs(folder_of: FolderOf) -> None:
-    """Functions of each layer's own would be a graph a layer, until torch's limit."""
+    """Per-layer functions would compile one graph per layer."""
     backbone = load_backbone(folder_of("dream"), device="cpu", dtype="bfloat16", attention="packed")
     attach_lora(backbone, quick_recipe(gradient_checkpointing=False))
     graphs = []

@@ -1,4 +1,4 @@
-"""Mined negatives: equal to a slow reference over the same ranking, no positive among them, resumable."""
+"""Mined negatives equal a slow reference, contain no positive, and resume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SELF = Passage("q2", "", f"{MADE[2].query} {MADE[2].query} slab")
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
-    """Of two fragments, a passage deleted since."""
+    """An index of two fragments with a deleted passage."""
     made = PassageIndex.create(str(tmp_path_factory.mktemp("bm25") / "index"), bm25_manifest(Bm25Retriever()))
     committer = Committer(made)
     committer.commit({"one": write_block(made.uri, text_table([*ALL[:50], Passage("x", "", "slab")], "c"))}, [])
@@ -52,7 +52,6 @@ def job(index: PassageIndex, tmp_path: Path) -> MineNegativesJob:
 
 
 def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]]:
-    """Choose as the job says it does, from an ordinary search."""
     (hits,) = open_searcher(job.index).search([example.query], k=job.depth)["sparse"]
     texts = {p.id: " ".join(p.text.lower().split()) for p in (*ALL, TWIN, ECHO, SELF)}
     own = {texts[p.id] for p in example.positives}
@@ -76,11 +75,11 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     job = MineNegativesJob.model_validate(job.model_dump() | changes)
     with patch.dict(mining_parts._QUERIES_PER_PART, {"bm25": 7}):
         made = mine_negatives(job)
-    found = good(open_source(str(job.output), "train").records())
-    assert [(e.query_id, e.query, e.positives) for e in found] == [(e.query_id, e.query, e.positives) for e in MADE]
+    actual = good(open_source(str(job.output), "train").records())
+    assert [(e.query_id, e.query, e.positives) for e in actual] == [(e.query_id, e.query, e.positives) for e in MADE]
     expected = [reference(job, example) for example in MADE]
     by_id = {p.id: p for p in (*ALL, TWIN, ECHO, SELF)}
-    assert [e.negatives for e in found] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
+    assert [e.negatives for e in actual] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
     lines = gzip.decompress(local(job.output).read_bytes()).splitlines()
     assert [[p["score"] for p in json.loads(line)["negative_passages"]] for line in lines] == [
         [score for _, score in hits] for hits in expected
@@ -94,15 +93,15 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     assert (made.settings["mode"], made.settings["depth"]) == ("sparse", job.depth)
 
 
-def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
-    """Else the reference would prove nothing of them."""
+def test_the_rankings_contain_the_false_negatives(job: MineNegativesJob) -> None:
+    """Otherwise the comparison with the reference would not test them."""
     rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], k=DEPTH)["sparse"]
     for trap, hits in zip(("twin", "echo", "q2"), rankings, strict=True):
         assert trap in dict(hits)
     assert sum(any(p.id in dict(hits) for p in MADE[n].positives) for n, hits in enumerate(rankings)) > 0
 
 
-def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
+def test_a_killed_job_resumes(job: MineNegativesJob) -> None:
     whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
     search, searched = Bm25Search.search, list[int]()
 
@@ -135,7 +134,7 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
         mine_negatives(job.model_copy(update={"negatives": 5}))
 
 
-def test_a_file_of_others_is_left_alone(job: MineNegativesJob) -> None:
+def test_an_existing_file_is_not_overwritten(job: MineNegativesJob) -> None:
     local(job.output).write_text("precious", "utf-8")
     with pytest.raises(ValueError, match="was not mined"):
         mine_negatives(job)
@@ -151,7 +150,7 @@ def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
     assert "missing passage" in local(job.output).with_name("mined.jsonl.gz.quarantine.jsonl").read_text("utf-8")
 
 
-def test_the_settings_must_fit(job: MineNegativesJob) -> None:
+def test_a_depth_or_mode_that_cannot_work_is_refused(job: MineNegativesJob) -> None:
     with pytest.raises(ValueError, match="raise --depth"):
         MineNegativesJob.model_validate(job.model_dump() | {"depth": 5})
     with pytest.raises(ValueError, match="no dense scores"):

@@ -1,4 +1,4 @@
-"""Training over several passes, held against one text at a time in plain loops (paper App. A.1).
+"""Training over several passes equals plain loops over one text at a time (paper App. A.1).
 
 Legend: K slots, H hidden size.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.trainable import TrainableEncoder
+from diffretriever.training.trainable import encode_with_gradients
 from tests.encoders.test_multi_step import fill_slowly
 from tests.training.test_trainable import TEXTS, changed, load
 from tests.training.trainer_cases import FolderOf
@@ -37,19 +37,18 @@ def directions(*shape: int) -> Tensor:
 def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     case: str, changes: dict[str, object], folder_of: FolderOf
 ) -> None:
-    """Also of texts that have fewer slots than there are passes, beside others."""
     encoder = changed(load(case, folder_of, **changes))
     assert isinstance(encoder, MaskedEncoder)
     texts = encoder.preparer.prepare_queries(TEXTS, [4, 1, 2, 4, 3])
-    found = TrainableEncoder(encoder).encode_batch(texts)
-    weights_BKH = directions(*found.vectors_BKH.shape)
+    actual = encode_with_gradients(encoder, texts)
+    weights_BKH = directions(*actual.vectors_BKH.shape)
     expected = torch.zeros(())
     for row, text in enumerate(texts):
         slots = fill_slowly(encoder, text)
         vectors_KH = torch.nn.functional.normalize(torch.stack([slot.hidden_H for slot in slots]), dim=1)
-        torch.testing.assert_close(found.vectors_BKH[row, : text.slots], vectors_KH, atol=1e-5, rtol=0)
+        torch.testing.assert_close(actual.vectors_BKH[row, : text.slots], vectors_KH, atol=1e-5, rtol=0)
         assert len({slot.step for slot in slots}) == min(encoder.config.steps, text.slots)
         expected = expected + (vectors_KH * weights_BKH[row, : text.slots]).sum()
     theirs = gradients(encoder, expected)
-    for name, gradient in gradients(encoder, (found.vectors_BKH * weights_BKH).sum()).items():
+    for name, gradient in gradients(encoder, (actual.vectors_BKH * weights_BKH).sum()).items():
         torch.testing.assert_close(gradient, theirs[name], atol=1e-4, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""The folder of a training: one training a folder, its curve, its result; and the recipe that describes it."""
+"""Output folders, metrics logs and recipes of trainings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diffretriever.core.files import file_digest
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
-from diffretriever.training.run_folder import Journal, RunFolder
+from diffretriever.training.run_folder import MetricsLog, RunFolder
 from diffretriever.training.session import describe_training
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
@@ -26,22 +26,22 @@ def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> Traini
     return describe_training(config_of("masked-dream", folder_of), quick_recipe(**recipe), ListedData(size), 1, "cpu")
 
 
-def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_a_folder_accepts_only_one_training(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out")
     manifest = manifest_of(folder_of)
-    folder.begin(manifest, job_for(tmp_path))
-    RunFolder(tmp_path / "out").begin(manifest, job_for(tmp_path))
+    folder.start(manifest, job_for(tmp_path))
+    RunFolder(tmp_path / "out").start(manifest, job_for(tmp_path))
     with pytest.raises(ValueError, match=r"examples: 48 != 40\n  recipe\.seed: 42 != 7\n  total_steps: 6 != 5"):
-        folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
+        folder.start(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
     other = manifest.model_copy(update={"data": "other", "weights": "w"})
     with pytest.raises(ValueError, match=r"data: of the tests != other\n  weights: .* != w"):
-        folder.begin(other, job_for(tmp_path))
+        folder.start(other, job_for(tmp_path))
     with pytest.raises(ValueError, match="workers: 1 != 2"):
-        folder.begin(manifest.model_copy(update={"workers": 2}), job_for(tmp_path))
+        folder.start(manifest.model_copy(update={"workers": 2}), job_for(tmp_path))
     assert not folder.finished
 
 
-def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: FolderOf) -> None:
+def test_identity_ignores_paths_and_query_time_settings(folder_of: FolderOf) -> None:
     manifest = manifest_of(folder_of)
     place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]
     moved = manifest.model_copy(update={"retriever": manifest.retriever.model_copy(update={"backbone": place})})
@@ -50,7 +50,7 @@ def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: Fo
     assert manifest.identity == manifest.model_copy(update={"retriever": named, "step": 3}).identity
 
 
-def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_the_output_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99})
     session = session_of(retriever, quick_recipe(max_steps=1))
     list(session.trainer.run())
@@ -65,9 +65,9 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     assert loaded.model_copy(update={"backbone": place}) == retriever
 
 
-def test_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_metrics_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5, "utilisation": 0.456}
-    with Journal(tmp_path, "masked minilm", 2, 1) as journal:
+    with MetricsLog(tmp_path, "masked minilm", 2, 1) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
         journal.add({"step": 1, **step})
         journal.add({"step": 2, **step})
@@ -118,7 +118,7 @@ def test_recipes_by_name(tmp_path: Path) -> None:
         TrainJob.from_command_line([*given, "--recipe", "papers"])
 
 
-def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--train", "set", "--output", str(tmp_path)]
     file = tmp_path / "train.yaml"
     file.write_text("recipe: paper\nhard_negatives: 7\n")
@@ -132,7 +132,7 @@ def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("folder", EMBEDDED_ADAPTERS.values(), ids=EMBEDDED_ADAPTERS)
-def test_a_packaged_one_is_what_it_says(folder: Path) -> None:
+def test_the_manifest_of_an_embedded_adapter_matches_its_files(folder: Path) -> None:
     manifest = TrainingManifest.model_validate_json((folder / "training.json").read_text())
     assert manifest.adapter == file_digest(folder / "adapter_model.safetensors")
     assert manifest.slots == file_digest(folder / "slots.safetensors")

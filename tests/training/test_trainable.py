@@ -1,8 +1,8 @@
-"""Training sees what the encoder gives: every method on every family, in fp32, without dropout."""
+"""Training encodes as the encoders do, in fp32 without dropout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.training.adapters import attach_lora, trainable_parameters
-from diffretriever.training.trainable import TextVectors, TrainableEncoder
+from diffretriever.training.trainable import TextVectors, encode_with_gradients
 from tests.training.trainer_cases import CONTRACT, WORDS, FolderOf, config_of, quick_recipe
 
 TEXTS = [
@@ -31,7 +31,6 @@ def load(case: str, folder_of: FolderOf, **changes: object) -> BackboneEncoder:
 
 
 def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
-    """The same with an adapter that changes something."""
     attach_lora(encoder.backbone, quick_recipe(**recipe))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -43,19 +42,19 @@ def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
 
 def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
     expected = encoder.encode(texts)
-    found = TrainableEncoder(encoder).encode(texts)
-    assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
-    np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))
-    vectors_MH = found.vectors_BKH[found.valid_BK].detach().numpy()
+    actual = encode_with_gradients(encoder, texts)
+    assert actual.vectors_BKH.dtype == actual.weights_BT.dtype == torch.float32
+    np.testing.assert_array_equal(actual.valid_BK.sum(1), np.diff(expected.offsets))
+    vectors_MH = actual.vectors_BKH[actual.valid_BK].detach().numpy()
     np.testing.assert_allclose(vectors_MH, expected.vectors_MH.astype(np.float32), atol=5e-4, rtol=0)
-    assert not found.vectors_BKH[~found.valid_BK].any()
-    positive_BT = (found.weights_BT > 0) & found.known_BT
-    np.testing.assert_array_equal(found.ids_BT[positive_BT], expected.impact_ids)
+    assert not actual.vectors_BKH[~actual.valid_BK].any()
+    positive_BT = (actual.weights_BT > 0) & actual.known_BT
+    np.testing.assert_array_equal(actual.ids_BT[positive_BT], expected.impact_ids)
     np.testing.assert_allclose(
-        found.weights_BT[positive_BT].detach().numpy(), expected.impact_weights, atol=1e-4, rtol=1e-4
+        actual.weights_BT[positive_BT].detach().numpy(), expected.impact_weights, atol=1e-4, rtol=1e-4
     )
-    assert not found.weights_BT[~found.known_BT].any()
-    return found
+    assert not actual.weights_BT[~actual.known_BT].any()
+    return actual
 
 
 SETTINGS: list[tuple[str, dict[str, object]]] = [
@@ -72,32 +71,26 @@ SETTINGS: list[tuple[str, dict[str, object]]] = [
 def test_training_sees_what_the_encoder_gives(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
     encoder = changed(load(case, folder_of, **changes))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
-        found = assert_same(encoder, texts)
+        actual = assert_same(encoder, texts)
         if "sparse" in encoder.config.modes:
-            assert found.weights_BT.max() > 0, "the texts have impacts"
+            assert actual.weights_BT.max() > 0, "the texts have impacts"
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-qwen2"])
-def test_texts_of_other_lengths_go_through_passes_of_their_own(
+def test_texts_of_different_lengths_are_encoded_in_several_passes(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
     encoder = changed(load(case, folder_of))
-    side = TrainableEncoder(encoder)
-    encode_batch, passes = side.encode_batch, list[int]()
-
-    def counted(texts: Sequence[PreparedText]) -> TextVectors:
-        passes.append(len(texts))
-        return encode_batch(texts)
-
-    monkeypatch.setattr(side, "encode_batch", counted)
     budgets = [3, 1, 4, 1, 2] if case.startswith("masked") else None
     texts = encoder.preparer.prepare_queries(TEXTS, budgets)
-    found = side.encode(texts)
+    together = encode_with_gradients(encoder, texts)
+    monkeypatch.setattr("diffretriever.training.trainable._MIN_TOKENS_CPU", 1)
+    with patch.object(encoder, "forward", wraps=encoder.forward) as forward:
+        grouped = encode_with_gradients(encoder, texts)
+    passes = [len(call.args[0]) for call in forward.call_args_list]
     assert len(passes) > 1
     assert sum(passes) == len(texts)
-    expected = encode_batch(texts)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(grouped, together, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -105,8 +98,8 @@ def test_texts_of_other_lengths_go_through_passes_of_their_own(
 def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
     encoder = changed(load("tokens-bert", folder_of, clusters=2))
     passages = encoder.preparer.prepare_passages([""] * 5, TEXTS)
-    found = TrainableEncoder(encoder).encode(passages)
-    assert found.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
+    actual = encode_with_gradients(encoder, passages)
+    assert actual.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
     assert np.diff(encoder.encode(passages).offsets).max() == 2
 
 
@@ -116,7 +109,7 @@ def test_checkpointing_changes_no_gradient(folder_of: FolderOf) -> None:
         encoder = changed(load("masked-dream", folder_of), gradient_checkpointing=checkpointing)
         encoder.backbone.model.train()
         torch.manual_seed(3)
-        TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
+        encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS)).vectors_BKH[..., 0].sum().backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for without, with_it in zip(*gradients, strict=True):
         assert without is not None
@@ -128,13 +121,13 @@ def test_packed_texts_give_the_same_gradients_in_one_pass(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gradients = []
-    for attention, least_tokens in (("sdpa", 1), ("packed", 10_000)):
-        monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", least_tokens)
+    for attention, min_tokens in (("sdpa", 1), ("packed", 10_000)):
+        monkeypatch.setattr("diffretriever.training.trainable._MIN_TOKENS_CPU", min_tokens)
         place = config_of(case, folder_of).backbone.model_copy(update={"attention": attention})
         encoder = changed(load(case, folder_of, backbone=place.model_dump()))
         assert encoder.is_packed == (attention == "packed")
-        found = TrainableEncoder(encoder).encode(encoder.preparer.prepare_queries(TEXTS))
-        (found.vectors_BKH[..., 0].sum() + found.weights_BT.sum()).backward()
+        actual = encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS))
+        (actual.vectors_BKH[..., 0].sum() + actual.weights_BT.sum()).backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for padded, packed in zip(*gradients, strict=True):
         assert padded is not None

@@ -1,4 +1,4 @@
-"""Training that resumes bit for bit, errors that name the queries, and what cannot be trained."""
+"""Training resumes bit for bit, and errors name the queries."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ def test_the_embedded_models_recipe(tmp_path: Path) -> None:
     small = {"batch_queries": 8, "queries_per_device": 4, "max_steps": 3, "workers": 1}
     job = TrainJob.model_validate({"recipe": "minilm", "train": "x", "output": tmp_path, **small})
     session = session_of(MaskedRetriever.model_validate(preset | {"budget": "q4p8"}), job.hyperparameters)
-    for found, (*terms, norm) in zip(run(session, 3), GOLDEN, strict=True):
-        losses = [found.loss, found.dense_loss, found.sparse_loss, found.distillation_loss]
+    for actual, (*terms, norm) in zip(run(session, 3), GOLDEN, strict=True):
+        losses = [actual.loss, actual.dense_loss, actual.sparse_loss, actual.distillation_loss]
         assert losses == pytest.approx(terms, rel=1e-3, abs=1e-5)
-        assert found.gradient_norm == pytest.approx(norm, rel=1e-3)
+        assert actual.gradient_norm == pytest.approx(norm, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("case", "dtype"), [("masked-bert", "float32"), ("generated-qwen2", "float32"), ("masked-llada-2step", "bfloat16")]
 )
 def test_resumed_bit_for_bit(case: str, dtype: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    """An adapter of float32, whatever the weights are."""
     budgets: dict[str, object] = {}
     if case.startswith("masked"):
         budgets = {"query_budgets": (1, 2, 4), "passage_budgets": (1, 3), "slot_layers": 4}
@@ -58,9 +57,9 @@ def test_resumed_bit_for_bit(case: str, dtype: str, folder_of: FolderOf, tmp_pat
     torch.rand(3)
     resumed = session_of(retriever, recipe)
     resumed.trainer.load(tmp_path)
-    found = run(resumed, 4)
-    assert [m.step for m in found] == [3, 4]
-    assert [(m.loss, m.gradient_norm, m.learning_rate) for m in found] == [
+    actual = run(resumed, 4)
+    assert [m.step for m in actual] == [3, 4]
+    assert [(m.loss, m.gradient_norm, m.learning_rate) for m in actual] == [
         (m.loss, m.gradient_norm, m.learning_rate) for m in expected[2:]
     ]
     first, second = (trainable_parameters(session.encoder.backbone) for session in (straight, resumed))
@@ -96,7 +95,7 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
         ("masked-bert", {}, {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
     ],
 )
-def test_what_cannot_be_trained(
+def test_retrievers_that_a_recipe_cannot_train_are_refused(
     case: str, changes: dict[str, object], recipe: dict[str, object], message: str, folder_of: FolderOf
 ) -> None:
     with pytest.raises(ValueError, match=message):

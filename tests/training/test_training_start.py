@@ -1,4 +1,4 @@
-"""How training begins: from an adapter with exactly what that does, and it says so; what cannot go on is refused."""
+"""Training that starts from an adapter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> Backb
 
 
 @pytest.mark.parametrize(("case", "slots"), [("masked-bert", SLOTS), ("generated-qwen2", {})])
-def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
+def test_training_starts_from_an_adapter(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     first = session_of(retriever, quick_recipe(max_steps=2, **slots))
     run(first, 2)
@@ -36,10 +36,10 @@ def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder
 
     more = {"slot_layers": 6} if slots else {}
     second = session_of(going_on(retriever, tmp_path / "first"), quick_recipe(max_steps=2, **slots | more))
-    found = second.encoder.encode_queries(TEXTS)
-    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
-    np.testing.assert_array_equal(found.impact_ids, expected.impact_ids)
-    np.testing.assert_allclose(found.impact_weights, expected.impact_weights, atol=1e-4)
+    actual = second.encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(actual.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
+    np.testing.assert_array_equal(actual.impact_ids, expected.impact_ids)
+    np.testing.assert_allclose(actual.impact_weights, expected.impact_weights, atol=1e-4)
     assert second.manifest.start is not None
     assert second.manifest.start.adapter == str(tmp_path / "first")
 
@@ -72,7 +72,7 @@ def test_another_start_is_another_training(folder_of: FolderOf, tmp_path: Path) 
     assert [text.partition(":")[0] for text in differing_fields(new.identity, zero.identity)] == ["start"]
 
 
-def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_resuming_is_refused_if_the_starting_adapter_changed(folder_of: FolderOf, tmp_path: Path) -> None:
     from diffretriever.training.adapters import describe_start, read_start
 
     retriever = config_of("masked-bert", folder_of)
@@ -85,7 +85,7 @@ def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> N
         read_start(backbone, place, start)
 
 
-def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_adapters_that_training_cannot_continue_are_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     llada = config_of("masked-llada", folder_of)
     write_random_adapter(folder_of("llada"), tmp_path / "narrow", rank=8)
     with pytest.raises(ValueError, match="rank 8, but training uses 16"):

@@ -1,4 +1,4 @@
-"""Validation during training gives what the jobs give for the same weights, and follows the weights."""
+"""Validation during training gives the jobs' measures."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def by_the_jobs(encoder: BackboneEncoder, collection: Path, folder: Path) -> dic
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-llama3"])
-def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_validation_equals_the_jobs_measures(case: str, collection: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")
     assert isinstance(encoder, BackboneEncoder)
-    found = Validator(str(collection)).measure(encoder)
+    actual = Validator(str(collection)).measure(encoder)
     expected = by_the_jobs(encoder, collection, tmp_path)
-    assert found == pytest.approx(expected)
-    assert set(found) == set(retriever.modes)
-    assert 0 < found["dense"] < 1
+    assert actual == pytest.approx(expected)
+    assert set(actual) == set(retriever.modes)
+    assert 0 < actual["dense"] < 1
 
 
-def test_it_follows_the_weights(collection: Path, folder_of: FolderOf) -> None:
+def test_validation_uses_the_current_weights(collection: Path, folder_of: FolderOf) -> None:
     session = session_of(config_of("generated-llama3", folder_of), quick_recipe(gradient_checkpointing=True))
     validator = Validator(str(collection))
     first = validator.measure(session.encoder)

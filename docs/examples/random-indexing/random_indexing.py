@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 
-from diffretriever.backbones import load_vocabulary
+from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, Preparer
 from diffretriever.schemas.retriever import BackboneConfig, InstalledRetriever, Side

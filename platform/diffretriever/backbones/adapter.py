@@ -119,11 +119,6 @@ class LowRank:
     b_OR: Tensor
     scale: float
 
-    @property
-    def rank(self) -> int:
-        """The rank R."""
-        return self.a_RI.shape[0]
-
 
 def apply_adapter(
     backbone: Backbone,

@@ -8,8 +8,6 @@ V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -18,48 +16,29 @@ from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.inputs import check_lengths, default_position_ids
 
 
-class Prefix(NamedTuple):
-    """The keys and values of a prefix that texts share."""
+def compute_prefix(backbone: Backbone, ids_P: Tensor) -> DynamicCache:
+    """Compute the keys and values of a prefix that texts share, one row; it may be empty."""
+    prefix = DynamicCache()
+    if len(ids_P):
+        positions_1P = torch.arange(len(ids_P))[None]
+        _run(backbone, prefix, ids_P[None], positions_1P, torch.ones_like(positions_1P, dtype=torch.bool))
+    return prefix
 
-    length: int
-    """P; 0 without a prefix."""
-    layers: tuple[tuple[Tensor, Tensor], ...]
-    """Keys and values of each layer, one row."""
 
-
-class Decoder:
-    """Starts decoding with a causal backbone, with gradients if enabled. Raises ValueError for other backbones."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        if not backbone.is_causal:
-            raise ValueError(
-                f"the backbone's family '{backbone.family}' is not causal, so it cannot generate token by token: "
-                "use Qwen2.5 or LLaMA 3, or the method `masked`"
-            )
-        self.backbone = backbone
-
-    def prefix(self, ids_P: Tensor) -> Prefix:
-        """Compute the keys and values of a prefix, which may be empty."""
-        cache = DynamicCache()
-        if len(ids_P):
-            positions_BL = torch.arange(len(ids_P))[None]
-            _run(self.backbone, cache, ids_P[None], positions_BL, torch.ones(1, len(ids_P), dtype=torch.bool))
-        return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
-
-    def start(self, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
-        """Run texts after `prefix`; CPU tensors, padded on the left. Raises ValueError if a text is too long."""
-        rows = len(ids_BL)
-        assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
-        lengths_B = prefix.length + mask_BL.long().sum(dim=1)
-        check_lengths(lengths_B, self.backbone.max_length)
-        real_BC = torch.cat([mask_BL.new_ones(rows, prefix.length), mask_BL], dim=1).bool()
-        positions_BL = default_position_ids(real_BC)[:, prefix.length :]
-        cache = DynamicCache()
-        for number, (keys, values) in enumerate(prefix.layers):
-            cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), number)
-        real_BC = real_BC.to(self.backbone.device)
-        hidden_BH = _run(self.backbone, cache, ids_BL, positions_BL, real_BC)[:, -1]
-        return Decoding(self.backbone, cache, real_BC, lengths_B, hidden_BH)
+def start_decoding(backbone: Backbone, prefix: DynamicCache, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
+    """Run texts after `prefix`; CPU tensors, padded on the left. Raises ValueError if a text is too long."""
+    rows, length = len(ids_BL), prefix.get_seq_length()
+    assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
+    lengths_B = length + mask_BL.long().sum(dim=1)
+    check_lengths(lengths_B, backbone.max_length)
+    real_BC = torch.cat([mask_BL.new_ones(rows, length), mask_BL], dim=1).bool()
+    positions_BL = default_position_ids(real_BC)[:, length:]
+    cache = DynamicCache()
+    for number, layer in enumerate(prefix.layers):
+        cache.update(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1), number)
+    real_BC = real_BC.to(backbone.device)
+    hidden_BH = _run(backbone, cache, ids_BL, positions_BL, real_BC)[:, -1]
+    return Decoding(backbone, cache, real_BC, lengths_B, hidden_BH)
 
 
 class Decoding:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from diffretriever.backbones import FAMILIES
@@ -18,7 +18,7 @@ from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
 
 
-def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
+def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     source: str | Path,
     *,
     dtype: str = "float32",
@@ -50,7 +50,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
-        raise ValueError(f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter")
+        raise ValueError(f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter, or dtype to bfloat16")
     if adapter is None and adapter_revision is not None:
         raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter: remove it")
     files = None if adapter is None else AdapterFiles.open(resolve_adapter(adapter, adapter_revision))
@@ -89,6 +89,5 @@ def family_of(config: Mapping[str, Any], config_file: Path) -> type[Backbone]:
         raise ValueError(
             f"{config_file}: model_type {model_type!r} is not supported: use one of {', '.join(sorted(FAMILIES))}"
         )
-    module, name = FAMILIES[model_type].split(":")
-    family: type[Backbone] = getattr(import_module(module), name)
+    family: type[Backbone] = resolve_name(FAMILIES[model_type])
     return family

@@ -120,11 +120,6 @@ class Vocabulary:
         return self.token_id("eos_token_id")
 
     @property
-    def bos_token_id(self) -> int | None:
-        """Id of the token that starts a sequence; chat templates add it themselves."""
-        return self.token_id("bos_token_id")
-
-    @property
     def pad_token_id(self) -> int:
         """Id of padding, which is never attended to."""
         pad = self.token_id("pad_token_id")
@@ -134,8 +129,8 @@ class Vocabulary:
 class EncoderVocabulary(Vocabulary):
     """Special tokens of BERT and ModernBERT, from the tokenizer because configs lack some of them."""
 
-    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id", "bos_token_id": "cls_token_id"}
-    """Config field of other architectures → attribute of the tokenizer: `[MASK]`, `[SEP]`, `[CLS]`."""
+    names: ClassVar = {"mask_token_id": "mask_token_id", "eos_token_id": "sep_token_id"}
+    """Config field of other architectures → attribute of the tokenizer: `[MASK]`, `[SEP]`."""
 
     def token_id(self, name: str) -> int | None:
         """See the base class; the tokenizer takes precedence over the config."""

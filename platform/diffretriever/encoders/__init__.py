@@ -6,7 +6,7 @@ see `schemas.installed`.
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from diffretriever.schemas.installed import installed_encoder, names_installed
@@ -52,6 +52,5 @@ def _encoder_class(config: NeuralRetriever) -> type[Encoder]:
         raise ValueError(f"'{config}' is a name, not a config: pass load_retriever('{config}')")
     if names_installed(config.method):
         return installed_encoder(config.method)
-    module, name = ENCODERS[config.method].split(":")
-    encoder_class: type[Encoder] = getattr(import_module(module), name)
+    encoder_class: type[Encoder] = resolve_name(ENCODERS[config.method])
     return encoder_class

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
-from diffretriever.backbones.decoding import Decoder, Prefix
-from diffretriever.backbones.device import moved
+from diffretriever.backbones.decoding import compute_prefix, start_decoding
+from diffretriever.backbones.device import to_device
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.logits import chosen_logits
 from diffretriever.encoders.base import BackboneEncoder
@@ -27,7 +28,7 @@ from diffretriever.schemas.retriever import GeneratedRetriever, Side
 from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Backbone
+    from diffretriever.backbones.base import Backbone
 
 
 class GeneratedPreparer(PromptedPreparer):
@@ -55,12 +56,16 @@ class GeneratedEncoder(BackboneEncoder):
     config: GeneratedRetriever
     preparer: GeneratedPreparer
     preparer_class = GeneratedPreparer
-    reads_whole_texts = False
 
     def __init__(self, config: GeneratedRetriever, backbone: Backbone, preparer: GeneratedPreparer) -> None:
         super().__init__(config, backbone, preparer)
-        self._decoder = Decoder(backbone)
-        self._prefixes: dict[bytes, Prefix] = {}
+        if not backbone.is_causal:
+            raise ValueError(
+                f"the backbone's family '{backbone.family}' is not causal, so it cannot generate token by token: "
+                "use Qwen2.5 or LLaMA 3, or the method `masked`"
+            )
+        self.whole_text_backbone = None
+        self._prefixes: dict[bytes, DynamicCache] = {}
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
         """Encode one batch: a pass over its texts, then up to N - 1 decoding steps."""
@@ -70,7 +75,7 @@ class GeneratedEncoder(BackboneEncoder):
             logits_BNG = chosen_logits(
                 self.backbone.output_projection,
                 self.backbone.head_input(hidden_BNH),
-                moved(content.gathered_BG, self.backbone.device),
+                to_device(content.gathered_BG, self.backbone.device),
             )
             return read_slots(TextStates(hidden_BNH, _valid(fed_BN), content, logits_BNG))
 
@@ -110,9 +115,9 @@ class GeneratedEncoder(BackboneEncoder):
         """
         key = prefix_P.tobytes()
         if key not in self._prefixes:
-            self._prefixes[key] = self._decoder.prefix(torch.tensor(prefix_P))
+            self._prefixes[key] = compute_prefix(self.backbone, torch.tensor(prefix_P))
         ids_BL, mask_BL = pad_right([text.input_ids[len(prefix_P) :][::-1] for text in texts], 0)
-        decoding = self._decoder.start(self._prefixes[key], ids_BL.flip(1), mask_BL.flip(1))
+        decoding = start_decoding(self.backbone, self._prefixes[key], ids_BL.flip(1), mask_BL.flip(1))
         cap_B = torch.tensor([text.slots for text in texts])
         fed_BN = torch.full((len(texts), int(cap_B.max())), -1)
         hidden_BNH = decoding.hidden_BH.new_zeros(*fed_BN.shape, decoding.hidden_BH.shape[1])
@@ -128,7 +133,7 @@ class GeneratedEncoder(BackboneEncoder):
                 decoding.keep(kept_A)
                 active_A, tokens_A = active_A[kept_A], tokens_A[kept_A]
             fed_BN[active_A, step] = tokens_A
-            hidden_BNH[moved(active_A, hidden_BNH.device), step] = decoding.feed(tokens_A)
+            hidden_BNH[to_device(active_A, hidden_BNH.device), step] = decoding.feed(tokens_A)
             steps = step + 1
         return hidden_BNH[:, :steps], fed_BN[:, :steps]
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from diffretriever.backbones import Vocabulary
-from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
+from diffretriever.backbones.device import resolve_attention, resolve_device, resolve_dtype, to_device, to_host
 from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.core.files import understood
 from diffretriever.encoders.base import Encoder, ModelFacts
 from diffretriever.encoders.library_files import LibraryFiles
@@ -52,10 +52,10 @@ class LibraryPreparer(Preparer):
             raise ValueError("append_eos: this model's tokenizer has no end-of-sequence token")
         self._appends_eos = config.append_eos
         query, passage = config.query_prompt, config.passage_prompt
-        own_passage = next((prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)), "")
+        passage_prompts = (prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name))
         self.prompts: dict[Side, str] = {
             "query": query if query is not None else prompts.get("query") or "",
-            "passage": passage if passage is not None else own_passage,
+            "passage": passage if passage is not None else next(passage_prompts, ""),
         }
         self._limits: dict[Side, int] = {side: self._model_limit(side) for side in _TASKS}
         if mask is not None:
@@ -106,8 +106,8 @@ class LibraryPreparer(Preparer):
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
         side_limit = self._transformer.query_length if side == "query" else self._transformer.document_length
-        most = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
-        return framing + self.text_limit(side, framing, 0, most)
+        model_limit = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
+        return framing + self.text_limit(side, framing, 0, model_limit)
 
     def _set_query_length(self, length: int | None) -> None:
         # Late-interaction queries are truncated to this length, and padded to it by models with query expansion.
@@ -193,11 +193,14 @@ class LibraryEncoder(Encoder):
         counts = np.array([len(text.vector_positions) for text in texts])
         rows_M = torch.from_numpy(np.repeat(np.arange(len(texts)), counts))
         positions_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
-        return states_BLH[moved(rows_M, states_BLH.device), moved(positions_M, states_BLH.device)], counts
+        return states_BLH[to_device(rows_M, states_BLH.device), to_device(positions_M, states_BLH.device)], counts
 
     def _run(self, texts: Sequence[PreparedText], ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> dict[str, Any]:
         device = self.facts.device
-        features: dict[str, Any] = {"input_ids": moved(ids_BL, device), "attention_mask": moved(mask_BL, device)}
+        features: dict[str, Any] = {
+            "input_ids": to_device(ids_BL, device),
+            "attention_mask": to_device(mask_BL, device),
+        }
         (features["prompt_length"],) = {text.prefix_tokens for text in texts}
         with torch.inference_mode():
             return self.model(features)

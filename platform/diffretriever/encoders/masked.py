@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 import torch
 
-from diffretriever.backbones.device import FLOAT8, moved
+from diffretriever.backbones.device import to_device
 from diffretriever.backbones.inputs import pad_right
-from diffretriever.backbones.slot_layers import SlotLayers, parts_of
+from diffretriever.backbones.slot_layers import SlotLayers, split_into_parts
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import (
@@ -33,7 +33,7 @@ from diffretriever.schemas.retriever import BackboneRetriever, MaskedRetriever, 
 from diffretriever.vectors.representations import Representations
 
 if TYPE_CHECKING:
-    from diffretriever.backbones import Vocabulary
+    from diffretriever.backbones.vocabulary import Vocabulary
 
 # Distance of spread slots from each other and from the end of the position table. On the embedded backbone, which was
 # not trained on runs of masks, neighbouring slots at natural positions all have the same vector.
@@ -45,8 +45,6 @@ _LAST_TIME = 0.001
 _TINY = 1e-10
 # Slots whose probabilities are in memory in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
 _SLOTS_AT_ONCE = 1024
-
-Schedule: TypeAlias = Literal["time-grid", "even"]
 
 
 class MaskedPreparer(PromptedPreparer):
@@ -72,7 +70,7 @@ class MaskedPreparer(PromptedPreparer):
         spans = self.vocabulary.spans(text, frame.limit)
         left, length = len(frame.left), len(frame.left) + len(spans) + len(frame.right) + len(self.tail)
         mask_1L = torch.ones(1, length, dtype=torch.bool)
-        parts_KL = parts_of(mask_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
+        parts_KL = split_into_parts(mask_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
         parts = [list(compress(spans, part_L.tolist())) for part_L in parts_KL]
         # A part may consist of prompt tokens only.
         return [text[part[0][0] : part[-1][1]].strip() if part else "" for part in parts]
@@ -134,11 +132,6 @@ class MaskedEncoder(BackboneEncoder):
         """See the base class; an adapter on slots is not merged."""
         backbone, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
-            if backbone.dtype == FLOAT8:
-                raise ValueError(
-                    "dtype 'float8' does not support adapter_on: slots, whose adapter is not merged into the weights: "
-                    "set dtype: bfloat16"
-                )
             # Packed texts can run before their slots, without the adapter: much faster, with or without a GPU.
             attention = "packed" if backbone.attention == "auto" else backbone.attention
             backbone = backbone.model_copy(update={"merge_adapter": False, "attention": attention})
@@ -154,8 +147,7 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: Logits are not finite, so tokens cannot be predicted.
         """
-        with torch.inference_mode():
-            return read_slots(self._pooled(self._states(texts)))
+        return self.encode_budgets(texts, ())[0]
 
     def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""
@@ -163,15 +155,14 @@ class MaskedEncoder(BackboneEncoder):
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[SlotReadout]:
         """See the base class."""
-        if not budgets:
-            return [self.encode_batch(texts)]
-        assert self.config.nested_slots, "other slots depend on the number of slots"
+        assert self.config.nested_slots or not budgets, "other slots depend on the number of slots"
         readouts = []
         with torch.inference_mode():
             states = self._states(texts)
-            for budget in budgets:
-                valid_BK = states.valid_BK & (torch.arange(states.valid_BK.shape[1]) < budget)
-                readouts.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
+            index_K = torch.arange(states.valid_BK.shape[1])
+            for budget in budgets or [len(index_K)]:
+                first_slots = states._replace(valid_BK=states.valid_BK & (index_K < budget))
+                readouts.append(read_slots(self._pooled(first_slots)))
         return readouts
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
@@ -188,8 +179,9 @@ class MaskedEncoder(BackboneEncoder):
         if self.config.readout == "states":
             return states
         assert states.tokens is not None, "pooling reads the text's states"
-        layers, own_BL = self.backbone.slot_layers or SlotLayers(), states.tokens.own_BL
-        parts_BKL = parts_of(own_BL, moved(states.valid_BK.sum(1), own_BL.device), states.valid_BK.shape[1])
+        layers, is_text_BL = self.backbone.slot_layers or SlotLayers(), states.tokens.is_text_BL
+        slots_B = to_device(states.valid_BK.sum(1), is_text_BL.device)
+        parts_BKL = split_into_parts(is_text_BL, slots_B, states.valid_BK.shape[1])
         return states._replace(hidden_BKH=layers.vectors(states.hidden_BKH, *states.tokens, parts_BKL))
 
     def _states(self, texts: Sequence[PreparedText]) -> TextStates:
@@ -197,37 +189,37 @@ class MaskedEncoder(BackboneEncoder):
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         batch = self.masked_batch(texts)
         counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
-        passes, cuts = counts_BP.shape[1], self.config.stop_truncation != "none"
+        passes, truncates = counts_BP.shape[1], self.config.stop_truncation != "none"
         masked_BK, hidden_BKH, logits_BKG, tokens = batch.valid_BK, None, None, None
         for step, counts_B in enumerate(counts_BP.unbind(1), start=1):
-            ends_B = (counts_B > 0) & (counts_B == masked_BK.sum(1))
-            predicts = cuts or step < passes
-            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(ends_B.any())):
+            is_last_pass_B = (counts_B > 0) & (counts_B == masked_BK.sum(1))
+            predicts = truncates or step < passes
+            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(is_last_pass_B.any())):
                 read_BKH, read_BKX, tokens = self._read(batch, None if predicts else content.gathered_BG)
             revealed_BK = masked_BK
             if step < passes:
-                surest_BK = confidences(read_BKX.detach()).cpu()
-                revealed_BK = choose(surest_BK, masked_BK, counts_B)
+                confidence_BK = confidences(read_BKX.detach()).cpu()
+                revealed_BK = choose(confidence_BK, masked_BK, counts_B)
             if predicts:
                 predicted_BK, finite_BK = predict(read_BKX.detach())
                 self._check_finite(batch, masked_BK & ~finite_BK.cpu())
-                index_BKG = moved(content.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKX.device)
+                index_BKG = to_device(content.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKX.device)
                 read_BKX = read_BKX.gather(-1, index_BKG)
                 row_M, slot_M = revealed_BK.nonzero(as_tuple=True)
                 ids_BL = batch.ids_BL.clone()
                 ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = predicted_BK.cpu()[row_M, slot_M]
                 batch = batch._replace(ids_BL=ids_BL)
             if passes > 1:
-                learns_BK1 = moved(ends_B[:, None, None], read_BKX.device)
-                takes_BK1 = moved(revealed_BK[..., None], read_BKX.device)
-                hidden_BKH = _revealed(read_BKH, hidden_BKH, learns_BK1, takes_BK1)
-                logits_BKG = _revealed(read_BKX, logits_BKG, learns_BK1, takes_BK1)
+                has_gradient_BK1 = to_device(is_last_pass_B[:, None, None], read_BKX.device)
+                is_filled_BK1 = to_device(revealed_BK[..., None], read_BKX.device)
+                hidden_BKH = _update_revealed(read_BKH, hidden_BKH, has_gradient_BK1, is_filled_BK1)
+                logits_BKG = _update_revealed(read_BKX, logits_BKG, has_gradient_BK1, is_filled_BK1)
             else:
                 hidden_BKH, logits_BKG = read_BKH, read_BKX
             masked_BK = masked_BK & ~revealed_BK
         assert hidden_BKH is not None, "there is a pass"
         valid_BK = batch.valid_BK
-        if cuts:
+        if truncates:
             valid_BK = before_stop(batch.ids_BL.gather(1, batch.columns_BK), valid_BK, self._stop_ids)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG, tokens)
 
@@ -252,8 +244,8 @@ class MaskedEncoder(BackboneEncoder):
         )
         if not reads_text:
             return hidden_BPH, logits_BKX, None
-        own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
-        return hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], own_BL)
+        is_text_BL = to_device(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
+        return hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], is_text_BL)
 
     def _check_finite(self, batch: MaskedBatch, broken_BK: torch.Tensor) -> None:
         if not broken_BK.any():
@@ -268,7 +260,6 @@ class MaskedEncoder(BackboneEncoder):
 
     @cached_property
     def _stop_ids(self) -> torch.Tensor:
-        """The tokenizer's special tokens, int64."""
         vocabulary = self.preparer.vocabulary
         return torch.tensor(sorted(set(vocabulary.tokenizer.all_special_ids) - {vocabulary.mask_token_id}))
 
@@ -291,15 +282,18 @@ class MaskedEncoder(BackboneEncoder):
         return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, slots_BL)
 
 
-def _revealed(
-    read_BKX: torch.Tensor, earlier_BKX: torch.Tensor | None, learns_BK1: torch.Tensor, takes_BK1: torch.Tensor
+def _update_revealed(
+    read_BKX: torch.Tensor,
+    earlier_BKX: torch.Tensor | None,
+    has_gradient_BK1: torch.Tensor,
+    is_filled_BK1: torch.Tensor,
 ) -> torch.Tensor:
-    """Replace earlier values by a pass's values in the slots that it fills; only `learns_BK1` keeps gradients."""
-    read_BKX = torch.where(learns_BK1, read_BKX, read_BKX.detach())
-    return read_BKX if earlier_BKX is None else torch.where(takes_BK1, read_BKX, earlier_BKX)
+    """Replace earlier values by a pass's values in the slots that it fills; only `has_gradient_BK1` keeps gradients."""
+    read_BKX = torch.where(has_gradient_BK1, read_BKX, read_BKX.detach())
+    return read_BKX if earlier_BKX is None else torch.where(is_filled_BK1, read_BKX, earlier_BKX)
 
 
-def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
+def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Literal["time-grid", "even"]) -> torch.Tensor:
     """Return the number of slots that each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
 
     `time-grid` fills floor(n (1 - t_next / t)) of n masks, for times t from 1 to 0.001. `even` fills floor(K / S). Each

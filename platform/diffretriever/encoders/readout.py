@@ -8,12 +8,12 @@ that have a leading space.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import moved, to_host
+from diffretriever.backbones.device import to_device, to_host
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.retriever import PromptedRetriever
@@ -21,8 +21,6 @@ from diffretriever.vectors.representations import Representations, offsets_of
 
 if TYPE_CHECKING:
     from diffretriever.backbones.slot_layers import SlotLayers
-
-Rounding: TypeAlias = Literal["none", "trunc100", "round100"]
 
 
 class ContentIds(NamedTuple):
@@ -49,7 +47,7 @@ class TokenStates(NamedTuple):
 
     hidden_BLH: torch.Tensor
     """floating, slots and padding included."""
-    own_BL: torch.Tensor
+    is_text_BL: torch.Tensor
     """bool, True for tokens other than slots and padding."""
 
 
@@ -93,7 +91,7 @@ def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
 def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
     """Return the unit vectors of the valid states, float16 [M, H] on the device."""
     # Indices, not a mask: indexing with a mask on a GPU synchronises with the host.
-    rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
+    rows_M = to_device(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
     return unit_float16(states_BKH.flatten(0, 1)[rows_M])
 
 
@@ -113,7 +111,7 @@ def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT:
     """Return log(1 + max(0, logit)), max-pooled over valid slots, [B, T] (Eq. 3 of the paper, arXiv 2605.07210)."""
     weights_BKT = torch.log1p(torch.relu(logits_BKT))
     pooled_BT = weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
-    return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
+    return pooled_BT if weights_BT is None else pooled_BT * to_device(weights_BT, pooled_BT.device)
 
 
 def read_slots(states: TextStates) -> SlotReadout:
@@ -155,7 +153,7 @@ def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Ten
     return torch.where(content.mask_BT.any(1)[:, None], tokens_BK, -1).int()
 
 
-def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
+def quantise(weights: np.ndarray, rounding: Literal["none", "trunc100", "round100"]) -> np.ndarray:
     """Return float32 weights of the same shape: unchanged (paper), or in hundredths (the authors' code).
 
     `trunc100` truncates to whole hundredths, `round100` rounds half to even.

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from diffretriever.backbones import Backbone, load_backbone
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.inputs import pad_right
+from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.encoders.batching import token_batches, tokens_per_batch
-from diffretriever.encoders.preparer import Prompt, frame, join_title
+from diffretriever.encoders.preparer import Prompt, join_title, render_prompt
 from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
 
@@ -53,7 +54,7 @@ class QueryLikelihood:
         # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
         self._left, self._right = (
             vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
-            for text in frame(PROMPT, vocabulary.tokenizer, opening)
+            for text in render_prompt(PROMPT, vocabulary.tokenizer, opening)
         )
         self._tail = [] if vocabulary.turn_end_id is None else [vocabulary.turn_end_id]
 
@@ -107,25 +108,24 @@ class QueryLikelihood:
         config, vocabulary = self.config, self.backbone.vocabulary
         query_ids = vocabulary.tokenise([query], [config.max_query_tokens])[0]
         framing = len(self._left) + len(self._right) + len(self._tail)
-        room = min(config.max_passage_tokens, vocabulary.max_length - framing - len(query_ids))
-        if room < 1:
+        limit = min(config.max_passage_tokens, vocabulary.max_length - framing - len(query_ids))
+        if limit < 1:
             raise ValueError(
-                f"no room for a passage: the prompt takes {framing} tokens, the query {len(query_ids)}, the model has "
-                f"{vocabulary.max_length}. Lower max_query_tokens."
+                f"no tokens left for a passage: the prompt takes {framing} tokens, the query {len(query_ids)}, the "
+                f"model has {vocabulary.max_length}: lower max_query_tokens"
             )
         join = TextConfig(title_join=config.title_join)
         texts = [join_title(passage.title, passage.text, join) for passage in passages]
         return FramedQuery(
             [
                 np.array([*self._left, *row, *self._right], np.int32)
-                for row in vocabulary.tokenise(texts, [room] * len(texts))
+                for row in vocabulary.tokenise(texts, [limit] * len(texts))
             ],
             np.array(query_ids, np.int32),
             np.array(self._tail, np.int32),
         )
 
     def _log_likelihoods(self, framed: FramedQuery, contexts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return summed log-probabilities of the query tokens, float64 [B]."""
         length = len(framed.query_ids)
         masks_L = np.full(length, self.backbone.vocabulary.mask_token_id, np.int32)
         rows = [np.concatenate([context, masks_L, framed.tail]) for context in contexts]

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from diffretriever import __version__
-from diffretriever.backbones import Backbone
 from diffretriever.backbones.adapter import (
     WEIGHT_FILE,
     AdapterFiles,
@@ -30,13 +29,14 @@ from diffretriever.backbones.adapter import (
     module_names,
     outside_of_layers,
 )
+from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.checkpoint import Checkpoint, read_tensors
 from diffretriever.backbones.slot_layers import (
     MODULE,
     SLOTS_FILE,
     SlotLayers,
     attach_slot_layers,
-    most_slots,
+    read_max_slots,
     read_slot_layers,
 )
 from diffretriever.backbones.source import resolve_adapter, resolve_source
@@ -193,27 +193,29 @@ def adapter_digest(folder: Path) -> str:
     return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
 
 
-def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
+def describe_start(backbone_config: BackboneConfig, recipe: Recipe) -> Start | None:
     """Return the adapter that a training starts from, if the backbone's config names one.
 
     Raises:
         ValueError: The adapter is missing, or has a rank or slots that the recipe does not train.
     """
-    if place.adapter is None:
+    if backbone_config.adapter is None:
         return None
-    folder = resolve_adapter(place.adapter, place.adapter_revision)
-    config, slots = AdapterFiles.open(folder).config, most_slots(folder) or 0
-    if not config.get("rank_pattern") and config["r"] != LORA_RANK:
+    folder = resolve_adapter(backbone_config.adapter, backbone_config.adapter_revision)
+    config, slots = AdapterFiles.open(folder).config, read_max_slots(folder) or 0
+    if config["r"] != LORA_RANK:
         raise ValueError(f"{folder}: rank {config['r']}, but training uses {LORA_RANK}: start from another adapter")
     if slots > recipe.slot_layers:
         raise ValueError(
             f"{folder}: layers for {slots} slots, but the recipe has {recipe.slot_layers}: set --recipe minilm, or "
             "start from another adapter"
         )
-    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
+    return Start(
+        adapter=backbone_config.adapter, revision=backbone_config.adapter_revision, digest=adapter_digest(folder)
+    )
 
 
-def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
+def read_start(backbone: Backbone, backbone_config: BackboneConfig, start: Start | None) -> StartingValues | None:
     """Read the adapter that a training starts from, for a backbone without an adapter.
 
     Raises:
@@ -225,10 +227,10 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
     if adapter_digest(folder) != start.digest:
         raise ValueError(f"{folder}: the adapter is not what it was when this training began: restore the old one")
     files = AdapterFiles.open(folder)
-    checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
+    checkpoint = Checkpoint.open(resolve_source(backbone_config.source, backbone_config.revision))
     names = module_names(backbone, checkpoint)
     parts = match_modules(files, backbone.model, names)
-    if place.adapter_head == "drop":
+    if backbone_config.adapter_head == "drop":
         on_head = outside_of_layers(backbone.model)
         parts = {name: part for name, part in parts.items() if name not in on_head}
     return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size))
@@ -243,24 +245,20 @@ class StartingValues:
     slots: SlotLayers | None
 
     @torch.no_grad()
-    def put_on(self, backbone: Backbone) -> None:
+    def copy_to(self, backbone: Backbone) -> None:
         """Copy these values into the new adapter of `backbone`; other tensors keep their values.
 
         Raises:
-            ValueError: The new adapter has another rank, or lacks a module.
+            ValueError: The new adapter lacks a module.
         """
         for name, part in self.parts.items():
             layer = backbone.model.get_submodule(name)
             if not hasattr(layer, "lora_A"):
-                on_head = name in outside_of_layers(backbone.model)
-                remedy = "set backbone.adapter_head: drop in the retriever's YAML file"
                 raise ValueError(
-                    f"{self.file}: it adapts {name}, which is not trained: "
-                    + (remedy if on_head else "start from another adapter")
+                    f"{self.file}: it adapts {name}, which is not trained: start from another adapter, or, if it is on "
+                    "the output head, set backbone.adapter_head: drop in the retriever's YAML file"
                 )
             a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-            if a_RI.shape[0] != part.rank:
-                raise ValueError(f"{self.file}: {name} has rank {part.rank}, but training uses {a_RI.shape[0]}")
             a_RI.copy_(part.a_RI)
             # B absorbs the difference of the two scales.
             b_OR.copy_(part.b_OR.float() * (part.scale / layer.scaling["default"]))

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from diffretriever.backbones import Backbone
 from diffretriever.backbones.slot_layers import mean_state
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.batching import similar_lengths
@@ -27,34 +26,26 @@ from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
 
 _TEACHERS_MEAN = 0.5
-_LEAST_TOKENS_CPU = 512
-_LEAST_TOKENS_GPU = 8192
+_MIN_TOKENS_CPU = 512
+_MIN_TOKENS_GPU = 8192
 
 
-class TrainableEncoder:
-    """Encodes texts with gradients. Dropout is on if the backbone's module is in training mode."""
+def encode_with_gradients(encoder: BackboneEncoder, texts: Sequence[PreparedText]) -> TextVectors:
+    """Encode texts in passes over texts of similar length; results keep the input order.
 
-    def __init__(self, encoder: BackboneEncoder) -> None:
-        self.encoder = encoder
-        self.backbone: Backbone = encoder.backbone
-
-    def encode(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Encode texts in passes over texts of similar length; results keep the input order."""
-        # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
-        on_cpu = self.backbone.device.type == "cpu"
-        if self.encoder.is_packed and not on_cpu:
-            return self.encode_batch(texts)
-        least_tokens = _LEAST_TOKENS_CPU if on_cpu else _LEAST_TOKENS_GPU
-        groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
-        if len(groups) == 1:
-            return self.encode_batch(texts)
-        sorted_texts = join([self.encode_batch([texts[i] for i in group]) for group in groups])
-        order_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(sorted_texts.ids_BT.device)
-        return TextVectors(*(tensor[order_B] for tensor in sorted_texts))
-
-    def encode_batch(self, texts: Sequence[PreparedText]) -> TextVectors:
-        """Encode one batch."""
-        return _text_vectors(self.encoder.forward(texts))
+    Dropout is on if the backbone's module is in training mode.
+    """
+    # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
+    on_cpu = encoder.backbone.device.type == "cpu"
+    groups: list[np.ndarray] = [np.arange(len(texts))]
+    if on_cpu or not encoder.is_packed:
+        min_tokens = _MIN_TOKENS_CPU if on_cpu else _MIN_TOKENS_GPU
+        groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), min_tokens))
+    if len(groups) == 1:
+        return _text_vectors(encoder.forward(texts))
+    sorted_texts = join([_text_vectors(encoder.forward([texts[i] for i in group])) for group in groups])
+    order_B = torch.from_numpy(np.argsort(np.concatenate(groups))).to(sorted_texts.ids_BT.device)
+    return TextVectors(*(tensor[order_B] for tensor in sorted_texts))
 
 
 class TextVectors(NamedTuple):
@@ -72,21 +63,21 @@ class TextVectors(NamedTuple):
     """bool, False at padding of the ids."""
     tokens_BLH: Tensor
     """float32, mean of the L2-normalised token state and text mean; L is 0 without distillation."""
-    own_BL: Tensor
+    is_text_BL: Tensor
     """bool, True for tokens of the text."""
 
     @property
     def widths(self) -> tuple[int, int, int]:
         """K, T and L."""
-        return self.valid_BK.shape[1], self.ids_BT.shape[1], self.own_BL.shape[1]
+        return self.valid_BK.shape[1], self.ids_BT.shape[1], self.is_text_BL.shape[1]
 
     def by_tokens(self) -> TextVectors:
         """Return the same texts with token vectors in place of slot vectors."""
         return self._replace(
             vectors_BKH=self.tokens_BLH,
-            valid_BK=self.own_BL,
+            valid_BK=self.is_text_BL,
             tokens_BLH=self.tokens_BLH[:, :0],
-            own_BL=self.own_BL[:, :0],
+            is_text_BL=self.is_text_BL[:, :0],
         )
 
     def padded(self, slots: int, ids: int, tokens: int) -> TextVectors:
@@ -120,9 +111,9 @@ def _token_vectors(states: TextStates) -> tuple[Tensor, Tensor]:
     if states.tokens is None:
         none_B0H = states.hidden_BKH.detach()[:, :0].float()
         return none_B0H, none_B0H[..., 0].bool()
-    hidden_BLH, own_BL = states.tokens
-    means_BH = mean_state(hidden_BLH, own_BL)
-    return unit(with_mean(hidden_BLH, means_BH[:, None], _TEACHERS_MEAN)).masked_fill(~own_BL[..., None], 0), own_BL
+    hidden_BLH, is_text_BL = states.tokens
+    vectors_BLH = unit(with_mean(hidden_BLH, mean_state(hidden_BLH, is_text_BL)[:, None], _TEACHERS_MEAN))
+    return vectors_BLH.masked_fill(~is_text_BL[..., None], 0), is_text_BL
 
 
 def join(parts: Sequence[TextVectors]) -> TextVectors:
