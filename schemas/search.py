@@ -124,8 +124,6 @@ class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, Encod
     """Folder for the runs, one per mode, such as dense.trec or dense+0.3bm25.trec."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
-    queries_at_once: PositiveInt = 5000
-    """Queries per scan of the index. Each takes about 30 kB of memory at the default depth."""
 
     @model_validator(mode="after")
     def _one_source(self) -> BatchSearchJob:

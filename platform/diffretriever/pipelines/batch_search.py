@@ -38,15 +38,9 @@ from diffretriever.vectors.representations import Representations
 
 _LOG = logging.getLogger(__name__)
 
-_DECISIVE = {
-    "modes",
-    "filter",
-    "top_k",
-    "query_budget",
-    "exclude_self",
-    "queries_at_once",
-    "search_budget",
-}
+_HITS_AT_ONCE = 5_000_000
+"""Hits of a result list in a scan of the index: about 150 MB."""
+_DECISIVE = {"modes", "filter", "top_k", "query_budget", "exclude_self", "search_budget"}
 """Settings that affect results, unlike those of the cluster."""
 
 
@@ -138,7 +132,7 @@ class _BatchSearch:
 
     def rounds(self) -> list[tuple[int, int]]:
         """Return the first and last query (exclusive) of each round."""
-        size, count = self._job.queries_at_once, len(self._queries)
+        size, count = max(1, _HITS_AT_ONCE // list_depth(self._job)), len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def encode(self) -> None:

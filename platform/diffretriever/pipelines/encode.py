@@ -64,7 +64,7 @@ def encode_collection(
         writer.create(manifest)
         if selection.scanned.n_kept:
             blocks = selection.blocks(manifest)
-            compactions = executor.compactions(writer.indexes, blocks.count) if job.compact else []
+            compactions = executor.compactions(writer.indexes, blocks.count)
             writer.write(executor.encode_passages(blocks, writer.indexes), selection.scanned.n_kept, compactions)
         selection.set_aside(writer.left_out)
         deleted = writer.delete_gone(selection.counts) if job.sync else 0

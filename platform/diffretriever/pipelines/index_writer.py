@@ -190,15 +190,13 @@ class IndexWriter:
         return deleted
 
     def finish(self) -> None:
-        """Compact the index and write its derived files, if the job requests it.
+        """Compact each index and, if the job requests it, write its derived files.
 
         Runs even if nothing was written, because an earlier attempt may have been killed before this step.
         """
-        if self._job.compact:
-            for index in self.indexes:
-                compact_index(index)
-        if self._job.accelerate:
-            for index in self.indexes:
+        for index in self.indexes:
+            compact_index(index)
+            if self._job.accelerate:
                 accelerate_index(index)
 
 

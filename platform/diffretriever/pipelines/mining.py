@@ -150,7 +150,6 @@ def _mine(
         modes=(job.mode,),
         top_k=job.depth,
         exclude_self=False,
-        queries_at_once=size,
     )
     search: Search = partial(_search_texts, Bm25Search(index), job.depth) if is_bm25 else partial(_search, search_job)
     mine = partial(_mine_part, job, Corpus(index), ledger, search)
