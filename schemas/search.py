@@ -24,11 +24,9 @@ class IndexOptions(ModelOptions):
     """New path or hub id of the index's adapter, if it has moved. The weights must be the same."""
 
 
-class SearchFlags(IndexOptions):
+class SearchBudgetOption(IndexOptions):
     """The search of an index."""
 
-    device: str = "auto"
-    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
     accelerate_index.py made a candidate index, and otherwise all."""
@@ -37,6 +35,13 @@ class SearchFlags(IndexOptions):
     def search_options(self) -> SearchOptions:
         """All search settings, with defaults for those without a flag."""
         return SearchOptions(**self.model_dump(include={*SearchOptions.model_fields}))
+
+
+class SearchFlags(SearchBudgetOption):
+    """The search of an index."""
+
+    device: str = "auto"
+    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
 
 
 class ScoringFlags(SearchFlags):
@@ -108,7 +113,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, EncoderActors):
+class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries on Ray and write TREC runs; run the same command again to resume.
 
     Each task scans some of the index's data files for all queries. The merged results are exact.
