@@ -132,9 +132,7 @@ def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path
         encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
 
 
-def test_few_queries_are_searched_for_and_mined_for(
-    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three queries at a time, their own documents left out; the same runs as one search gives."""
     encode_collection(job)
     texts = {f"p{i}": json.loads(line(i))["text"] for i in range(7)}

@@ -31,7 +31,7 @@ from diffretriever.pipelines.blocks import (
     pack,
     unpack,
 )
-from diffretriever.pipelines.encoder_start import EncoderStart, with_commits
+from diffretriever.pipelines.encoder_start import EncoderStart, configured_encoder, with_commits
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 from diffretriever.schemas.settings import RayConfig
@@ -196,16 +196,10 @@ class LocalExecutor(Executor):
         return os.environ.get(DEVICE_VARIABLE) or self._device
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
-        from diffretriever.encoders import load_encoder
         from diffretriever.index.manifest import manifest_of
 
         if self.encoder is None:
-            with self._threads():
-                self.encoder = load_encoder(with_commits(retriever), self.device)
-                if self.config.compiled:
-                    self.encoder.compile_layers()
-        if self.config.tokens_per_batch is not None:
-            self.encoder.tokens_per_batch = self.config.tokens_per_batch
+            self.encoder = configured_encoder(with_commits(retriever), self.device, self.config)
         return manifest_of(self.encoder)
 
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:

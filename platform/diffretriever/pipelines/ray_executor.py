@@ -123,7 +123,9 @@ class RayExecutor(Executor):
         return [CompactionBeside(index, self._pool_for(blocks).encoders) for index in indexes]
 
     def _encoder(self) -> EncoderStart:
-        return EncoderStart.of(self.manifest(), self.pool, self.config)
+        manifest = self.manifest()
+        retriever_json = manifest.retriever.model_dump_json()
+        return EncoderStart(retriever_json, manifest.weights, manifest.tokenizer, self.device, self.config)
 
     def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]:
         rows = read_blocks(blocks.readers(), anywhere=not is_local(blocks.collection.place()))
@@ -193,35 +195,30 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
     Worker counts derive from the pool and are explicit: on few CPUs, one stage could starve the next forever.
     """
     if stage.workers == "encoders":
-        options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
-        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
+        at_once = (_AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU) if stage.overlaps else 1
+        return rows.map_batches(StageActor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
     if stage.workers == "searchers":
         # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
         options = {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
-    elif stage.workers == "preparers":
+    else:
         # Every one is a process that loads a tokenizer; one keeps several encoders busy.
         compute = TaskPoolStrategy(size=math.ceil(pool.encoders / _ENCODERS_PER_PREPARER))
         options = {"compute": compute, "num_cpus": PREPARE_CPUS, **AS_ARROW}
-    else:
-        options = {"compute": ActorPoolStrategy(size=1), "num_cpus": PREPARE_CPUS, **AS_ARROW}
-        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     return rows.map_batches(_in_task, fn_kwargs={"stage": ray.put(stage)}, **options)
 
 
-class _Actor:
+class StageActor:
     """A worker that stays: it sets its stage up once."""
 
     def __init__(self, stage: Stage) -> None:
+        """Set the stage up."""
         stage.setup()
         self._stage = stage
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Process the blocks in `rows`."""
         return self._stage(rows)
-
-
-def _actor(stage: Stage) -> type[_Actor]:
-    return type(type(stage).__name__, (_Actor,), {})
 
 
 def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
@@ -231,12 +228,7 @@ def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
     yield from ready(rows)
 
 
-def blocks_at_once(pool: EncoderPool) -> int:
-    """Return how many blocks an actor of the pool processes concurrently."""
-    return _AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU
-
-
-def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
+def actor_options(pool: EncoderPool, at_once: int) -> dict[str, Any]:
     """Return `map_batches` options for a pool of actors with `at_once` threads each."""
     compute = ActorPoolStrategy(
         size=pool.encoders,
