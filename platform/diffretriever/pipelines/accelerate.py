@@ -76,7 +76,7 @@ def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
 
     with ray_session(), Progress(f"codes and postings → {index.uri}", total) as progress:
         calls = ((index.uri, index.version, each) for each in missing)
-        for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, on_this_node=local):
+        for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, local=local):
             progress.update(passages)
 
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,44 +63,6 @@ class Share(NamedTuple):
     def fits(self, machine: Share) -> int:
         """Return how many of these fit on a node."""
         return min(int(has / takes + _ROUNDING) for has, takes in zip(machine, self, strict=True) if takes)
-
-
-def room_for(nodes: Sequence[Share], share: Share, beside: float = 0.0) -> int:
-    """Return how many actors with this share fit on the nodes, with `beside` CPUs left for other work."""
-    room = sum(share.fits(node) for node in nodes)
-    return max(0, min(room, int((sum(node.cpus for node in nodes) - beside) / share.cpus + _ROUNDING)))
-
-
-def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> float:
-    """Return the GPUs of each actor with a model: one if a node has any.
-
-    Raises:
-        ValueError: The cluster autoscales and no running node has a GPU; set `flag`.
-    """
-    if any(node.gpus for node in nodes):
-        return 1.0
-    if autoscale:
-        raise ValueError(
-            f"--autoscale: no GPU is alive yet: pass {flag} 1 to wait for nodes with a GPU, or {flag} 0 to use CPUs"
-        )
-    return 0.0
-
-
-def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float, *, autoscale: bool) -> str | None:
-    """Return why `wanted` actors do not fit, or None if they fit or nodes may be added.
-
-    Prints a warning if the job has to wait for the first actor. `share` is the resources of an actor; `beside` is the
-    CPUs reserved for other work.
-    """
-    room = room_for(nodes, share, beside)
-    if autoscale:
-        if room == 0:
-            sys.stderr.write(f"waiting for a machine with {share}: none with room is alive yet\n")
-        return None
-    if wanted <= room:
-        return None
-    cpus, gpus = (sum(values) for values in zip(*nodes, strict=True))
-    return f"the cluster has {cpus:g} CPUs and {gpus:g} GPUs, which leaves room for {room}"
 
 
 def see_nodes() -> tuple[Share, ...]:
@@ -246,38 +208,70 @@ def python_path() -> str:
 def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
     """Return the encoders that fit on the cluster; with `autoscale`, `encoders` of them.
 
-    Encoders with a model get one GPU each if the cluster has any.
-
     Raises:
         ValueError: The encoders do not fit, or `autoscale` is set without `encoders`.
     """
     if config.autoscale and config.encoders is None:
         raise ValueError("--autoscale: pass --encoders, the number of encoders to grow to")
-    nodes, beside = see_nodes(), READER_CPUS + PREPARE_CPUS
-    gpus = config.gpus_per_encoder
+    gpus = config.gpus_per_encoder if retriever.has_weights else config.gpus_per_encoder or 0.0
+    beside = READER_CPUS + PREPARE_CPUS
+    count, share = size_actors(
+        "encoder", config.encoders, config.cpus_per_encoder, gpus, autoscale=config.autoscale, beside=beside
+    )
+    return EncoderPool(count, share.cpus, share.gpus)
+
+
+def size_actors(
+    kind: str, count: int | None, cpus: float | None, gpus: float | None, *, autoscale: bool, beside: float = 0.0
+) -> tuple[int, Share]:
+    """Return the number of a job's actors, and the resources of each.
+
+    Prints a line if the job has to wait for the first actor.
+
+    Args:
+        kind: `encoder` or `worker`, which is also in the names of the flags.
+        count: number of actors; None: as many as fit.
+        cpus: CPUs of an actor; None: 1 with a GPU, 0.75 without.
+        gpus: GPUs of an actor; None: one if a node has any.
+        autoscale: whether nodes may be added.
+        beside: CPUs reserved for reading and tokenising.
+
+    Raises:
+        ValueError: The actors do not fit, or `gpus` is None and only nodes that are added may have GPUs.
+    """
+    nodes = see_nodes()
     if gpus is None:
-        wants_gpu = retriever.has_weights
-        gpus = gpus_for_model(nodes, "--gpus-per-encoder", autoscale=config.autoscale) if wants_gpu else 0.0
-    share = Share(config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
-    encoders = config.encoders or max(1, room_for(nodes, share, beside))
-    problem = check_room(nodes, share, encoders, beside, autoscale=config.autoscale)
-    if problem is not None:
+        gpus = float(any(node.gpus for node in nodes))
+        if autoscale and not gpus:
+            raise ValueError(
+                f"--autoscale: no GPU is alive yet: pass --gpus-per-{kind} 1 to wait for nodes with a GPU, "
+                f"or --gpus-per-{kind} 0 to use CPUs"
+            )
+    share = Share(cpus or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
+    total = Share(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    room = max(0, min(sum(map(share.fits, nodes)), int((total.cpus - beside) / share.cpus + _ROUNDING)))
+    count = count or max(1, room)
+    if autoscale:
+        if room == 0:
+            sys.stderr.write(f"waiting for a machine with {share}: none with room is alive yet\n")
+    elif count > room:
+        reserved = f" beside the {beside:g} CPUs for reading and tokenising" if beside else ""
         raise ValueError(
-            f"no room for {encoders} encoders of {share}: {problem} beside the {beside:g} CPUs for reading and "
-            "tokenising. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or pass --autoscale "
-            "if the cluster adds machines by itself"
+            f"no room for {count} {kind}s of {share}: the cluster has {total.cpus:g} CPUs and {total.gpus:g} GPUs, "
+            f"which leaves room for {room}{reserved}. Ask for less with --{kind}s, --cpus-per-{kind} or "
+            f"--gpus-per-{kind}, or pass --autoscale if the cluster adds machines by itself"
         )
-    return EncoderPool(encoders, share.cpus, share.gpus)
+    return count, share
 
 
-def cpus_here(wanted: float) -> float:
-    """Return the CPUs to request on the driver's node: `wanted`, or 0 if it offers fewer.
+def on_this_node(cpus: float) -> dict[str, Any]:
+    """Return options that pin a Ray task to the driver's node; it reserves no CPUs if the node offers fewer.
 
-    Heads often start with `--num-cpus 0`; a task pinned to one would wait forever.
+    Heads often start with `--num-cpus 0`; a task that reserves CPUs there would wait forever.
     """
     here = ray.get_runtime_context().get_node_id()
     offered = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
-    return wanted if offered.get("CPU", 0.0) >= wanted else 0.0
+    return {"num_cpus": cpus if offered.get("CPU", 0.0) >= cpus else 0, "label_selector": {"ray.io/node-id": here}}
 
 
 def result_of(reference: Any) -> Any:

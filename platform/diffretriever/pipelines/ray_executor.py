@@ -25,8 +25,8 @@ from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,
     READER_CPUS,
     EncoderPool,
-    cpus_here,
     ended_with_ray,
+    on_this_node,
     raise_mistake,
     ray_session,
     result_of,
@@ -111,7 +111,7 @@ class RayExecutor(Executor):
             return
         calls = ((collection, part) for part in parts)
         local = is_local(collection.place())
-        yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
+        yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, local=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Apply a stage to blocks; yield names and tables, unordered."""
@@ -261,12 +261,9 @@ def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere
     A lost block is read again from its own source only. Tasks run on the driver's node, unless `anywhere` is set.
     """
     _configure_ray_data()
-    place: dict[str, Any] = {"num_cpus": READER_CPUS}
-    if not anywhere:
-        here = ray.get_runtime_context().get_node_id()
-        place = {"num_cpus": cpus_here(READER_CPUS), "label_selector": {"ray.io/node-id": here}}
+    options = {"num_cpus": READER_CPUS} if anywhere else on_this_node(READER_CPUS)
     # One at a time keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
-    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **place)
+    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **options)
 
 
 def _configure_ray_data() -> None:

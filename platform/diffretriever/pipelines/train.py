@@ -17,12 +17,11 @@ import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import open_collection
 from diffretriever.core.files import filesystem_of, is_file
 from diffretriever.core.full_disk import full_disk
-from diffretriever.pipelines.cluster import Share, check_room, gpus_for_model, ray_session, result_of, see_nodes
+from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, result_of, size_actors
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
@@ -57,12 +56,12 @@ def train(job: TrainJob) -> TrainingManifest:
     retriever = check_trainable(retriever, job.hyperparameters)
     with ray_session():
         job = job.model_copy(update={"train": str(_prepared(job))})
-        gpus = _gpus_that_fit(job)
-        task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)
-        manifest = result_of(task.remote(job, retriever, "cuda" if gpus else "cpu"))
+        _, share = size_actors("worker", job.workers, job.cpus_per_worker, job.gpus_per_worker, autoscale=job.autoscale)
+        task = _describe.options(num_cpus=share.cpus, num_gpus=share.gpus)
+        manifest = result_of(task.remote(job, retriever, "cuda" if share.gpus else "cpu"))
         folder.begin(manifest, job)
         if not folder.finished:
-            _fit(job, manifest, folder, gpus)
+            _fit(job, manifest, folder, share)
     return folder.result()
 
 
@@ -73,20 +72,6 @@ def _prepared(job: TrainJob) -> Path | StorePath:
     made = job.output / "training-set"
     prepare_training(PrepareTrainingJob(source=(job.train,), output=made))
     return made
-
-
-def _gpus_that_fit(job: TrainJob) -> float:
-    nodes, gpus = see_nodes(), job.gpus_per_worker
-    if gpus is None:
-        gpus = gpus_for_model(nodes, "--gpus-per-worker", autoscale=job.autoscale)
-    share = Share(job.cpus_per_worker, gpus)
-    problem = check_room(nodes, share, job.workers, 0.0, autoscale=job.autoscale)
-    if problem is None:
-        return gpus
-    raise ValueError(
-        f"no room for {job.workers} workers of {share}: {problem}. Ask for less with --workers, --cpus-per-worker or "
-        "--gpus-per-worker, or pass --autoscale if the cluster adds machines by itself"
-    )
 
 
 @ray.remote
@@ -109,18 +94,17 @@ def _unseen(flag: str, place: object) -> ValueError:
     )
 
 
-def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
+def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, share: Share) -> None:
     filesystem, path = filesystem_of(folder.place)
     # On the node of this process, as Ray has its own controller: nodes of workers come and go.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
+    inbox = _Inbox.options(**on_this_node(0)).remote()  # type: ignore[attr-defined] # Ray's is not typed
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job, "manifest": manifest, "inbox": inbox},
         scaling_config=ScalingConfig(
             num_workers=job.workers,
-            use_gpu=gpus > 0,
-            resources_per_worker={"CPU": job.cpus_per_worker} | ({"GPU": gpus} if gpus else {}),
+            use_gpu=share.gpus > 0,
+            resources_per_worker={"CPU": share.cpus} | ({"GPU": share.gpus} if share.gpus else {}),
         ),
         run_config=RunConfig(
             name=folder.checkpoints.name,
@@ -129,7 +113,7 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
             failure_config=FailureConfig(max_failures=_MAX_FAILURES),
             checkpoint_config=CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
         ),
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
+        torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
     ended = threading.Event()
@@ -161,7 +145,7 @@ def _pump(inbox: Any, journal: Journal, ended: threading.Event) -> None:
             journal.add(record)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote
 class _Inbox:
     """Passes records and errors from workers to the driver."""
 
