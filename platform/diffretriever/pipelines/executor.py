@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -119,9 +119,9 @@ class Executor(ABC):
             self._manifest = self._describe(retriever) if is_neural(retriever) else bm25_manifest(retriever)
         return self._manifest
 
-    @abstractmethod
     def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
         """Scan each part of a collection, in order."""
+        return (scan_part(collection, part) for part in collection.parts())
 
     def encode_passages(self, blocks: PassageBlocks, indexes: Sequence[PassageIndex]) -> Iterator[Receipt]:
         """Encode blocks and write them uncommitted to the indexes; yield receipts, unordered.
@@ -158,13 +158,13 @@ class Executor(ABC):
         """Device of the encoders."""
 
     @property
-    @abstractmethod
     def parts(self) -> int:
         """Number of parts to search an index in."""
+        return 1
 
-    @abstractmethod
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
         """Return the compactions to run while this number of blocks is encoded."""
+        return []
 
     @abstractmethod
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
@@ -180,8 +180,6 @@ class Executor(ABC):
 
 class LocalExecutor(Executor):
     """Runs stages in this process with one encoder, one block at a time."""
-
-    parts = 1
 
     def __init__(self, config: RayConfig, encoder: Encoder | None = None, device: str = "auto") -> None:
         """Store the options; the environment overrides `device`."""
@@ -202,14 +200,6 @@ class LocalExecutor(Executor):
             self.encoder = configured_encoder(with_commits(retriever), self.device, self.config)
         return manifest_of(self.encoder)
 
-    def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return none: few blocks are compacted at the end."""
-        return []
-
-    def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
-        """Scan each part of a collection, in order."""
-        return (scan_part(collection, part) for part in collection.parts())
-
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Apply a stage to blocks; yield names and tables, in order."""
         for rows in self._run([stage], (pack(name, block) for name, block in blocks.items())):
@@ -220,13 +210,12 @@ class LocalExecutor(Executor):
         return self.encoder
 
     def _run(self, stages: Sequence[Stage], blocks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        with self._threads() if self.encoder else nullcontext():
+        with ExitStack() as threads:
+            if self.encoder is not None:
+                from diffretriever.backbones.device import torch_threads
+
+                threads.enter_context(torch_threads(self.config.encoder_threads))
             for stage in stages:
                 stage.setup()
                 blocks = chain.from_iterable(map(stage, blocks))
             yield from blocks
-
-    def _threads(self) -> AbstractContextManager[None]:
-        from diffretriever.backbones.device import torch_threads
-
-        return torch_threads(self.config.encoder_threads)

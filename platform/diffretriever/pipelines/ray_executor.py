@@ -107,11 +107,10 @@ class RayExecutor(Executor):
         """Scan parts of a collection in Ray tasks on the node of its files; a single part in this process."""
         parts = collection.parts()
         if len(parts) == 1:
-            yield scan_part(collection, parts[0])
-            return
+            return super().scan_parts(collection)
         calls = ((collection, part) for part in parts)
         local = is_local(collection.place())
-        yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, local=local)
+        return in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, local=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Apply a stage to blocks; yield names and tables, unordered."""
