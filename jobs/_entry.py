@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import select
+import shlex
 import signal
 import sys
 import warnings
@@ -30,7 +31,7 @@ atexit.register(gc.freeze)
 from diffretriever.core.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.core.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.core.progress import show_progress  # noqa: E402
-from diffretriever.schemas.places import StorePath, as_place, plain_place  # noqa: E402
+from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -69,8 +70,10 @@ def _until_the_reader_leaves() -> Iterator[None]:
 
 
 @_until_the_reader_leaves()
-def run(config_class: type[C], main: Callable[[C], None]) -> None:
+def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, ...] = ()) -> None:
     """Fill the config from the command line and call `main`.
+
+    Paths in `output`, and in the settings that `absolute` names, become absolute: workers run in other directories.
 
     Exit status: 0 success, 1 error, 2 wrong command line, 130 interrupted, 141 output closed, 143 terminated.
     Unexpected errors print a traceback and exit with 1.
@@ -78,7 +81,9 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     signal.signal(signal.SIGTERM, _end)
     # Before required flags are asked for.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
-        _print_presets()
+        from diffretriever.presets import preset_table
+
+        print(preset_table())
         return
     asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
     config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
@@ -86,7 +91,9 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
     try:
         if isinstance(config, ModelOptions):
             trust_code(())
-        main(_with_absolute_output(config))
+        paths = {name: path for name in ("output", *absolute) if (path := getattr(config, name, None)) is not None}
+        update = {name: type(path)(absolute_path(path, f"--{name}")) for name, path in paths.items()}
+        main(config.model_copy(update=update))
     except BaseException as error:
         status = _say(error)
         if status is None:
@@ -94,10 +101,9 @@ def run(config_class: type[C], main: Callable[[C], None]) -> None:
         raise SystemExit(status) from None
 
 
-def _print_presets() -> None:
-    from diffretriever.presets import preset_table
-
-    print(preset_table())
+def command() -> str:
+    """Return the command line of this job, for reports."""
+    return shlex.join(["python", *sys.argv])
 
 
 def _examples(main: Callable[[C], None]) -> list[str]:
@@ -149,21 +155,13 @@ def _end(*_: object) -> None:
     raise _EndedError
 
 
-def _with_absolute_output(config: C) -> C:
-    """Make `output` absolute, since workers run in other directories."""
-    output = getattr(config, "output", None)
-    if output is None:
-        return config
-    return config.model_copy(update={"output": as_place(absolute_place(output, "--output"))})
-
-
-def absolute_place(place: str | Path | StorePath, flag: str) -> str:
-    """Return `place` as an absolute path or object-store URI.
+def absolute_path(path: str | Path | StorePath, flag: str) -> str:
+    """Return an absolute path, or the URI of an object store.
 
     Raises:
         ValueError: A relative path in a submitted job, whose working directory Ray deletes.
     """
-    text = plain_place(str(place))
+    text = plain_place(str(path))
     if "://" in text:
         return text
     if not Path(text).is_absolute() and _in_submitted_copy():

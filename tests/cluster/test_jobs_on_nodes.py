@@ -163,7 +163,7 @@ def test_encode_serve_add_and_encode_again(desk: Desk, collection: str) -> None:
         write_text(f"{collection}/corpus.jsonl", "\n".join([*LINES[1:], line(0, "another text"), line(N)]) + "\n")
         said = desk.submit(*encode, *neural, "--index", masked, "--on-existing", "replace").done()
         assert "2 encoded now" in said
-        assert "1 were replaced" in said
+        assert "1 replaced" in said
         assert ids_in(masked) == IDS | {"added", f"p{N}"}
         version = PassageIndex.open(masked).version
         wait_until(lambda: client.get("/index").json()["index"]["version"] == version)

@@ -122,7 +122,7 @@ def test_a_job_whose_reader_leaves_ends_without_a_word() -> None:
 def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
     deleted = [*(f"d{number}" for number in range(1, 60)), "nothing"]
     done = run_job("maintain_index", "--index", index, "--delete", ",".join(deleted))
-    assert "deleted 59 of 60 ids given" in done.stdout
+    assert "deleted 59 of 60 ids" in done.stdout
     ask = ["--index", index, "--query", "slot", "--json-output"]
     assert len(json.loads(run_job("search", *ask).stdout)) == 1
     assert len(json.loads(run_job("search", *ask, "--version", 2).stdout)) == 10
