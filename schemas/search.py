@@ -14,7 +14,7 @@ from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOption
 
 
 class IndexOptions(ModelOptions):
-    """The index, and its model."""
+    """Index: location and model."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
@@ -25,7 +25,7 @@ class IndexOptions(ModelOptions):
 
 
 class SearchBudgetOption(IndexOptions):
-    """The search of an index."""
+    """Search: candidates."""
 
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
@@ -38,14 +38,14 @@ class SearchBudgetOption(IndexOptions):
 
 
 class SearchFlags(SearchBudgetOption):
-    """The search of an index."""
+    """Search: candidates and device."""
 
     device: str = "auto"
     """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
 
 
 class ScoringFlags(SearchFlags):
-    """The search of an index, and its scoring."""
+    """Search: scoring."""
 
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
@@ -61,7 +61,7 @@ class SearchOptions(ScoringFlags):
 
 
 class FilterOption(JobConfig):
-    """Which passages of an index are searched."""
+    """Search: condition on metadata."""
 
     filter: str | None = None
     """Condition on metadata, such as "year >= 2020 AND lang = 'en'". Columns: those that inspect_index.py lists, `id`
@@ -69,7 +69,7 @@ class FilterOption(JobConfig):
 
 
 class RunOptions(JobConfig):
-    """The runs."""
+    """Search: modes and depth of the runs."""
 
     modes: tuple[Mode, ...] = ()
     """Scoring modes, as in --mode of search.py; default: the retriever's own scores and its `default_mode`."""
@@ -78,7 +78,7 @@ class RunOptions(JobConfig):
 
 
 class QueryBudgetOptions(JobConfig):
-    """The query budget."""
+    """Search: query budget."""
 
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
