@@ -78,15 +78,15 @@ def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, .
     Exit status: 0 success, 1 error, 2 wrong command line, 130 interrupted, 141 output closed, 143 terminated.
     Unexpected errors print a traceback and exit with 1.
     """
-    signal.signal(signal.SIGTERM, _end)
-    # Before required flags are asked for.
+    signal.signal(signal.SIGTERM, _terminate)
+    # Before the required flags are checked.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
         from diffretriever.presets import preset_table
 
         print(preset_table())
         return
-    asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
-    config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
+    shows_help = {"-h", "--help"} & set(sys.argv[1:])
+    config = config_class.from_command_line(examples=_examples(main) if shows_help else ())
     show_progress()
     try:
         if isinstance(config, ModelOptions):
@@ -95,7 +95,7 @@ def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, .
         update = {name: type(path)(absolute_path(path, f"--{name}")) for name, path in paths.items()}
         main(config.model_copy(update=update))
     except BaseException as error:
-        status = _say(error)
+        status = _report(error)
         if status is None:
             raise
         raise SystemExit(status) from None
@@ -115,25 +115,25 @@ def _examples(main: Callable[[C], None]) -> list[str]:
     return list(named.get(Path(inspect.getfile(main)).stem, []))
 
 
-def _say(error: BaseException) -> int | None:
-    """Print what ended a job, and return its exit status; None for unexpected errors."""
+def _report(error: BaseException) -> int | None:
+    """Print why a job ended, and return its exit status; None for unexpected errors."""
     # Of a signal within a call of Ray's, another error is made.
-    for each in causes(error):
-        if isinstance(each, KeyboardInterrupt):
+    for cause in causes(error):
+        if isinstance(cause, KeyboardInterrupt):
             sys.stderr.write(f"interrupted: {_SAFE}\n")
             return 128 + signal.SIGINT
         # While Ray starts, the signal is answered by a handler of its own.
-        if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
+        if isinstance(cause, _TerminatedError) or (isinstance(cause, SystemExit) and cause.code == signal.SIGTERM):
             sys.stderr.write(f"terminated: {_SAFE}\n")
             return 128 + signal.SIGTERM
-    sentence = _sentence(error) if isinstance(error, Exception) else None
-    if sentence is None:
+    message = _message(error) if isinstance(error, Exception) else None
+    if message is None:
         return None
-    sys.stderr.write(f"error: {sentence}\n")
+    sys.stderr.write(f"error: {message}\n")
     return 1
 
 
-def _sentence(error: Exception) -> str | None:
+def _message(error: Exception) -> str | None:
     """Return the message of a user error or a full disk; None for unexpected errors."""
     if full := full_disk(error):
         return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
@@ -141,18 +141,19 @@ def _sentence(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
+    kinds = map(type, causes(error))
+    if any(kind.__name__ in _LOST and kind.__module__ == "ray.exceptions" for kind in kinds):
         reason = str(error).strip().partition("\n")[0]
         return f"Ray lost a process or node of this job ({reason}): {_SAFE}"
     return None
 
 
-class _EndedError(BaseException):
+class _TerminatedError(BaseException):
     """SIGTERM was received."""
 
 
-def _end(*_: object) -> None:
-    raise _EndedError
+def _terminate(*_: object) -> None:
+    raise _TerminatedError
 
 
 def absolute_path(path: str | Path | StorePath, flag: str) -> str:

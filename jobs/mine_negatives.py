@@ -15,15 +15,15 @@ def main(config: MineNegativesJob) -> None:
     print(describe(config, mine_negatives(config)))
 
 
-def describe(job: MineNegativesJob, made: MinedNegatives) -> str:
+def describe(job: MineNegativesJob, mined: MinedNegatives) -> str:
     """Return the outcome as lines for a person."""
-    queries, negatives = counted(made.queries, "queries"), counted(made.negatives, "negatives")
+    queries, negatives = counted(mined.queries, "queries"), counted(mined.negatives, "negatives")
     lines = [
-        f"{job.output}: {queries} with {negatives} by {made.retriever}, in {made.seconds:.0f} s",
-        f"  {counted(made.positives_found, 'queries')} with a positive in the top {job.depth:,}",
+        f"{job.output}: {queries} with {negatives} by {mined.retriever}, in {mined.seconds:.0f} s",
+        f"  {counted(mined.positives_found, 'queries')} with a positive in the top {job.depth:,}",
     ]
-    if made.incomplete:
-        lines.append(f"  {counted(made.incomplete, 'queries')} with fewer than {counted(job.negatives, 'negatives')}")
+    if mined.incomplete:
+        lines.append(f"  {counted(mined.incomplete, 'queries')} with fewer than {counted(job.negatives, 'negatives')}")
     return "\n".join(lines)
 
 

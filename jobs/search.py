@@ -63,8 +63,8 @@ def _as_json(
 ) -> list[dict[str, Any]]:
     rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
     return [
-        row if each is None else {**row, "explanation": each.model_dump()}
-        for row, each in zip(rows, explained, strict=True)
+        row if explanation is None else {**row, "explanation": explanation.model_dump()}
+        for row, explanation in zip(rows, explained, strict=True)
     ]
 
 
@@ -87,10 +87,10 @@ def _why(explanation: Explanation) -> Iterator[str]:
         yield f"shared terms: {shared}"
 
 
-def _predicted(own: list[Word], reading: Reading) -> str:
+def _predicted(words: list[Word], reading: Reading) -> str:
     if reading:
         return ", ".join(f"{term.word} {term.logit:.1f}" for term in reading)
-    return ", ".join(word.word for word in own) or "-"
+    return ", ".join(word.word for word in words) or "-"
 
 
 def _excerpt(part: str) -> str:

@@ -188,7 +188,7 @@ _IN_A_CALL = """try:
         # Ray answers the signal itself while it starts: it exits with the signal's number.
         ("sys.exit(15)", 128 + 15, "terminated: committed work is safe"),
         # As in the middle of a call of Ray's, which is told of by another error.
-        (_IN_A_CALL.format("_entry._end()"), 128 + 15, "terminated: committed work is safe"),
+        (_IN_A_CALL.format("_entry._terminate()"), 128 + 15, "terminated: committed work is safe"),
         (_IN_A_CALL.format("raise KeyboardInterrupt"), 128 + 2, "interrupted: committed work is safe"),
         (
             "raise ray.exceptions.LocalRayletDiedError()",

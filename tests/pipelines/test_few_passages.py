@@ -39,7 +39,7 @@ from tests.studies.budgets.sweep_cases import make_job as make_sweep
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray is at hand, and none may be started."""
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
     monkeypatch.delattr(ray_executor, "ray_session")
 
 
@@ -204,7 +204,7 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     assert not missing_files(PassageIndex.open(job.index))
     assert bm25_folder(PassageIndex.open(job.index)).size()
     monkeypatch.undo()
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
     more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])
     encode_collection(job.model_copy(update={"collection": str(more)}))
     index = PassageIndex.open(job.index)

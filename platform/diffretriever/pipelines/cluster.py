@@ -60,9 +60,9 @@ class Share(NamedTuple):
         cpus = f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"
         return f"{self.gpus:g} GPU{'s' * (self.gpus != 1)} and {cpus}" if self.gpus else cpus
 
-    def fits(self, machine: Share) -> int:
-        """Return how many of these fit on a node."""
-        return min(int(has / takes + _ROUNDING) for has, takes in zip(machine, self, strict=True) if takes)
+    def count_on(self, node: Share) -> int:
+        """Return how many actors of this share fit on a node."""
+        return min(int(offered / taken + _ROUNDING) for offered, taken in zip(node, self, strict=True) if taken)
 
 
 def see_nodes() -> tuple[Share, ...]:
@@ -73,7 +73,7 @@ def see_nodes() -> tuple[Share, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EncoderPool:
-    """The actors a job asks Ray for."""
+    """The encoder actors of a job, and the resources of each."""
 
     encoders: int
     cpus: float
@@ -161,7 +161,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Token authentication is enabled")
 
 
-def is_cluster_at_hand() -> bool:
+def is_ray_running() -> bool:
     """Return whether `ray_session` would use a running Ray.
 
     Raises:
@@ -172,19 +172,19 @@ def is_cluster_at_hand() -> bool:
 
 def _running_cluster() -> str:
     """Return the address of the cluster that answers, or `local`; a killed head leaves a stale address."""
-    found = os.environ.get("RAY_ADDRESS") or read_ray_address()
-    if not found:
+    address = os.environ.get("RAY_ADDRESS") or read_ray_address()
+    if not address:
         return "local"
-    host, _, port = found.removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return found
+        return address
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except OSError:
         if "RAY_ADDRESS" in os.environ:
-            raise ValueError(f"no Ray answers at RAY_ADDRESS={found}: start it, or unset RAY_ADDRESS") from None
+            raise ValueError(f"no Ray answers at RAY_ADDRESS={address}: start it, or unset RAY_ADDRESS") from None
         return "local"
-    return found
+    return address
 
 
 def worker_variables() -> dict[str, str]:
@@ -214,15 +214,15 @@ def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
     if config.autoscale and config.encoders is None:
         raise ValueError("--autoscale: pass --encoders, the number of encoders to grow to")
     gpus = config.gpus_per_encoder if retriever.has_weights else config.gpus_per_encoder or 0.0
-    beside = READER_CPUS + PREPARE_CPUS
+    reserved = READER_CPUS + PREPARE_CPUS
     count, share = size_actors(
-        "encoder", config.encoders, config.cpus_per_encoder, gpus, autoscale=config.autoscale, beside=beside
+        "encoder", config.encoders, config.cpus_per_encoder, gpus, autoscale=config.autoscale, reserved=reserved
     )
     return EncoderPool(count, share.cpus, share.gpus)
 
 
 def size_actors(
-    kind: str, count: int | None, cpus: float | None, gpus: float | None, *, autoscale: bool, beside: float = 0.0
+    kind: str, count: int | None, cpus: float | None, gpus: float | None, *, autoscale: bool, reserved: float = 0.0
 ) -> tuple[int, Share]:
     """Return the number of a job's actors, and the resources of each.
 
@@ -234,7 +234,7 @@ def size_actors(
         cpus: CPUs of an actor; None: 1 with a GPU, 0.75 without.
         gpus: GPUs of an actor; None: one if a node has any.
         autoscale: whether nodes may be added.
-        beside: CPUs reserved for reading and tokenising.
+        reserved: CPUs for reading and tokenising.
 
     Raises:
         ValueError: The actors do not fit, or `gpus` is None and only nodes that are added may have GPUs.
@@ -249,16 +249,16 @@ def size_actors(
             )
     share = Share(cpus or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
     total = Share(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    room = max(0, min(sum(map(share.fits, nodes)), int((total.cpus - beside) / share.cpus + _ROUNDING)))
+    room = max(0, min(sum(map(share.count_on, nodes)), int((total.cpus - reserved) / share.cpus + _ROUNDING)))
     count = count or max(1, room)
     if autoscale:
         if room == 0:
             sys.stderr.write(f"waiting for a machine with {share}: none with room is alive yet\n")
     elif count > room:
-        reserved = f" beside the {beside:g} CPUs for reading and tokenising" if beside else ""
+        others = f" beside the {reserved:g} CPUs for reading and tokenising" if reserved else ""
         raise ValueError(
             f"no room for {count} {kind}s of {share}: the cluster has {total.cpus:g} CPUs and {total.gpus:g} GPUs, "
-            f"which leaves room for {room}{reserved}. Ask for less with --{kind}s, --cpus-per-{kind} or "
+            f"which leaves room for {room}{others}. Ask for less with --{kind}s, --cpus-per-{kind} or "
             f"--gpus-per-{kind}, or pass --autoscale if the cluster adds machines by itself"
         )
     return count, share
@@ -289,5 +289,5 @@ def raise_mistake(error: ray.exceptions.RayError) -> None:
     if isinstance(cause, ValueError):
         raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None
     # Ray Data appends advice to the error, so only its text names the file.
-    if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
-        raise OSError(int(found[1]), found[2], found[3]) from None
+    if isinstance(cause, OSError) and (match := _OF_A_FILE.search(str(error))):
+        raise OSError(int(match[1]), match[2], match[3]) from None

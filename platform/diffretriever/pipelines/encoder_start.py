@@ -96,16 +96,16 @@ def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
 
 
-def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
+def as_begun(backbone: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
     """Pin `auto` precision and hub revisions to those of the existing index; explicit settings stay."""
-    kept: dict[str, str | None] = {}
-    if place.dtype == "auto":
-        kept["dtype"] = begun.dtype
-    if place.source == begun.source and place.revision is None:
-        kept["revision"] = begun.revision
-    if place.adapter == begun.adapter and place.adapter_revision is None:
-        kept["adapter_revision"] = begun.adapter_revision
-    return place.model_copy(update=kept)
+    pins: dict[str, str | None] = {}
+    if backbone.dtype == "auto":
+        pins["dtype"] = begun.dtype
+    if backbone.source == begun.source and backbone.revision is None:
+        pins["revision"] = begun.revision
+    if backbone.adapter == begun.adapter and backbone.adapter_revision is None:
+        pins["adapter_revision"] = begun.adapter_revision
+    return backbone.model_copy(update=pins)
 
 
 def retriever_from(text: str) -> NeuralRetriever:

@@ -65,11 +65,11 @@ def runs_here(config: RayConfig, *, small: bool) -> bool:
     Raises:
         ValueError: No Ray answers at the address in the environment.
     """
-    from diffretriever.pipelines.cluster import is_cluster_at_hand
+    from diffretriever.pipelines.cluster import is_ray_running
 
     fields = type(config).model_fields
     sets_option = any(getattr(config, name) != fields[name].default for name in _OPTIONS_OF_RAY if name in fields)
-    return small and not sets_option and not is_cluster_at_hand()
+    return small and not sets_option and not is_ray_running()
 
 
 def few_passages(collection: Collection, most: int = MAX_ROWS) -> bool:
@@ -206,7 +206,7 @@ class LocalExecutor(Executor):
             yield from unpack(rows)
 
     def _encoder(self) -> Encoder:
-        assert self.encoder is not None, "its manifest is asked for before it encodes"
+        assert self.encoder is not None, "`manifest` has loaded it"
         return self.encoder
 
     def _run(self, stages: Sequence[Stage], blocks: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -66,12 +66,12 @@ def train(job: TrainJob) -> TrainingManifest:
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    given = as_place(job.train)
-    if is_file(given / MANIFEST_FILE):
-        return given
-    made = job.output / "training-set"
-    prepare_training(PrepareTrainingJob(source=(job.train,), output=made))
-    return made
+    folder = as_place(job.train)
+    if is_file(folder / MANIFEST_FILE):
+        return folder
+    folder = job.output / "training-set"
+    prepare_training(PrepareTrainingJob(source=(job.train,), output=folder))
+    return folder
 
 
 @ray.remote
@@ -83,14 +83,14 @@ def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> Train
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
     if not is_file(as_place(job.train) / MANIFEST_FILE):
-        raise _unseen("train", job.train)
+        raise _missing_here("train", job.train)
     return TrainingSet.open(job.train)
 
 
-def _unseen(flag: str, place: object) -> ValueError:
+def _missing_here(flag: str, location: object) -> ValueError:
     return ValueError(
-        f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
-        "object store, such as s3://bucket/folder, or a folder that all nodes share"
+        f"--{flag} {location} is missing on {socket.gethostname()}, where a worker trains: pass the URI of an object "
+        "store, such as s3://bucket/folder, or a folder that all nodes share"
     )
 
 
@@ -193,7 +193,7 @@ def _work(config: dict[str, Any]) -> None:
 def _train(job: TrainJob, manifest: TrainingManifest, inbox: Any) -> None:
     # Before weights are loaded: a checkpoint that only one node sees could not be put together.
     if not RunFolder(job.output).begun:
-        raise _unseen("output", job.output)
+        raise _missing_here("output", job.output)
     context = ray.train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
     torch.set_num_threads(max(1, int(job.cpus_per_worker)))
@@ -219,8 +219,8 @@ def _validate(session: Session, validator: Validator | None, inbox: Any) -> None
 
 
 def _save(session: Session, workers: Workers) -> None:
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+        folder = Path(temporary)
         session.trainer.save(folder)
         if workers.rank == 0:
             session.save_adapter(folder / ADAPTER)
