@@ -158,6 +158,12 @@ def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path, mo
         MineNegativesJob(**shared, source=str(corpus), output=tmp_path / "mined.jsonl", mode="dense", negatives=4)
     )
     assert (negatives.queries, negatives.negatives, negatives.incomplete) == (7, 28, 0)
+    lines = map(json.loads, (tmp_path / "mined.jsonl").read_text().splitlines())
+    for record, hits in zip(lines, searcher.search([*texts.values()], k=14, modes=["dense"])["dense"], strict=True):
+        (positive,), query = record["positive_passages"], record["query_id"]
+        expected = [score for passage, score in hits if passage not in (positive["docid"], query)][:4]
+        # A text's vectors differ in the last bits by the batch that it is encoded in.
+        assert [hit["score"] for hit in record["negative_passages"]] == pytest.approx(expected, abs=1e-5)
 
 
 def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
