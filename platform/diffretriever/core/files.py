@@ -63,7 +63,7 @@ def cache_dir() -> Path:
 
 def is_local(location: AnyPlace) -> bool:
     """Return whether `location` is a path or a `file:` URI, not an object-store URI."""
-    return "://" not in plain_place(str(location))
+    return isinstance(location, Path) or "://" not in plain_place(str(location))
 
 
 def filesystem_of(location: AnyPlace) -> tuple[fs.FileSystem, str]:
@@ -76,7 +76,7 @@ def filesystem_of(location: AnyPlace) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     text = plain_place(str(location))
-    if is_local(text):
+    if "://" not in text:
         # Some characters of a path have another meaning in a URI.
         return fs.LocalFileSystem(), str(Path(text).absolute())
     scheme, _, path = str(StorePath(text)).partition("://")
@@ -130,8 +130,9 @@ def _named(location: AnyPlace) -> Iterator[None]:
 @contextmanager
 def open_input(location: AnyPlace) -> Iterator[BinaryIO]:
     """Open a seekable file for reading bytes; objects are fetched only as far as they are read."""
-    if is_local(location):
-        with _path(location).open("rb") as file:
+    local = as_place(location)
+    if isinstance(local, Path):
+        with local.open("rb") as file:
             yield file
         return
     filesystem, path = filesystem_of(location)
@@ -212,17 +213,20 @@ def write_bytes(location: AnyPlace, data: bytes | memoryview) -> None:
 
 def exists(location: AnyPlace) -> bool:
     """Return whether a file or folder exists; an object-store folder needs a file in it."""
-    return _path(location).exists() if is_local(location) else _kind(location) != "NotFound"
+    local = as_place(location)
+    return local.exists() if isinstance(local, Path) else _kind(location) != "NotFound"
 
 
 def is_file(location: AnyPlace) -> bool:
     """Return whether there is a file."""
-    return _path(location).is_file() if is_local(location) else _kind(location) == "File"
+    local = as_place(location)
+    return local.is_file() if isinstance(local, Path) else _kind(location) == "File"
 
 
 def is_folder(location: AnyPlace) -> bool:
     """Return whether there is a folder."""
-    return _path(location).is_dir() if is_local(location) else _kind(location) == "Directory"
+    local = as_place(location)
+    return local.is_dir() if isinstance(local, Path) else _kind(location) == "Directory"
 
 
 def _info(location: AnyPlace) -> fs.FileInfo:
@@ -269,12 +273,6 @@ def remove(location: AnyPlace) -> None:
             filesystem.delete_file(path)
 
 
-def _path(location: AnyPlace) -> Path:
-    path = as_place(location)
-    assert isinstance(path, Path), "the caller has checked this"
-    return path
-
-
 def file_digest(location: AnyPlace) -> str:
     """Return the SHA-256 of a file, in hex."""
     with open_input(location) as stream:
@@ -289,13 +287,13 @@ def json_digest(value: object) -> str:
 @contextmanager
 def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `target` only if the block succeeds."""
-    if not is_local(target):
+    path = as_place(target)
+    if not isinstance(path, Path):
         with tempfile.NamedTemporaryFile() as spool:
             yield spool
             spool.flush()
             put_file(Path(spool.name), target)
         return
-    path = _path(target)
     temporary = _temporary_for(path)
     try:
         with temporary.open("wb") as stream:
