@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import ray
@@ -46,8 +46,8 @@ _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
 _PLACE = Path(__file__).resolve().parents[2]
 """The folder that contains this package: `platform` of a checkout, or that of an installed wheel."""
-T = TypeVar("T")
-_streams: WeakSet[Generator[Any, None, None]] = WeakSet()
+open_streams: WeakSet[Generator[Any, None, None]] = WeakSet()
+"""Streams of results, closed before Ray shuts down: Ray Data starts another Ray to tear down a half-read one."""
 
 
 class Share(NamedTuple):
@@ -95,18 +95,9 @@ def ray_session() -> Iterator[None]:
     try:
         yield
     finally:
-        for stream in list(_streams):
+        for stream in list(open_streams):
             stream.close()
         ray.shutdown()
-
-
-def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]:
-    """Wrap a result stream so that it ends before Ray shuts down.
-
-    Otherwise a failed job leaves the stream half read, and Ray Data starts another Ray when it is torn down.
-    """
-    _streams.add(stream)
-    return stream
 
 
 def connect(address: str, **options: Any) -> None:

@@ -25,8 +25,8 @@ from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,
     READER_CPUS,
     EncoderPool,
-    ended_with_ray,
     on_this_node,
+    open_streams,
     raise_mistake,
     ray_session,
     result_of,
@@ -301,7 +301,9 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
         FullDiskError: A disk is full on a worker's node.
         ValueError: A worker raised it; without Ray's traceback.
     """
-    return ended_with_ray(_tables_of(dataset))
+    stream = _tables_of(dataset)
+    open_streams.add(stream)
+    return stream
 
 
 def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:
