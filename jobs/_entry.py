@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import select
+import shlex
 import signal
 import sys
 import warnings
@@ -30,7 +31,7 @@ atexit.register(gc.freeze)
 from diffretriever.core.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.core.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.core.progress import show_progress  # noqa: E402
-from diffretriever.schemas.places import StorePath, as_place, plain_place  # noqa: E402
+from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -69,26 +70,30 @@ def _until_the_reader_leaves() -> Iterator[None]:
 
 
 @_until_the_reader_leaves()
-def run(config_class: type[C], main: Callable[[C], None]) -> None:
+def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, ...] = ()) -> None:
     """Fill the config from the command line and call `main`.
+
+    Paths in `output`, and in the settings that `absolute` names, become absolute: workers run in other directories.
 
     Exit status: 0 success, 1 error, 2 wrong command line, 130 interrupted, 141 output closed, 143 terminated.
     Unexpected errors print a traceback and exit with 1.
     """
-    signal.signal(signal.SIGTERM, _end)
-    # Before required flags are asked for.
+    signal.signal(signal.SIGTERM, _terminate)
+    # Before the required flags are checked.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
         _print_presets()
         return
-    asks_for_help = {"-h", "--help"} & set(sys.argv[1:])
-    config = config_class.from_command_line(examples=_examples(main) if asks_for_help else ())
+    shows_help = {"-h", "--help"} & set(sys.argv[1:])
+    config = config_class.from_command_line(examples=_examples(main) if shows_help else ())
     show_progress()
     try:
         if isinstance(config, ModelOptions):
             trust_code(())
-        main(_with_absolute_output(config))
+        paths = {name: path for name in ("output", *absolute) if (path := getattr(config, name, None)) is not None}
+        update = {name: type(path)(absolute_path(path, f"--{name}")) for name, path in paths.items()}
+        main(config.model_copy(update=update))
     except BaseException as error:
-        status = _say(error)
+        status = _report(error)
         if status is None:
             raise
         raise SystemExit(status) from None
@@ -103,6 +108,11 @@ def _print_presets() -> None:
         print(f"{name:{width}}  {purpose}")
 
 
+def command() -> str:
+    """Return the command line of this job, for reports."""
+    return shlex.join(["python", *sys.argv])
+
+
 def _examples(main: Callable[[C], None]) -> list[str]:
     import inspect
 
@@ -112,25 +122,25 @@ def _examples(main: Callable[[C], None]) -> list[str]:
     return list(named.get(Path(inspect.getfile(main)).stem, []))
 
 
-def _say(error: BaseException) -> int | None:
-    """Print what ended a job, and return its exit status; None for unexpected errors."""
+def _report(error: BaseException) -> int | None:
+    """Print why a job ended, and return its exit status; None for unexpected errors."""
     # Of a signal within a call of Ray's, another error is made.
-    for each in causes(error):
-        if isinstance(each, KeyboardInterrupt):
+    for cause in causes(error):
+        if isinstance(cause, KeyboardInterrupt):
             sys.stderr.write(f"interrupted: {_SAFE}\n")
             return 128 + signal.SIGINT
         # While Ray starts, the signal is answered by a handler of its own.
-        if isinstance(each, _EndedError) or (isinstance(each, SystemExit) and each.code == signal.SIGTERM):
+        if isinstance(cause, _TerminatedError) or (isinstance(cause, SystemExit) and cause.code == signal.SIGTERM):
             sys.stderr.write(f"terminated: {_SAFE}\n")
             return 128 + signal.SIGTERM
-    sentence = _sentence(error) if isinstance(error, Exception) else None
-    if sentence is None:
+    message = _message(error) if isinstance(error, Exception) else None
+    if message is None:
         return None
-    sys.stderr.write(f"error: {sentence}\n")
+    sys.stderr.write(f"error: {message}\n")
     return 1
 
 
-def _sentence(error: Exception) -> str | None:
+def _message(error: Exception) -> str | None:
     """Return the message of a user error or a full disk; None for unexpected errors."""
     if full := full_disk(error):
         return f"{str(full).strip().splitlines()[-1]}: make room, and run the same command to resume"
@@ -138,35 +148,28 @@ def _sentence(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    if any(type(each).__name__ in _LOST and type(each).__module__ == "ray.exceptions" for each in causes(error)):
+    kinds = map(type, causes(error))
+    if any(kind.__name__ in _LOST and kind.__module__ == "ray.exceptions" for kind in kinds):
         reason = str(error).strip().partition("\n")[0]
         return f"Ray lost a process or node of this job ({reason}): {_SAFE}"
     return None
 
 
-class _EndedError(BaseException):
+class _TerminatedError(BaseException):
     """SIGTERM was received."""
 
 
-def _end(*_: object) -> None:
-    raise _EndedError
+def _terminate(*_: object) -> None:
+    raise _TerminatedError
 
 
-def _with_absolute_output(config: C) -> C:
-    """Make `output` absolute, since workers run in other directories."""
-    output = getattr(config, "output", None)
-    if output is None:
-        return config
-    return config.model_copy(update={"output": as_place(absolute_place(output, "--output"))})
-
-
-def absolute_place(place: str | Path | StorePath, flag: str) -> str:
-    """Return `place` as an absolute path or object-store URI.
+def absolute_path(path: str | Path | StorePath, flag: str) -> str:
+    """Return an absolute path, or the URI of an object store.
 
     Raises:
         ValueError: A relative path in a submitted job, whose working directory Ray deletes.
     """
-    text = plain_place(str(place))
+    text = plain_place(str(path))
     if "://" in text:
         return text
     if not Path(text).is_absolute() and _in_submitted_copy():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.accelerate import AccelerateJob
 from diffretriever.schemas.base import counted
@@ -13,14 +13,13 @@ def main(config: AccelerateJob) -> None:
     from diffretriever.pipelines.accelerate import make_files
     from diffretriever.search.accelerate import accelerate
 
-    config = config.model_copy(update={"index": absolute_place(config.index, "--index")})
     done = accelerate(config, make_files)
     for kind, files in done.files.items():
-        built = f"{kind} built for {counted(files.built, 'fragments')} without them"
-        print(f"{config.index}: {built}, {files.bytes / 1e6:,.1f} MB in all")
+        written = f"{kind} written for {counted(files.built, 'fragments')}"
+        print(f"{config.index}: {written}, {files.bytes / 1e6:,.1f} MB in total")
     if done.only_streams:
         print(
-            "searches will read the whole table, since codes of means only serve candidates and none are calibrated: "
+            "searches still read the whole table, because codes of means need a candidate index: "
             f"`python jobs/accelerate_index.py --index {config.index} --candidates`"
         )
     if done.candidates is not None:
@@ -32,4 +31,4 @@ def main(config: AccelerateJob) -> None:
 
 
 if __name__ == "__main__":
-    run(AccelerateJob, main)
+    run(AccelerateJob, main, absolute=("index",))

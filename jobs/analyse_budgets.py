@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import run
+from _entry import command, run
 
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 
@@ -15,7 +12,7 @@ def main(config: AnalyseBudgetsJob) -> None:
     from diffretriever.studies.budgets.oracle_gains import OracleSection
     from diffretriever.studies.budgets.report import analyse
 
-    report = analyse(config, shlex.join(["python", *sys.argv]))
+    report = analyse(config, command())
     print(f"fixed budget {report.fixed} ({report.chosen})")
     print(f"oracles, {report.modes[0]} {report.measure}:\n{report.section(OracleSection).table(report.modes[0])}")
     print(f"report: {config.output / 'report.md'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.search import BatchSearchJob
@@ -12,16 +12,15 @@ def main(config: BatchSearchJob) -> None:
     """Search and print the paths of the runs."""
     from diffretriever.pipelines.batch_search import search_batch
 
-    # Workers run in another directory.
-    summary = search_batch(config.model_copy(update={"index": absolute_place(config.index, "--index")}))
+    summary = search_batch(config)
     rate = summary.queries / summary.seconds
     done = f"{counted(summary.queries, 'queries')} over {counted(summary.passages, 'passages')}"
     print(f"{done} in {summary.seconds:.0f} s ({rate:.1f}/s)")
     if summary.parts_found:
-        print(f"  {summary.parts_found:,} parts were searched by an earlier attempt")
+        print(f"  {counted(summary.parts_found, 'parts')} searched by an earlier attempt")
     for mode, path in summary.runs.items():
         print(f"  {mode}: {path}")
 
 
 if __name__ == "__main__":
-    run(BatchSearchJob, main)
+    run(BatchSearchJob, main, absolute=("index",))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import run
+from _entry import command, run
 
 from diffretriever.schemas.evaluate import CompareJob
 
@@ -14,7 +11,7 @@ def main(config: CompareJob) -> None:
     """Compare; print the table and the paths of the pages."""
     from diffretriever.evaluation.comparison import compare_runs, lettered_table
 
-    report = compare_runs(config, shlex.join(["python", *sys.argv]))
+    report = compare_runs(config, command())
     print(f"{lettered_table(report)}\n\nreport: {config.output / 'comparison.md'}, also .html and .tex")
 
 

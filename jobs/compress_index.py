@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.compress import CompressJob, CompressSummary
@@ -12,8 +12,7 @@ def main(config: CompressJob) -> None:
     """Compress and print the savings."""
     from diffretriever.pipelines.compress import compress_index
 
-    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    print(describe(compress_index(job)))
+    print(describe(compress_index(config)))
 
 
 def describe(summary: CompressSummary) -> str:
@@ -25,10 +24,10 @@ def describe(summary: CompressSummary) -> str:
     lines = [
         f"{head} in {summary.seconds:.0f} s, {sizes}",
         f"  codec {summary.digest}",
-        "  the first compaction an hour from now removes the version before, with its vectors",
+        "  the first compaction after an hour deletes the previous version, with its vectors",
     ]
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    run(CompressJob, main)
+    run(CompressJob, main, absolute=("index",))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from _entry import run
+from _entry import command, run
 
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import DemoJob, EvaluateJob
@@ -35,9 +33,11 @@ def main(config: DemoJob) -> None:
     from diffretriever.pipelines.encode import encode_collection
     from diffretriever.pipelines.executor import executor_for, few_passages
 
-    command = shlex.join(["python", *sys.argv])
-    asked = {preset: _modes(preset, further) for preset, further in SYSTEMS.values()}
-    encoding = {preset: _encode_job(config, preset, config.output / "indexes" / preset) for preset in asked}
+    modes = {preset: _modes(preset, further) for preset, further in SYSTEMS.values()}
+    encoding = {
+        preset: EncodeJob(collection=config.collection, retriever=preset, index=str(config.output / "indexes" / preset))
+        for preset in modes
+    }
     collection = open_collection(config.collection)
     # Nothing is encoded for a split that is not there.
     collection.qrels(_SPLIT)
@@ -45,11 +45,11 @@ def main(config: DemoJob) -> None:
         for preset, job in encoding.items():
             summary = encode_collection(job)
             print(f"{preset}: {summary.rows:,} passages indexed, {summary.seconds:.0f} s", flush=True)
-    found = {}
+    measured = {}
     for preset, job in encoding.items():
-        found[preset] = _evaluate(config, job.index, asked[preset], config.output / "evaluations" / preset, command)
-    results = {name: {mode: found[preset][mode] for mode in asked[preset]} for name, (preset, _) in SYSTEMS.items()}
-    write_comparison(config.output, compared(f"{config.collection} ({_SPLIT})", results, command), results)
+        measured[preset] = _evaluate(config, job.index, modes[preset], config.output / "evaluations" / preset)
+    results = {name: {mode: measured[preset][mode] for mode in modes[preset]} for name, (preset, _) in SYSTEMS.items()}
+    write_comparison(config.output, compared(f"{config.collection} ({_SPLIT})", results, command()), results)
     print(f"\n{comparison_table(results)}\n\nreport: {config.output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 
@@ -61,17 +61,13 @@ def _modes(preset: str, further: tuple[Mode, ...]) -> tuple[Mode, ...]:
     return tuple(dict.fromkeys((*retriever.modes, *further, retriever.ranked_by)))
 
 
-def _encode_job(config: DemoJob, preset: str, index: Path | StorePath) -> EncodeJob:
-    return EncodeJob(collection=config.collection, retriever=preset, index=str(index))
-
-
 def _evaluate(
-    config: DemoJob, index: str, modes: tuple[Mode, ...], output: Path | StorePath, command: str
+    config: DemoJob, index: str, modes: tuple[Mode, ...], output: Path | StorePath
 ) -> dict[str, EvaluationResult]:
     from diffretriever.evaluation.evaluate import evaluate_job
 
     source = {"index": index, "collection": config.collection, "split": _SPLIT}
-    return evaluate_job(EvaluateJob(**source, modes=modes, output=output), command)
+    return evaluate_job(EvaluateJob(**source, modes=modes, output=output), command())
 
 
 if __name__ == "__main__":

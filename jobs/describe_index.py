@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.studies.topics_config import DescribeJob
 
 if TYPE_CHECKING:
@@ -23,17 +24,18 @@ def main(config: DescribeJob) -> None:
     index = PassageIndex.open(config.index)
     check_readable(index)
     options = SearchOptions(index=config.index, backbone=config.backbone, adapter=config.adapter, device=config.device)
-    found = describe(index, encoder_of(index, options), config)
-    print(found.model_dump_json(indent=2) if config.json_output else "\n".join(_shown(found)))
+    description = describe(index, encoder_of(index, options), config)
+    print(description.model_dump_json(indent=2) if config.json_output else "\n".join(_lines(description)))
 
 
-def _shown(found: IndexDescription) -> Iterator[str]:
-    yield f"{found.read:,} of {found.passages:,} passages of {found.index}, by {found.retriever}"
-    yield "\nWhat slots say most often, with the part of the passages where they do:"
-    for slot in found.slots:
-        yield f"  slot {slot.slot + 1}: {', '.join(f'{each.word} {each.share:.0%}' for each in slot.words)}"
-    yield "\nTopics, with the part of the passages and the words that set them apart:"
-    for number, topic in enumerate(found.topics, start=1):
+def _lines(description: IndexDescription) -> Iterator[str]:
+    passages = counted(description.passages, "passages")
+    yield f"{description.read:,} of {passages} of {description.index}, by {description.retriever}"
+    yield "\nTokens that each slot predicts most often, with their share of the passages:"
+    for slot in description.slots:
+        yield f"  slot {slot.slot + 1}: {', '.join(f'{word.word} {word.share:.0%}' for word in slot.words)}"
+    yield "\nTopics, with their share of the passages and their distinctive words:"
+    for number, topic in enumerate(description.topics, start=1):
         yield f"  {number}. {topic.share:.0%}: {', '.join(topic.words)}"
         yield f"     such as {'; '.join(example.title or example.id for example in topic.examples)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
@@ -12,8 +12,7 @@ def main(config: EncodeJob) -> None:
     """Encode and print the summary."""
     from diffretriever.pipelines.encode import encode_collection
 
-    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    print(describe(encode_collection(job)))
+    print(describe(encode_collection(config)))
 
 
 def describe(summary: EncodeSummary) -> str:
@@ -24,22 +23,22 @@ def describe(summary: EncodeSummary) -> str:
         lines[0] += f" ({summary.steady_rate:.1f} passages/s once running)"
     if summary.device_share is not None and summary.peak_memory is not None:
         share, memory = f"{summary.device_share:.0%}", f"{summary.peak_memory / 2**30:.1f} GiB"
-        lines.append(f"  the encoders' devices computed {share} of the time; an encoder took {memory} at the most")
+        lines.append(f"  devices computed {share} of the time; peak memory of an encoder {memory}")
     if summary.chunk is not None:
-        lines.append(f"  a document of more than {summary.chunk:,} tokens is several passages: ID#1, ID#2, …")
+        lines.append(f"  documents of more than {summary.chunk:,} tokens are split into passages ID#1, ID#2, …")
     if summary.already_there:
-        lines.append(f"  {summary.already_there:,} were there already, with the same text")
+        lines.append(f"  {summary.already_there:,} unchanged, not encoded again")
     if summary.skipped:
-        lines.append(f"  {summary.skipped:,} are there with another text and were left as they are")
+        lines.append(f"  {summary.skipped:,} skipped: the index has another text for the id")
     if summary.replaced:
-        lines.append(f"  {summary.replaced:,} were replaced")
+        lines.append(f"  {summary.replaced:,} replaced")
     if summary.deleted:
-        lines.append(f"  {summary.deleted:,} were deleted, as the collection no longer has them")
+        lines.append(f"  {summary.deleted:,} deleted: no longer in the collection")
     if summary.bad:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
-        lines.append(f"  {counted(summary.bad, 'bad records')} set aside in {summary.quarantine}: {kinds}")
+        lines.append(f"  {counted(summary.bad, 'bad records')} written to {summary.quarantine}: {kinds}")
     return "\n".join([*lines, f"  retriever fingerprint {summary.fingerprint}"])
 
 
 if __name__ == "__main__":
-    run(EncodeJob, main)
+    run(EncodeJob, main, absolute=("index",))

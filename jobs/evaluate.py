@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import run
+from _entry import command, run
 
 from diffretriever.schemas.evaluate import EvaluateJob
 
@@ -15,7 +12,7 @@ def main(config: EvaluateJob) -> None:
     from diffretriever.evaluation.evaluate import evaluate_job
     from diffretriever.evaluation.report import evaluation_table
 
-    results = evaluate_job(config, shlex.join(["python", *sys.argv]))
+    results = evaluate_job(config, command())
     print(f"{evaluation_table(results)}\nreport: {config.output / 'report.md'}")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import run
+from _entry import command, run
 
 from diffretriever.schemas.selector import FitSelectorJob
 
@@ -14,7 +11,7 @@ def main(config: FitSelectorJob) -> None:
     """Fit; print the cross-validated table and the paths of selector and report."""
     from diffretriever.studies.budgets.selector_report import FITTED_SELECTOR_FILE, report_selector, selector_table
 
-    report = report_selector(config, shlex.join(["python", *sys.argv]))
+    report = report_selector(config, command())
     print(selector_table(report))
     print(f"selector: {config.output / FITTED_SELECTOR_FILE}")
     print(f"report: {config.output / 'report.md'}")

@@ -14,20 +14,20 @@ def main(config: MaintainJob) -> None:
     from diffretriever.index.writer import WriterLock
 
     if not config.delete and not config.compact and config.restore is None:
-        raise ValueError("nothing to do: give --delete, --restore or --compact")
+        raise ValueError("nothing to do: pass --delete, --restore or --compact")
     with WriterLock(config.index):
         if config.restore is not None:
             PassageIndex.restore(config.index, config.restore)
             print(f"back at version {config.restore}")
         index = PassageIndex.open(config.index)
         if config.delete:
-            print(f"deleted {index.delete(config.delete):,} of {len({*config.delete}):,} ids given")
+            print(f"deleted {index.delete(config.delete):,} of {counted(len({*config.delete}), 'ids')}")
         if config.compact:
             from diffretriever.pipelines.accelerate import accelerate_index, has_files
             from diffretriever.pipelines.compact import compact_index
 
             compact_index(index, config.keep_versions)
-            # The files of the fragments that were joined are of no more use.
+            # Merged fragments have new files.
             if has_files(index):
                 accelerate_index(index)
             print(f"compacted to {counted(index.contents().fragments, 'fragments')}")

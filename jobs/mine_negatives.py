@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from _entry import absolute_place, run
+from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 
 
@@ -11,22 +12,20 @@ def main(config: MineNegativesJob) -> None:
     """Mine and print the counts."""
     from diffretriever.pipelines.mining import mine_negatives
 
-    # Workers run in another directory.
-    job = config.model_copy(update={"index": absolute_place(config.index, "--index")})
-    print(describe(job, mine_negatives(job)))
+    print(describe(config, mine_negatives(config)))
 
 
-def describe(job: MineNegativesJob, made: MinedNegatives) -> str:
+def describe(job: MineNegativesJob, mined: MinedNegatives) -> str:
     """Return the outcome as lines for a person."""
-    found = f"{made.queries:,} queries with {made.negatives:,} negatives by {made.retriever}"
+    queries, negatives = counted(mined.queries, "queries"), counted(mined.negatives, "negatives")
     lines = [
-        f"{job.output}: {found}, in {made.seconds:.0f} s",
-        f"  {made.positives_found:,} queries have a positive among their best {job.depth:,} passages",
+        f"{job.output}: {queries} with {negatives} by {mined.retriever}, in {mined.seconds:.0f} s",
+        f"  {counted(mined.positives_found, 'queries')} with a positive in the top {job.depth:,}",
     ]
-    if made.incomplete:
-        lines.append(f"  {made.incomplete:,} queries have fewer than {job.negatives:,} negatives")
+    if mined.incomplete:
+        lines.append(f"  {counted(mined.incomplete, 'queries')} with fewer than {counted(job.negatives, 'negatives')}")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    run(MineNegativesJob, main)
+    run(MineNegativesJob, main, absolute=("index",))

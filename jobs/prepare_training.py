@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest
 
 
@@ -16,7 +17,7 @@ def main(job: PrepareTrainingJob) -> None:
 
 def describe(job: PrepareTrainingJob, manifest: TrainingSetManifest) -> str:
     """Return the result as text, including everything that was skipped."""
-    lines = [f"{job.output}: {manifest.counts.examples:,} examples"]
+    lines = [f"{job.output}: {counted(manifest.counts.examples, 'examples')}"]
     lines += [f"  {source.name}: {_counts(source.counts)}" for source in manifest.sources]
     return "\n".join([*lines, f"  digest {manifest.digest}"])
 

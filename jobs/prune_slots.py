@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import absolute_place, run
+from _entry import command, run
 
 from diffretriever.studies.budgets.pruning_config import PruneSlotsJob
 
@@ -14,13 +11,12 @@ def main(config: PruneSlotsJob) -> None:
     """Trace the curve; print it and its path."""
     from diffretriever.studies.budgets.pruning_report import prune_slots, prune_table
 
-    pruned = config.pruned and absolute_place(config.pruned, "--pruned")
-    report = prune_slots(config.model_copy(update={"pruned": pruned}), shlex.join(["python", *sys.argv]))
+    report = prune_slots(config, command())
     print(prune_table(report))
     print(f"curve: {config.output / 'curve.md'}")
-    if pruned:
-        print(f"index: {pruned}")
+    if config.pruned:
+        print(f"index: {config.pruned}")
 
 
 if __name__ == "__main__":
-    run(PruneSlotsJob, main)
+    run(PruneSlotsJob, main, absolute=("pruned",))

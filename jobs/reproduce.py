@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-
-from _entry import run
+from _entry import command, run
 
 from diffretriever.studies.reproduction.config import ReproduceJob
 
@@ -17,14 +14,14 @@ def main(job: ReproduceJob) -> None:
     from diffretriever.studies.reproduction.report import listing, make_report, terminal_table, write_report
     from diffretriever.studies.reproduction.runner import run_plan
 
-    plan, command = make_plan(job), shlex.join(["python", *sys.argv])
+    plan = make_plan(job)
     if job.dry_run:
         print(listing(plan))
-        print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command))}")
+        print(f"\n{exhibit_listing(plan, job, make_report(plan, job, {}, command()))}")
         return
 
-    failed = run_plan(plan, job, command, lambda line: print(line, flush=True))
-    report = write_report(plan, job, failed, command)
+    failed = run_plan(plan, job, command(), lambda line: print(line, flush=True))
+    report = write_report(plan, job, failed, command())
     pages = write_paper(plan, job, report)
     print(f"\n{terminal_table(report)}")
     print(f"report: {', '.join(str(job.output / page) for page in pages)}")

@@ -23,7 +23,7 @@ def main(job: RerankJob) -> None:
     queries, passages = counted(summary.queries, "queries"), counted(summary.passages, "passages")
     print(f"{job.output}: {queries}, {passages} scored now{rate}")
     if summary.resumed:
-        print(f"  {summary.resumed:,} queries had been scored by an earlier attempt")
+        print(f"  {counted(summary.resumed, 'queries')} scored by an earlier attempt")
 
 
 def _records(job: RerankJob) -> Iterator[Passage | BadRecord]:

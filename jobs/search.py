@@ -17,10 +17,7 @@ from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.search import SearchJob
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from diffretriever.schemas.serve import Explanation, Reading, Word
-    from diffretriever.search.searcher import Searcher
     from diffretriever.search.selecting import BudgetChooser, Choice
 
 
@@ -35,31 +32,30 @@ def main(config: SearchJob) -> None:
 
     searcher = open_searcher(config.index, config.search_options, config.version)
     mode: Mode = config.mode or searcher.default_mode
-    budgets = [config.query_budget] if config.query_budget else None
+    budget = config.query_budget
     if config.selector:
         chooser = BudgetChooser(config.selector, searcher.index, searcher.preparer)
         (choice,) = chooser.choose([config.query])
-        budgets = [choice.budget]
+        budget = choice.budget
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
+    budgets = None if budget is None else [budget]
     hits = searcher.search([config.query], k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[mode]
     rows = hits.rows()
     ranked = list(zip(hits[0], searcher.index.shown(rows), strict=True))
-    explained = _explained(config, searcher, rows, budgets) if config.explain else [None] * len(ranked)
+    explained: Sequence[Explanation | None] = [None] * len(ranked)
+    if config.explain:
+        explained = searcher.explain(config.query, rows, budget=budget, words=config.words)
     if config.json_output:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    among = f", of which those count that meet {config.filter}" if config.filter else ""
-    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{among}")
+    filtered = f", filtered by {config.filter}" if config.filter else ""
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{filtered}")
     if not ranked:
-        print("nothing found")
+        print("no passages found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):
         print(_show(rank, passage_id, score, passage))
         if explanation is not None:
             print(textwrap.indent("\n".join(_why(explanation)), "      "))
-
-
-def _explained(config: SearchJob, searcher: Searcher, rows: np.ndarray, budgets: list[int] | None) -> list[Explanation]:
-    return searcher.explain(config.query, rows, budget=budgets[0] if budgets else None, words=config.words)
 
 
 def _as_json(
@@ -67,8 +63,8 @@ def _as_json(
 ) -> list[dict[str, Any]]:
     rows = [{"id": i, "score": score, "mode": mode, **passage} for (i, score), passage in ranked]
     return [
-        row if each is None else {**row, "explanation": each.model_dump()}
-        for row, each in zip(rows, explained, strict=True)
+        row if explanation is None else {**row, "explanation": explanation.model_dump()}
+        for row, explanation in zip(rows, explained, strict=True)
     ]
 
 
@@ -77,24 +73,24 @@ def _why(explanation: Explanation) -> Iterator[str]:
     query, passage = explanation.query_readings, explanation.passage_readings
     for match in explanation.slots:
         share = "" if match.share is None else f" ({match.share:.0%})"
-        yield f"query slot {match.slot + 1} met passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
-        yield f"  query:   {_said(match.words, query[match.slot] if query else [])}"
-        yield f"  passage: {_said(match.passage_words, passage[match.passage_slot] if passage else [])}"
+        yield f"query slot {match.slot + 1} matched passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
+        yield f"  query:   {_predicted(match.words, query[match.slot] if query else [])}"
+        yield f"  passage: {_predicted(match.passage_words, passage[match.passage_slot] if passage else [])}"
         if explanation.passage_parts:
             yield f"  reads:   {_excerpt(explanation.passage_parts[match.passage_slot])}"
     matched = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
         if slot not in matched:
-            yield f"passage slot {slot + 1}, met by none: {_said(words, passage[slot] if passage else [])}"
+            yield f"passage slot {slot + 1}, unmatched: {_predicted(words, passage[slot] if passage else [])}"
     if explanation.terms:
         shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
-        yield f"words in common: {shared}"
+        yield f"shared terms: {shared}"
 
 
-def _said(own: list[Word], reading: Reading) -> str:
+def _predicted(words: list[Word], reading: Reading) -> str:
     if reading:
         return ", ".join(f"{term.word} {term.logit:.1f}" for term in reading)
-    return ", ".join(word.word for word in own) or "-"
+    return ", ".join(word.word for word in words) or "-"
 
 
 def _excerpt(part: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
+from _entry import command, run
 
-from _entry import run
-
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.sweep import SweepJob, SweepSummary
 
 
@@ -17,12 +15,12 @@ def main(job: SweepJob) -> None:
     from diffretriever.studies.budgets.sweep import sweep_budgets
 
     parse_measures(job.measures)
-    swept = sweep_budgets(job, shlex.join(["python", *sys.argv]), lambda line: print(line, flush=True))
+    swept = sweep_budgets(job, command(), lambda line: print(line, flush=True))
     manifest = measure_sweep(job)
     selection = select_budget(job, manifest)
     print(f"\n{sweep_tables(job.output, manifest)}\n\n{describe(swept)}")
     if selection is None:
-        print("no budget is chosen without a training split: name one with --select-split")
+        print("no budget was chosen: name the split to choose it on with --select-split")
         return
     chosen = f"{selection.mode} {selection.measure} on {selection.split}: {selection.value:.4f}"
     print(f"chosen: {selection.budget} ({chosen}), in {job.output / SELECTION_FILE}")
@@ -30,9 +28,10 @@ def main(job: SweepJob) -> None:
 
 def describe(swept: SweepSummary) -> str:
     """Return the summary as a line for a person."""
-    found = f", {swept.found:,} were there already" if swept.found else ""
-    cells = f"{swept.searched:,} cells searched in {swept.passes:,} passes over {swept.passages:,} passages"
-    return f"{cells}{found}: {swept.seconds:.0f} s"
+    cells, scans = counted(swept.searched, "cells"), counted(swept.passes, "scans")
+    earlier = f", {swept.found:,} by an earlier attempt" if swept.found else ""
+    searched = f"{cells} searched in {scans} of {counted(swept.passages, 'passages')}{earlier}"
+    return f"{searched}: {swept.seconds:.0f} s"
 
 
 if __name__ == "__main__":

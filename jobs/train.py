@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from _entry import absolute_place, run
+from _entry import absolute_path, run
 
 from diffretriever.schemas.base import counted
 from diffretriever.schemas.places import plain_place
@@ -15,12 +15,11 @@ def main(config: TrainJob) -> None:
     """Run or resume training, and print the adapter's path."""
     from diffretriever.pipelines.train import train
 
-    places: dict[str, str] = {}
-    # Workers run in another directory.
-    for name, place in (("train", config.train), ("validation", config.validation)):
-        if place is not None and Path(plain_place(place)).exists():
-            places[name] = absolute_place(place, f"--{name}")
-    print(describe(train(config.model_copy(update=places)), config))
+    inputs = {"train": config.train, "validation": config.validation}
+    # Other inputs are names.
+    files = {name: path for name, path in inputs.items() if path is not None and Path(plain_place(path)).exists()}
+    absolute = {name: absolute_path(path, f"--{name}") for name, path in files.items()}
+    print(describe(train(config.model_copy(update=absolute)), config))
 
 
 def describe(manifest: TrainingManifest, job: TrainJob) -> str:

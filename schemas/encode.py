@@ -45,8 +45,6 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     same collection name from another path."""
     rows_per_block: PositiveInt | None = None
     """Passages per write batch, encoded and committed together; default: about 32 MB, at most 512 passages."""
-    compact: bool = True
-    """Merge small fragments during the job and at its end, then delete old versions."""
     accelerate: bool = True
     """At the end, build 8-bit codes and postings for faster search, as accelerate_index.py does, and BM25. Skipped for
     an index with less than a megabyte of vectors, unless it has these files already."""

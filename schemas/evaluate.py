@@ -21,7 +21,7 @@ _INDEX_ONLY = ("modes", "filter", "selector")
 
 
 class Judgements(SelfExclusion):
-    """The queries and qrels."""
+    """Input: queries and qrels."""
 
     collection: str | None = None
     """Collection with the queries and qrels; see encode_beir.py."""

@@ -105,7 +105,8 @@ def _validate_location(value: Any) -> Path | StorePath:
     return as_place(value)
 
 
-IndexPlace: TypeAlias = Annotated[str, AfterValidator(plain_place)]
+IS_PATH = AfterValidator(plain_place)
+IndexPlace: TypeAlias = Annotated[str, IS_PATH]
 """Folder or object-store URI of an index."""
 
 Place: TypeAlias = Annotated[

@@ -14,7 +14,7 @@ from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOption
 
 
 class IndexOptions(ModelOptions):
-    """The index, and its model."""
+    """Index: location and model."""
 
     index: IndexPlace
     """Folder or object-store URI of the index."""
@@ -24,11 +24,9 @@ class IndexOptions(ModelOptions):
     """New path or hub id of the index's adapter, if it has moved. The weights must be the same."""
 
 
-class SearchFlags(IndexOptions):
-    """The search of an index."""
+class SearchBudgetOption(IndexOptions):
+    """Search: candidates."""
 
-    device: str = "auto"
-    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
     search_budget: PositiveInt | Literal["auto", "exact"] = "auto"
     """Passages that a candidate index may retrieve for scoring; `exact`: all; `auto`: the calibrated number if
     accelerate_index.py made a candidate index, and otherwise all."""
@@ -39,8 +37,15 @@ class SearchFlags(IndexOptions):
         return SearchOptions(**self.model_dump(include={*SearchOptions.model_fields}))
 
 
+class SearchFlags(SearchBudgetOption):
+    """Search: candidates and device."""
+
+    device: str = "auto"
+    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
+
+
 class ScoringFlags(SearchFlags):
-    """The search of an index, and its scoring."""
+    """Search: scoring."""
 
     maxsim: Literal["mean", "sum-floored"] = "mean"
     """Dense score: mean over query slots (paper), or sum with negative maxima as 0 (the authors' code)."""
@@ -56,7 +61,7 @@ class SearchOptions(ScoringFlags):
 
 
 class FilterOption(JobConfig):
-    """Which passages of an index are searched."""
+    """Search: condition on metadata."""
 
     filter: str | None = None
     """Condition on metadata, such as "year >= 2020 AND lang = 'en'". Columns: those that inspect_index.py lists, `id`
@@ -64,7 +69,7 @@ class FilterOption(JobConfig):
 
 
 class RunOptions(JobConfig):
-    """The runs."""
+    """Search: modes and depth of the runs."""
 
     modes: tuple[Mode, ...] = ()
     """Scoring modes, as in --mode of search.py; default: the retriever's own scores and its `default_mode`."""
@@ -73,7 +78,7 @@ class RunOptions(JobConfig):
 
 
 class QueryBudgetOptions(JobConfig):
-    """The query budget."""
+    """Search: query budget."""
 
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
@@ -108,7 +113,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, EncoderActors):
+class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries on Ray and write TREC runs; run the same command again to resume.
 
     Each task scans some of the index's data files for all queries. The merged results are exact.
@@ -124,8 +129,6 @@ class BatchSearchJob(RunOptions, SearchFlags, FilterOption, SelfExclusion, Encod
     """Folder for the runs, one per mode, such as dense.trec or dense+0.3bm25.trec."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""
-    queries_at_once: PositiveInt = 5000
-    """Queries per scan of the index. Each takes about 30 kB of memory at the default depth."""
 
     @model_validator(mode="after")
     def _one_source(self) -> BatchSearchJob:

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
@@ -16,18 +16,20 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationErr
 from pydantic.fields import FieldInfo
 
 from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys, suggest
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.places import IS_PATH, plain_place
 
 _VALUES = {
     "int": "N",
     "float": "X",
     "str": "TEXT",
     "Path": "PATH",
-    "StorePath": "URI",
+    "StorePath": "PATH",
     "Budget": "qNpN",
     "CodecConfig": "CODEC",
 }
 """Name of a type → its placeholder in `--help`."""
+_GROUPS = ("options", "input", "retriever", "index", "search", "Ray")
+"""Groups of flags in `--help`, in this order: a base of a job names its group before the colon of its docstring."""
 TRUST_VARIABLE = "DIFFRETRIEVER_TRUST_CODE"
 """Environment variable with the models that may run their own code, separated by commas."""
 _TRUST = (
@@ -83,7 +85,7 @@ class PresetListing(JobConfig):
 
 
 class RetrieverOptions(PresetListing):
-    """The retriever."""
+    """Retriever: preset and model."""
 
     retriever: str = "diffretriever-minilm"
     """Name of a preset, path of a YAML file, sentence-transformers/MODEL (a hub id, or a folder such as
@@ -95,7 +97,7 @@ class RetrieverOptions(PresetListing):
 
 
 class BadInput(JobConfig):
-    """Bad records."""
+    """Input: bad records."""
 
     on_bad_input: Literal["error", "quarantine"] = "error"
     """Policy for records that are invalid or encode to NaN or infinity. `error`: stop. `quarantine`: write them to
@@ -104,7 +106,7 @@ class BadInput(JobConfig):
 
 
 class SelfExclusion(JobConfig):
-    """Whether a query can find its own document."""
+    """Search: whether a query finds its own document."""
 
     exclude_self: bool | None = None
     """Remove the document with the query's own id from the ranking. Default, as in BEIR: only if most queries are
@@ -121,7 +123,7 @@ class SelfExclusion(JobConfig):
 
 
 class EncoderActors(ModelOptions):
-    """The encoder actors."""
+    """Ray: number of encoders."""
 
     encoders: PositiveInt | None = None
     """Number of encoder actors; default: the cluster's capacity. Required with `autoscale`."""
@@ -133,7 +135,7 @@ class EncoderActors(ModelOptions):
 
 
 class RayConfig(EncoderActors):
-    """Resources of the encoders."""
+    """Ray: resources of the encoders."""
 
     cpus_per_encoder: PositiveFloat | None = None
     """CPUs that Ray reserves per encoder, also its number of threads; default: 1 with a GPU, 0.75 without."""
@@ -166,17 +168,15 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
     required = {name: field for name, field in cls.model_fields.items() if field.is_required()}
     parser = _Parser(
         prog=Path(sys.argv[0]).name,
-        usage=" ".join(
-            ["%(prog)s", *(f"{_flag(n)} {_metavar(f.annotation)}" for n, f in required.items()), "[options]"]
-        ),
-        description=cls.__doc__,
+        usage=" ".join(["%(prog)s", *(f"{_flag(n)} {_placeholder(f)}" for n, f in required.items()), "[options]"]),
+        description=inspect.getdoc(cls),
         epilog="\n".join(["examples:", *(f"  {command} {each}" for each in examples)]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         add_help=False,
         allow_abbrev=False,
     )
-    for title, fields in [("required", required), *_grouped(cls)]:
+    for title, fields in {"required": required, **_grouped(cls)}.items():
         group = parser.add_argument_group(title)
         for name, field in fields.items():
             _add_flag(group, name, field)
@@ -195,12 +195,16 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
     return parser
 
 
-def _grouped(cls: type[JobConfig]) -> Iterator[tuple[str, dict[str, FieldInfo]]]:
-    left = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+def _grouped(cls: type[JobConfig]) -> dict[str, dict[str, FieldInfo]]:
+    optional = {name: field for name, field in cls.model_fields.items() if not field.is_required()}
+    groups: dict[str, dict[str, FieldInfo]] = {title: {} for title in _GROUPS}
     for base in cls.__mro__:
-        own = {name: left.pop(name) for name in inspect.get_annotations(base) if name in left}
+        title = "options" if base is cls else (base.__doc__ or "").partition(":")[0]
+        title = title if title in _GROUPS else title.lower()
+        own = {name: optional.pop(name) for name in inspect.get_annotations(base) if name in optional}
         if own:
-            yield "options" if base is cls else (base.__doc__ or "").partition(".")[0], own
+            groups.setdefault(title, {}).update(own)
+    return {title: fields for title, fields in groups.items() if fields}
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
@@ -213,13 +217,17 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> No
         group.add_argument(_flag(name), action=argparse.BooleanOptionalAction, help=text)
     else:
         action = "append" if _is_several(field.annotation) else "store"
-        group.add_argument(_flag(name), action=action, metavar=_metavar(field.annotation), help=text)
+        group.add_argument(_flag(name), action=action, metavar=_placeholder(field), help=text)
+
+
+def _placeholder(field: FieldInfo) -> str:
+    return _metavar(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
 
 
 def _metavar(annotation: Any) -> str:
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Annotated:
-        return _metavar(parts[0])
+        return "PATH" if IS_PATH in parts else _metavar(parts[0])
     if kind is tuple:
         return f"{_metavar(parts[0])}[,…]"
     if kind is dict:

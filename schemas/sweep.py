@@ -74,9 +74,7 @@ class SweepJob(EncoderActors, SelfExclusion, RetrieverOptions, BadInput):
     """Scoring modes; default: all of the retriever except `pooled-slots`, which averages slots in place of MaxSim
     (paper §6.1)."""
     measures: tuple[str, ...] = Field(default=("nDCG@10", "MRR@10"), min_length=1)
-    """Measures, in ir_measures' notation."""
-    top_k: PositiveInt = 100
-    """Passages kept per query. Fusion always uses the first 1,000 of each result list."""
+    """Measures, in ir_measures' notation. Runs are as deep as the deepest needs, and at least 100."""
     select_split: str | None = None
     """Split to choose the budget on; default: `train` if it is swept, otherwise no choice. The best budget maximises
     hybrid (paper §3.5), otherwise the last of the modes. Its measure is MRR@10 on MS MARCO's train and dev queries,

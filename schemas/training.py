@@ -50,7 +50,7 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
 
 
 class RecipeOptions(Model):
-    """Values of a recipe that have flags. The defaults are the paper's (§4.1 and its hyperparameter table)."""
+    """Recipe: values with a flag. The defaults are the paper's (§4.1 and its hyperparameter table)."""
 
     learning_rate: PositiveFloat = 1e-4
     """Peak learning rate of AdamW, reached by linear warm-up and followed by cosine decay to zero."""

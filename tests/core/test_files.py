@@ -8,6 +8,7 @@ import pickle
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_an_object_is_read_by_few_requests(bucket: str, s3: S3) -> None:
         assert stream.read(4) == b"newn"
         assert len(stream.read()) == 2_999_996
     assert s3.proxy.requests["GET"] - before <= 4
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_killed_write_leaves_the_old_file(
+    before: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal that leaves no time to clean up."""
+    file = tmp_path / "one"
+    if before is not None:
+        file.write_bytes(before)
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt), whole_file(file) as sink:
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        sink.write(b"half")
+        raise KeyboardInterrupt
+    assert (file.read_bytes() if file.exists() else None) == before
+    write_bytes(file, b"new")
+    assert file.read_bytes() == b"new"
 
 
 def test_what_fails_leaves_what_was_there(folder: str) -> None:

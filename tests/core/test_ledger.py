@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,49 +76,6 @@ def test_a_damaged_entry_is_named(folder: str) -> None:
     ledger.put("one.json", b'{"cut sho')
     with pytest.raises(ValueError, match=r"ledger/one\.json cannot be used: .*: remove it"):
         ledger.get_json("one.json")
-
-
-class Killed(BaseException):
-    """Stands for a signal."""
-
-
-class DyingFile(FileIO):
-    """Dies when half of the data is written."""
-
-    def write(self, data: Any, /) -> int:
-        """Write half of the data."""
-        super().write(data[: len(data) // 2])
-        raise Killed
-
-
-@pytest.mark.parametrize("before", [None, b"the old one"])
-@pytest.mark.parametrize("cleans_up", [True, False])
-def test_a_put_that_is_killed_leaves_what_was_there(
-    before: bytes | None, cleans_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    if before is not None:
-        ledger.put("one", before)
-    with monkeypatch.context() as patched:
-        _die_while_writing(patched, cleans_up=cleans_up)
-        with pytest.raises(Killed):
-            ledger.put("one", b"the new one")
-    again = Ledger(tmp_path / "ledger")
-    assert again.get("one") == before
-    again.put("one", b"the new one")
-    assert again.get("one") == b"the new one"
-
-
-def _die_while_writing(patched: pytest.MonkeyPatch, *, cleans_up: bool) -> None:
-    """Kill every write half-way, as an exception does, or as a signal does that leaves no time to clean up."""
-    unlink = Path.unlink
-
-    def opened(path: Path, mode: str) -> DyingFile:
-        return DyingFile(path, mode)
-
-    patched.setattr(Path, "open", opened)
-    if not cleans_up:
-        patched.setattr(Path, "unlink", lambda path, **_: None if path.suffix == ".tmp" else unlink(path))
 
 
 def test_the_digest_of_a_json_value_never_changes() -> None:

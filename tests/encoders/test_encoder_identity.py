@@ -14,10 +14,11 @@ from diffretriever.front.index import Index
 from diffretriever.front.retriever import Retriever
 from diffretriever.index.manifest import check_same, manifest_of
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines.encoder_start import EncoderStart, load_in_actor
+from diffretriever.pipelines.encoder_start import EncoderStart
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import NeuralRetriever
 from diffretriever.schemas.search import SearchOptions
+from diffretriever.schemas.settings import RayConfig
 from diffretriever.search import open_searcher
 from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.search.conftest import fill
@@ -61,11 +62,11 @@ def test_another_tokenizer_is_refused(change: str, made: tuple[Path, PassageInde
 
 def test_an_actor_with_another_tokenizer_is_refused(made: tuple[Path, PassageIndex]) -> None:
     config, manifest = retriever(made[0]), made[1].manifest
-    start = EncoderStart(config.model_dump_json(), manifest.weights, "cpu", 1, tokenizer="0" * 32)
+    start = EncoderStart(config.model_dump_json(), manifest.weights, "0" * 32, "cpu", RayConfig())
     with pytest.raises(
         ValueError, match=rf"has another tokenizer .*digest {manifest.tokenizer} there, 0+ was expected"
     ):
-        load_in_actor(start)
+        start.load()
 
 
 def test_versions_of_libraries_are_named_beside_another_digest(made: tuple[Path, PassageIndex]) -> None:

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
     monkeypatch.delattr("diffretriever.pipelines.ray_executor.ray_session")

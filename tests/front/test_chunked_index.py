@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import diffretriever as dr
-from diffretriever.pipelines.chunking import TokenCount, chunked
+from diffretriever.pipelines.chunking import chunked, count_tokens
 from diffretriever.schemas.retriever import TextConfig
 
 SENTENCE = "Prune roses in the winter, when they sleep. "
@@ -35,7 +36,7 @@ def ids(index: dr.Index) -> set[str]:
 
 def test_files_are_in_chunks_that_are_read_whole(notes: Path, retriever: dr.Retriever, tmp_path: Path) -> None:
     index = dr.Index.create(tmp_path / "index", str(notes), retriever=retriever)
-    count = TokenCount(retriever.config.model_dump_json())
+    count = partial(count_tokens, retriever.config.model_dump_json())
     found = {name: count(f"{index[name]['title']} {index[name]['text']}") for name in ids(index)}
     assert {name.partition("#")[0] for name in found} == {"long.md", "short.txt"}
     assert "short.txt" in found

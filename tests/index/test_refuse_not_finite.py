@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from unittest.mock import patch
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from diffretriever.encoders.base import Encoded
 from diffretriever.encoders.preparer import NO_IDS, PreparedText, to_arrow
 from diffretriever.index.writer import Committer, join_columns, text_table, write_block
 from diffretriever.pipelines.blocks import EncodeBlocks, pack
-from diffretriever.pipelines.encoder_start import EncoderStart
 from tests.index.compressed_cases import compressed, fill, representations
 from tests.index.damaged_cases import NUMBERS, damaged
 from tests.index.index_cases import ids_of
@@ -45,15 +44,12 @@ def test_encoding_skips_and_reports_passages_that_are_not_finite(wrong: list[int
     for text in wrong:
         bad = damaged(bad, text, np.nan, "vector")
     budgets = {index.uri: 3 for index in indexes}
-    with (
-        patch("diffretriever.pipelines.encoder_start.load_in_actor"),
-        patch.object(EncodeBlocks, "_submitted") as submitted,
-    ):
-        submitted.return_value.result.return_value = Encoded([sound, bad], 1, 1, 0.0)
-        stage = EncodeBlocks(EncoderStart("", "", "cpu", 1), budgets)
-        stage.setup()
-        prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
-        (receipt,) = next(stage(pack("key", join_columns(text_table(PASSAGES, "c"), prepared)))).to_pylist()
+    encoder = MagicMock()
+    encoder.submit.return_value.result.return_value = Encoded([sound, bad], 1, 1, 0.0)
+    stage = EncodeBlocks(encoder, budgets)
+    stage.setup()
+    prepared = to_arrow([PreparedText(NO_IDS, 3, NO_IDS, NO_IDS, 0)] * len(PASSAGES))
+    (receipt,) = next(stage(pack("key", join_columns(text_table(PASSAGES, "c"), prepared)))).to_pylist()
     finite_ids = [p.id for row, p in enumerate(PASSAGES) if row not in wrong]
     assert receipt["not_finite"] == [PASSAGES[row].id for row in wrong]
     assert receipt["ids"] == finite_ids

@@ -1,4 +1,4 @@
-"""The training data's jobs: prepared on Ray as in one process, mined and read back, killed and begun anew."""
+"""Training sets: prepared on Ray as in one process, and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -10,18 +10,8 @@ from pathlib import Path
 import pytest
 from ray import get_runtime_context
 
-from diffretriever.collections import Passage, open_collection
-from diffretriever.encoders import load_encoder
-from diffretriever.index.manifest import manifest_of
-from diffretriever.index.table import PassageIndex
-from diffretriever.index.writer import Committer, join_columns, text_table, write_block
-from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.pipelines.training_data import QUARANTINE_FILE, prepare_training
-from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import Bm25Retriever
-from diffretriever.schemas.training_data import MineNegativesJob, PrepareTrainingJob
-from diffretriever.search import open_searcher
-from diffretriever.testing.checkpoints import write_random_checkpoint
+from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data import sources as raw_records
 from diffretriever.training.data.training_set import EXAMPLES_FILE, TrainingSet
 from tests.training.example_cases import examples, jsonl, prepared, tevatron, write_beir
@@ -62,43 +52,6 @@ def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: 
     assert [made.example(row) for row in range(len(made))] == [alone.example(row) for row in range(len(alone))]
     assert (made.folder / QUARANTINE_FILE).read_bytes() == (alone.folder / QUARANTINE_FILE).read_bytes()
     assert prepare_training(job) == manifest, "done already"
-
-
-def dense_index(folder: Path, collection: Path) -> str:
-    """Encode a collection with a tiny random model, without Ray."""
-    config = load_retriever("diffretriever-llada", str(write_random_checkpoint("llada", folder / "llada")))
-    assert not isinstance(config, Bm25Retriever)
-    place = config.backbone.model_copy(update={"dtype": "float32"})
-    encoder = load_encoder(config.model_copy(update={"backbone": place}), "cpu")
-    made = PassageIndex.create(str(folder / "index"), manifest_of(encoder))
-    passages = [record for record in open_collection(str(collection)).records() if isinstance(record, Passage)]
-    encoded = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
-    Committer(made).commit(
-        {"all": write_block(made.uri, join_columns(text_table(passages, "c"), encoded.to_arrow()))}, []
-    )
-    return made.uri
-
-
-@pytest.mark.usefixtures("cluster")
-def test_mining_by_an_encoder_goes_through_batch_search(tmp_path: Path) -> None:
-    source = write_beir(tmp_path / "beir", MADE[:20])
-    index = dense_index(tmp_path, source)
-    job = MineNegativesJob(
-        index=index, source=str(source), output=tmp_path / "m.jsonl", mode="dense", depth=40, negatives=5, encoders=1
-    )
-    made = mine_negatives(job)
-    assert (made.queries, made.negatives) == (20, 100)
-    mined = prepared(PrepareTrainingJob(source=(str(job.output),), output=tmp_path / "set"))
-    hits = open_searcher(index).search([e.query for e in MADE[:20]], k=40, modes=["dense"])["dense"]
-    for row, ranked in enumerate(hits):
-        example = mined.example(row)
-        own = {p.id for p in MADE[row].positives}
-        assert {p.id for p in example.positives} == own
-        # A text's vectors differ in the last bits by the batch that it is encoded in.
-        scores = dict(ranked)
-        found = [scores[p.id] for p in example.negatives]
-        assert found == pytest.approx([score for i, score in ranked if i not in own][:5], abs=1e-5)
-        assert not own & {p.id for p in example.negatives}
 
 
 @pytest.mark.usefixtures("cluster")

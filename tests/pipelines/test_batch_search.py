@@ -13,11 +13,13 @@ import pytest
 from diffretriever.collections import read_run
 from diffretriever.core.ledger import Ledger
 from diffretriever.index.table import PassageIndex
+from diffretriever.pipelines import batch_search, index_writer
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
+from diffretriever.vectors.fusion import FUSION_DEPTH
 from tests.pipelines.corpora import WORDS, line, write_corpus
 from tests.places import local
 from tests.search.dense_cases import build_codes
@@ -37,9 +39,9 @@ def index(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, cluster: N
         backbone=str(checkpoint),
         encoders=1,
         rows_per_block=16,
-        compact=False,
     )
-    encode_collection(job)
+    with patch.object(index_writer, "compact_index"):
+        encode_collection(job)
     made = PassageIndex.open(job.index)
     assert made.contents().fragments == 5
     build_codes(made)
@@ -48,7 +50,9 @@ def index(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, cluster: N
 
 
 @pytest.fixture
-def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
+def job(index: PassageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchSearchJob:
+    """Fused modes search for three queries at a time."""
+    monkeypatch.setattr(batch_search, "_HITS_AT_ONCE", 3 * FUSION_DEPTH)
     queries = tmp_path / "queries.jsonl"
     queries.write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in TEXTS.items()), "utf-8")
     return BatchSearchJob(
@@ -57,7 +61,6 @@ def job(index: PassageIndex, tmp_path: Path) -> BatchSearchJob:
         output=tmp_path / "runs",
         top_k=30,
         exclude_self=True,
-        queries_at_once=3,
         encoders=1,
     )
 
@@ -117,7 +120,7 @@ def test_bm25_alone_searches_no_part(job: BatchSearchJob) -> None:
 
 def test_a_filter_leaves_passages_out(job: BatchSearchJob) -> None:
     wanted = "id LIKE 'p1%'"
-    search_batch(job.model_copy(update={"modes": ("bm25", "dense"), "filter": wanted, "queries_at_once": 9}))
+    search_batch(job.model_copy(update={"modes": ("bm25", "dense"), "filter": wanted}))
     searcher = open_searcher(job.index, SearchOptions(index=job.index))
     found = searcher.search([*TEXTS.values()], k=30, modes=("bm25", "dense"), filter=wanted)
     for mode, hits in found.items():

@@ -16,17 +16,12 @@ import ray
 from diffretriever.backbones import source
 from diffretriever.backbones.source import FetchError
 from diffretriever.encoders import load_encoder
+from diffretriever.encoders.base import Encoder
 from diffretriever.index.manifest import manifest_of
 from diffretriever.pipelines import ray_executor
-from diffretriever.pipelines.cluster import EncoderPool
+from diffretriever.pipelines.blocks import EncodeQueries
 from diffretriever.pipelines.encode import encode_collection
-from diffretriever.pipelines.encoder_start import (
-    EncoderStart,
-    StartedEncoder,
-    as_begun,
-    load_in_actor,
-    with_commits,
-)
+from diffretriever.pipelines.encoder_start import EncoderStart, as_begun, with_commits
 from diffretriever.pipelines.ray_executor import RayExecutor
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import installed_encoder
@@ -47,7 +42,14 @@ def described(place: str) -> IndexManifest:
 
 
 def start_of(manifest: IndexManifest) -> EncoderStart:
-    return EncoderStart.of(manifest, EncoderPool(1, 1.0, 0.0), RayConfig())
+    retriever_json = manifest.retriever.model_dump_json()
+    return EncoderStart(retriever_json, manifest.weights, manifest.tokenizer, "cpu", RayConfig())
+
+
+def loaded(start: EncoderStart) -> Encoder:
+    stage = EncodeQueries(start)
+    stage.setup()
+    return stage.encoder
 
 
 @pytest.fixture
@@ -67,9 +69,9 @@ def hub(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) -> None:
     start = start_of(described(str(checkpoint)))
-    assert StartedEncoder(start).encoder.facts.weights == start.weights
+    assert loaded(start).facts.weights == start.weights
     with pytest.raises(ValueError, match=f"has digest {start.weights} there, {OTHER} was expected"):
-        _ = StartedEncoder(replace(start, weights=OTHER)).encoder
+        loaded(replace(start, weights=OTHER))
 
 
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
@@ -79,7 +81,7 @@ def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}
     hub.clear()
-    _ = StartedEncoder(start_of(manifest)).encoder
+    loaded(start_of(manifest))
     assert set(hub) == {COMMIT}
     unpinned = RETRIEVER_ADAPTER.validate_json(text)
     assert manifest.model_copy(update={"retriever": unpinned}).fingerprint == manifest.fingerprint
@@ -102,8 +104,9 @@ def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
 
 def test_a_model_that_cannot_be_fetched_is_left_to_another_machine(checkpoint: Path) -> None:
     away = FetchError("the hub is away")
-    with patch("diffretriever.pipelines.encoder_start.load_in_actor", side_effect=away), pytest.raises(FetchError):
-        StartedEncoder(start_of(described(str(checkpoint))))
+    start = start_of(described(str(checkpoint)))
+    with patch.object(EncoderStart, "load", side_effect=away), pytest.raises(FetchError):
+        EncodeQueries(start).setup()
 
 
 @pytest.mark.cluster
@@ -128,7 +131,7 @@ def test_an_actor_has_the_encoder_of_an_installed_package(tmp_path: Path, monkey
     encoder = load_encoder(config, "cpu")  # type: ignore[arg-type] # it has weights
 
     def encode(start: EncoderStart) -> pa.Table:
-        return load_in_actor(start).encode_queries(["river"]).to_arrow()
+        return start.load().encode_queries(["river"]).to_arrow()
 
     paths = ":".join(map(str, (folder, ROOT / "platform", ROOT)))
     there = ray.remote(encode).options(runtime_env={"env_vars": {"PYTHONPATH": paths}})

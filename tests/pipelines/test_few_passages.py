@@ -13,7 +13,7 @@ import yaml
 from diffretriever.collections import read_run
 from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, executor, ray_executor
+from diffretriever.pipelines import accelerate, batch_search, executor, ray_executor
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.executor import few_queries, runs_here
@@ -30,6 +30,7 @@ from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.inspection import inspect
 from diffretriever.studies.budgets.pruned_index import write_pruned
 from diffretriever.studies.budgets.sweep import sweep_budgets
+from diffretriever.vectors.fusion import FUSION_DEPTH
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
 from tests.studies.budgets.sweep_cases import make_job as make_sweep
@@ -38,7 +39,7 @@ from tests.studies.budgets.sweep_cases import make_job as make_sweep
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray is at hand, and none may be started."""
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
     monkeypatch.delattr(ray_executor, "ray_session")
 
 
@@ -131,7 +132,7 @@ def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path
         encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
 
 
-def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path) -> None:
+def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three queries at a time, their own documents left out; the same runs as one search gives."""
     encode_collection(job)
     texts = {f"p{i}": json.loads(line(i))["text"] for i in range(7)}
@@ -142,9 +143,8 @@ def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path) ->
     (corpus / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     shared = {"index": job.index, "backbone": job.backbone}
     modes = ("dense", "sparse", "hybrid", "dense+bm25")
-    asked = BatchSearchJob(
-        **shared, collection=str(corpus), split="train", output=tmp_path / "runs", modes=modes, queries_at_once=3
-    )
+    asked = BatchSearchJob(**shared, collection=str(corpus), split="train", output=tmp_path / "runs", modes=modes)
+    monkeypatch.setattr(batch_search, "_HITS_AT_ONCE", 3 * FUSION_DEPTH)
     summary = search_batch(asked.model_copy(update={"exclude_self": True, "top_k": 5}))
     assert (summary.queries, summary.passages, summary.parts) == (7, 14, 3)
     searcher = open_searcher(job.index, SearchOptions(**shared))
@@ -158,6 +158,12 @@ def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path) ->
         MineNegativesJob(**shared, source=str(corpus), output=tmp_path / "mined.jsonl", mode="dense", negatives=4)
     )
     assert (negatives.queries, negatives.negatives, negatives.incomplete) == (7, 28, 0)
+    lines = map(json.loads, (tmp_path / "mined.jsonl").read_text().splitlines())
+    for record, hits in zip(lines, searcher.search([*texts.values()], k=14, modes=["dense"])["dense"], strict=True):
+        (positive,), query = record["positive_passages"], record["query_id"]
+        expected = [score for passage, score in hits if passage not in (positive["docid"], query)][:4]
+        # A text's vectors differ in the last bits by the batch that it is encoded in.
+        assert [hit["score"] for hit in record["negative_passages"]] == pytest.approx(expected, abs=1e-5)
 
 
 def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +210,7 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     assert not missing_files(PassageIndex.open(job.index))
     assert bm25_folder(PassageIndex.open(job.index)).size()
     monkeypatch.undo()
-    monkeypatch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+    monkeypatch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
     more = write_corpus(tmp_path / "more", [line(i) for i in range(14, 20)])
     encode_collection(job.model_copy(update={"collection": str(more)}))
     index = PassageIndex.open(job.index)
@@ -237,6 +243,6 @@ def test_a_sweep_of_few_passages_does_without_ray(tmp_path: Path, checkpoint: Pa
     assert (again.searched, again.found) == (0, 8)
     place = str(job.output / "indexes" / "p2")
     searcher = open_searcher(place, SearchOptions(index=place))
-    hits = searcher.search(["lance"], modes=("dense",), k=12, budgets=[3])["dense"]
+    hits = searcher.search(["lance"], modes=("dense",), k=40, budgets=[3])["dense"]
     found = read_run(job.output / "train" / "runs" / "q3p2" / "dense.trec")
     assert found["q9"] == dict(hits[0])

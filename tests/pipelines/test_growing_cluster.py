@@ -24,12 +24,7 @@ from ray.autoscaler._private.kuberay.autoscaling_config import _generate_legacy_
 
 from diffretriever.pipelines import DEVICE_VARIABLE
 from diffretriever.pipelines.blocks import pack
-from diffretriever.pipelines.cluster import (
-    Share,
-    cpus_here,
-    ray_session,
-    see_nodes,
-)
+from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, see_nodes
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.ray_executor import blocks_of, read_blocks
 from tests.pipelines.corpora import JobMaker, line, write_corpus
@@ -114,7 +109,7 @@ def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
     with ray_session():
         here = ray.get_runtime_context().get_node_id()
         assert see_nodes() == (Share(0, 0),)
-        assert cpus_here(0.1) == 0
+        assert on_this_node(0.1)["num_cpus"] == 0
         assert [node for node, _ in blocks_of(read_blocks([where]))] == [here]
         assert encode_collection(job).encoded == 3
         # This process stays: it is no reason to keep a machine.

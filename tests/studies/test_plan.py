@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +49,7 @@ def test_vectors_and_impacts_are_those_of_the_method(retriever: str, vectors: in
 
 
 def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
-    (planned,) = make_plan(job(retriever="colbertv2", hidden_size=128, tokens=60), None, []).budgets
+    (planned,) = make_plan(job(retriever="colbertv2", tokens=60), None, []).budgets
     assert planned.vectors == 60
     for retriever, tokens, vectors in (("minilm-tokens", 600, 256), ("minilm-clustered", 60, 16)):
         (planned,) = make_plan(job(retriever=retriever, tokens=tokens), None, []).budgets
@@ -62,12 +64,20 @@ def test_a_vector_a_token_is_as_many_as_there_are_tokens() -> None:
         ({"measure": True, "collection": "pydoc", "rate": 1}, "--rate or --measure, not both"),
         ({"retriever": "bm25"}, "bm25 makes no vectors"),
         ({"retriever": "minilm-pooled", "budget": ("q1p1",)}, "no slots: leave --budget out"),
-        ({"retriever": "contriever"}, "facebook/contriever-msmarco's vectors is not known here: give --hidden-size"),
     ],
 )
 def test_plans_that_cannot_be_made(values: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_plan(job(**values), None, [])
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "d_model"])
+def test_vectors_have_the_size_in_the_models_config(key: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({key: 24}))
+    assert make_plan(job(retriever="diffembed-llada", backbone=str(tmp_path)), None, []).hidden_size == 24
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config.json cannot be used: .*: add --measure"):
+        make_plan(job(backbone=str(tmp_path)), None, [])
 
 
 class SlowEncoder:

@@ -27,8 +27,8 @@ def trust_code(sources: Iterable[str]) -> None:
 
 def trusted_sources(more: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the trusted sources and `more`, with folders as resolved absolute paths."""
-    given = [*os.environ.get(TRUST_VARIABLE, "").split(","), *more]
-    return tuple(dict.fromkeys(_named(source.strip()) for source in given if source.strip()))
+    sources = [*os.environ.get(TRUST_VARIABLE, "").split(","), *more]
+    return tuple(dict.fromkeys(_named(source.strip()) for source in sources if source.strip()))
 
 
 def check_trusted(source: str, revision: str | None) -> None:

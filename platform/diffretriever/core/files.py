@@ -62,12 +62,12 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def is_local(place: AnyPlace) -> bool:
-    """Return whether `place` is a path or a `file:` URI, not an object-store URI."""
-    return "://" not in plain_place(str(place))
+def is_local(location: AnyPlace) -> bool:
+    """Return whether `location` is a path or a `file:` URI, not an object-store URI."""
+    return isinstance(location, Path) or "://" not in plain_place(str(location))
 
 
-def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
+def filesystem_of(location: AnyPlace) -> tuple[fs.FileSystem, str]:
     """Return pyarrow's filesystem of a path or URI, and the path in it.
 
     Raises:
@@ -76,7 +76,7 @@ def filesystem_of(place: AnyPlace) -> tuple[fs.FileSystem, str]:
     import pyarrow as pa
     from pyarrow import fs
 
-    text = plain_place(str(place))
+    text = plain_place(str(location))
     if "://" not in text:
         # Some characters of a path have another meaning in a URI.
         return fs.LocalFileSystem(), str(Path(text).absolute())
@@ -113,30 +113,31 @@ def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
 
 
 @contextmanager
-def _named(place: AnyPlace) -> Iterator[None]:
+def _named(location: AnyPlace) -> Iterator[None]:
     """Translate object-store errors as the module describes."""
     import pyarrow as pa
 
     try:
         yield
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place)) from None
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(location)) from None
     except (OSError, pa.ArrowException) as error:
         advice = next(
             (text for name, text in _ADVICE.items() if name in str(error)), "it cannot be read or written now"
         )
-        raise ValueError(f"{place}: {advice} ({error})") from error
+        raise ValueError(f"{location}: {advice} ({error})") from error
 
 
 @contextmanager
-def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
+def open_input(location: AnyPlace) -> Iterator[BinaryIO]:
     """Open a seekable file for reading bytes; objects are fetched only as far as they are read."""
-    if is_local(place):
-        with _path(place).open("rb") as file:
+    local = as_place(location)
+    if isinstance(local, Path):
+        with local.open("rb") as file:
             yield file
         return
-    filesystem, path = filesystem_of(place)
-    with _named(place):
+    filesystem, path = filesystem_of(location)
+    with _named(location):
         source = filesystem.open_input_file(path)
     try:
         with io.BufferedReader(source, _READ_BYTES) as stream:
@@ -145,30 +146,30 @@ def open_input(place: AnyPlace) -> Iterator[BinaryIO]:
         # Errors of a store, which come while it is read, have no number.
         if type(error) is not OSError or error.errno is not None:
             raise
-        with _named(place):
+        with _named(location):
             raise
 
 
-def read_bytes(place: AnyPlace) -> bytes:
+def read_bytes(location: AnyPlace) -> bytes:
     """Return the content of a file."""
-    with open_input(place) as stream:
+    with open_input(location) as stream:
         return stream.read()
 
 
-def read_text(place: AnyPlace) -> str:
+def read_text(location: AnyPlace) -> str:
     """Return the content of a UTF-8 file."""
-    return read_bytes(place).decode()
+    return read_bytes(location).decode()
 
 
-def read_model(place: AnyPlace, kind: type[M], fix: str) -> M:
+def read_model(location: AnyPlace, kind: type[M], fix: str) -> M:
     """Return the model in a JSON file; raises as `understood` does."""
-    with understood(place, fix):
-        return kind.model_validate_json(read_bytes(place))
+    with understood(location, fix):
+        return kind.model_validate_json(read_bytes(location))
 
 
 @contextmanager
-def understood(place: AnyPlace, fix: str) -> Iterator[None]:
-    """Explain parser errors in a block that reads the file `place`; `fix` tells the user how to repair it.
+def understood(location: AnyPlace, fix: str) -> Iterator[None]:
+    """Explain parser errors in a block that reads the file `location`; `fix` tells the user how to repair it.
 
     Raises:
         OSError: The file cannot be read; `filename` names it.
@@ -179,9 +180,9 @@ def understood(place: AnyPlace, fix: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        if isinstance(error, ValueError) and str(place) in str(error) and not isinstance(error, ValidationError):
+        if isinstance(error, ValueError) and str(location) in str(error) and not isinstance(error, ValidationError):
             raise
-        raise ValueError(f"{place} cannot be used: {_reason(error)}: {fix}") from error
+        raise ValueError(f"{location} cannot be used: {_reason(error)}: {fix}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -191,47 +192,50 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".rstrip()
 
 
-def write_text(place: AnyPlace, text: str) -> None:
+def write_text(location: AnyPlace, text: str) -> None:
     """Write a UTF-8 file, whole or not at all."""
-    write_bytes(place, text.encode())
+    write_bytes(location, text.encode())
 
 
-def write_bytes(place: AnyPlace, data: bytes | memoryview) -> None:
+def write_bytes(location: AnyPlace, data: bytes | memoryview) -> None:
     """Write a file, whole or not at all."""
-    if is_local(place):
-        with whole_file(place) as stream:
+    if is_local(location):
+        with whole_file(location) as stream:
             stream.write(data)
         return
-    filesystem, path = filesystem_of(place)
+    filesystem, path = filesystem_of(location)
     # One call, which no interrupt can split: closing a stream creates its object, even half of it. Without the option,
     # pyarrow compresses names in `.gz`.
-    with _named(place), filesystem.open_output_stream(path, compression=None) as stream:
+    with _named(location), filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)
 
 
-def exists(place: AnyPlace) -> bool:
+def exists(location: AnyPlace) -> bool:
     """Return whether a file or folder exists; an object-store folder needs a file in it."""
-    return _path(place).exists() if is_local(place) else _kind(place) != "NotFound"
+    local = as_place(location)
+    return local.exists() if isinstance(local, Path) else _kind(location) != "NotFound"
 
 
-def is_file(place: AnyPlace) -> bool:
+def is_file(location: AnyPlace) -> bool:
     """Return whether there is a file."""
-    return _path(place).is_file() if is_local(place) else _kind(place) == "File"
+    local = as_place(location)
+    return local.is_file() if isinstance(local, Path) else _kind(location) == "File"
 
 
-def is_folder(place: AnyPlace) -> bool:
+def is_folder(location: AnyPlace) -> bool:
     """Return whether there is a folder."""
-    return _path(place).is_dir() if is_local(place) else _kind(place) == "Directory"
+    local = as_place(location)
+    return local.is_dir() if isinstance(local, Path) else _kind(location) == "Directory"
 
 
-def _info(place: AnyPlace) -> fs.FileInfo:
-    filesystem, path = filesystem_of(place)
-    with _named(place):
+def _info(location: AnyPlace) -> fs.FileInfo:
+    filesystem, path = filesystem_of(location)
+    with _named(location):
         return filesystem.get_file_info(path)
 
 
-def _kind(place: AnyPlace) -> str:
-    return str(_info(place).type.name)
+def _kind(location: AnyPlace) -> str:
+    return str(_info(location).type.name)
 
 
 def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
@@ -244,39 +248,33 @@ def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
     return sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
 
 
-def file_size(place: AnyPlace) -> int:
+def file_size(location: AnyPlace) -> int:
     """Return the bytes of a file, which must be there."""
-    return int(_info(place).size)
+    return int(_info(location).size)
 
 
-def file_state(place: AnyPlace) -> str:
+def file_state(location: AnyPlace) -> str:
     """Return size and modification time of a file as comparable text."""
-    info = _info(place)
+    info = _info(location)
     if not info.is_file:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(place))
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(location))
     return f"{info.size}:{info.mtime_ns}"
 
 
-def remove(place: AnyPlace) -> None:
+def remove(location: AnyPlace) -> None:
     """Delete a file, or a folder with its content, if it exists."""
-    filesystem, path = filesystem_of(place)
-    kind = _kind(place)
-    with _named(place):
+    filesystem, path = filesystem_of(location)
+    kind = _kind(location)
+    with _named(location):
         if kind == "Directory":
             filesystem.delete_dir(path)
         elif kind == "File":
             filesystem.delete_file(path)
 
 
-def _path(place: AnyPlace) -> Path:
-    path = as_place(place)
-    assert isinstance(path, Path), "the caller has checked this"
-    return path
-
-
-def file_digest(place: AnyPlace) -> str:
+def file_digest(location: AnyPlace) -> str:
     """Return the SHA-256 of a file, in hex."""
-    with open_input(place) as stream:
+    with open_input(location) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type] # it is buffered
 
 
@@ -288,13 +286,13 @@ def json_digest(value: object) -> str:
 @contextmanager
 def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `target` only if the block succeeds."""
-    if not is_local(target):
+    path = as_place(target)
+    if not isinstance(path, Path):
         with tempfile.NamedTemporaryFile() as spool:
             yield spool
             spool.flush()
             put_file(Path(spool.name), target)
         return
-    path = _path(target)
     temporary = _temporary_for(path)
     try:
         with temporary.open("wb") as stream:
@@ -379,18 +377,18 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
-def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
+def fetched_folder(location: StorePath, patterns: Sequence[str]) -> Path:
     """Return a cached local copy of an object-store folder, fetched again only when a file changes.
 
-    `wanted` has patterns of paths below the folder; `*` does not match `/`.
+    `patterns` are of paths below the folder; `*` does not match `/`.
 
     Raises:
         ValueError: No file matches, or one changed meanwhile.
     """
-    files = _wanted_files(place, wanted)
+    files = _matching_files(location, patterns)
     if not files:
-        raise ValueError(f"{place}: there is no folder with any of {', '.join(wanted)}")
-    copy = cache_dir() / "fetched" / json_digest([str(place), files])
+        raise ValueError(f"{location}: there is no folder with any of {', '.join(patterns)}")
+    copy = cache_dir() / "fetched" / json_digest([str(location), files])
     if copy.is_dir():
         return copy
     with locked(copy.parent / f".{copy.name}.lock"):
@@ -398,27 +396,27 @@ def fetched_folder(place: StorePath, wanted: Sequence[str]) -> Path:
             with whole_folder(copy) as folder:
                 for name, _, _ in files:
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    fetch_file(place / name, folder / name)
-                if _wanted_files(place, wanted) != files:
-                    raise ValueError(f"{place} changed while it was fetched: start again")
+                    fetch_file(location / name, folder / name)
+                if _matching_files(location, patterns) != files:
+                    raise ValueError(f"{location} changed while it was fetched: start again")
     return copy
 
 
-def _wanted_files(place: StorePath, wanted: Sequence[str]) -> list[tuple[str, int, int]]:
+def _matching_files(location: StorePath, patterns: Sequence[str]) -> list[tuple[str, int, int]]:
     """Return path below the folder, size and time of all matching files."""
-    _, root = filesystem_of(place)
-    files = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(place, deep=True)]
-    return [file for file in files if any(_matches(PurePosixPath(file[0]), pattern) for pattern in wanted)]
+    _, root = filesystem_of(location)
+    files = [(info.path.removeprefix(f"{root}/"), info.size, info.mtime_ns) for info in files_in(location, deep=True)]
+    return [file for file in files if any(_matches(PurePosixPath(file[0]), pattern) for pattern in patterns)]
 
 
 def _matches(path: PurePosixPath, pattern: str) -> bool:
     return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
 
 
-def fetch_file(place: AnyPlace, target: Path) -> None:
+def fetch_file(location: AnyPlace, target: Path) -> None:
     """Copy a file of an object store to a local path."""
     from pyarrow import fs
 
-    filesystem, path = filesystem_of(place)
-    with _named(place):
+    filesystem, path = filesystem_of(location)
+    with _named(location):
         fs.copy_files(path, str(target), source_filesystem=filesystem, destination_filesystem=fs.LocalFileSystem())

@@ -30,6 +30,6 @@ def causes(error: BaseException, seen: frozenset[int] = frozenset()) -> Iterator
     if isinstance(wrapped, BaseException):
         yield from causes(wrapped, seen)
     yield error
-    for each in (error.__cause__, context):
-        if each is not None:
-            yield from causes(each, seen)
+    for cause in (error.__cause__, context):
+        if cause is not None:
+            yield from causes(cause, seen)

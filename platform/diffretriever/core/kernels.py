@@ -17,12 +17,12 @@ def kernel(**options: Any) -> Callable[[F], F]:
     are passed to `numba.njit`.
     """
 
-    def compiled(function: F) -> F:
+    def compile_cached(function: F) -> F:
         try:
-            made: F = njit(nogil=True, cache=True, **options)(function)
+            compiled: F = njit(nogil=True, cache=True, **options)(function)
         except RuntimeError:
             # "no locator available": numba found no folder that it may write to.
-            made = njit(nogil=True, **options)(function)
-        return made
+            compiled = njit(nogil=True, **options)(function)
+        return compiled
 
-    return compiled
+    return compile_cached

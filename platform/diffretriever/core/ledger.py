@@ -32,22 +32,22 @@ class Ledger:
         Raises:
             ValueError: The ledger has another `identity` (JSON values); the message names the fields.
         """
-        self._place = plain_place(str(folder)).rstrip("/")
+        self._folder = plain_place(str(folder)).rstrip("/")
         if identity is not None:
             self._claim(json.loads(json.dumps(identity)))
 
-    def place(self, name: str) -> str:
+    def location(self, name: str) -> str:
         """Return the path or URI of an entry, which may not exist."""
-        return f"{self._place}/{name}"
+        return f"{self._folder}/{name}"
 
     def has(self, name: str) -> bool:
         """Return whether the entry is there."""
-        return is_file(self.place(name))
+        return is_file(self.location(name))
 
     def get(self, name: str) -> bytes | None:
         """Return an entry, or None if there is none."""
         try:
-            return read_bytes(f"{self._place}/{name}")
+            return read_bytes(f"{self._folder}/{name}")
         except (FileNotFoundError, IsADirectoryError):
             return None
 
@@ -60,12 +60,12 @@ class Ledger:
         data = self.get(name)
         if data is None:
             return None
-        with understood(self.place(name), "remove it, and its work is done again"):
+        with understood(self.location(name), "remove it, and its work is done again"):
             return json.loads(data)
 
     def put(self, name: str, data: bytes) -> None:
         """Write or replace an entry; `data` is any buffer. Creates folders."""
-        write_bytes(f"{self._place}/{name}", data)
+        write_bytes(f"{self._folder}/{name}", data)
 
     def put_json(self, name: str, value: Any) -> None:
         """Write or replace an entry that `get_json` reads."""
@@ -73,11 +73,11 @@ class Ledger:
 
     def remove(self, name: str) -> None:
         """Delete an entry, or all entries below `NAME/`, if any."""
-        remove(f"{self._place}/{name}")
+        remove(f"{self._folder}/{name}")
 
     def clear(self) -> None:
         """Delete the folder, if it exists, when the job is done."""
-        remove(self._place)
+        remove(self._folder)
 
     def put_table(self, name: str, table: pa.Table) -> None:
         """Put a table, compressed; the entry is an Arrow file."""
@@ -95,9 +95,8 @@ class Ledger:
 
         data = self.get(name)
         if data is None:
-            place = self.place(name)
-            raise ValueError(f"{place} was put there and cannot be read any more: give the same command again")
-        with understood(self.place(name), "remove it, and its work is done again"):
+            raise ValueError(f"{self.location(name)} is missing: run the same command again")
+        with understood(self.location(name), "remove it, and its work is done again"):
             return feather.read_table(pa.BufferReader(data))
 
     def _claim(self, identity: dict[str, Any]) -> None:
@@ -105,15 +104,15 @@ class Ledger:
         if not self.has(IDENTITY_FILE):
             self.put_json(IDENTITY_FILE, identity)
             return
-        with understood(self.place(IDENTITY_FILE), "give another --output, or remove the folder"):
-            found = {**json.loads(self.get(IDENTITY_FILE) or b"")}
-        refuse_another(self._place, "an attempt at another job", found, identity)
+        with understood(self.location(IDENTITY_FILE), "give another --output, or remove the folder"):
+            existing = {**json.loads(self.get(IDENTITY_FILE) or b"")}
+        refuse_another(self._folder, "an attempt at another job", existing, identity)
 
 
-def refuse_another(place: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def refuse_another(folder: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise `ValueError` with the differing fields if a folder contains `what`, such as "another sweep"."""
     differing = differing_fields(dict(theirs), dict(ours))
     if not differing:
         return
     listed = "\n  ".join(differing)
-    raise ValueError(f"{place} holds {what} (that one != this one):\n  {listed}\ngive another --output, or remove it")
+    raise ValueError(f"{folder} holds {what} (that one != this one):\n  {listed}\ngive another --output, or remove it")

@@ -64,7 +64,7 @@ def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
     """
     from diffretriever.search.accelerate import make_missing
 
-    total, local = sum(each.passages for each in missing), is_local(index.uri)
+    total, local = sum(files.passages for files in missing), is_local(index.uri)
     # Any node reaches an object store: the cluster works on as many fragments at a time as it has CPUs for.
     most = len(os.sched_getaffinity(0)) if local else len(missing)
     at_once = 1 if total < _FEWEST_ON_RAY else min(most, len(missing))
@@ -75,8 +75,8 @@ def make_files(index: PassageIndex, missing: Sequence[Missing]) -> None:
     from diffretriever.pipelines.tasks import in_tasks
 
     with ray_session(), Progress(f"codes and postings → {index.uri}", total) as progress:
-        calls = ((index.uri, index.version, each) for each in missing)
-        for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, on_this_node=local):
+        calls = ((index.uri, index.version, files) for files in missing)
+        for passages in in_tasks(_make, calls, cpus=1, at_once=at_once, local=local):
             progress.update(passages)
 
 

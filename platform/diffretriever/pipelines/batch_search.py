@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from diffretriever.collections import Collection, Query, Run, open_collection, read_queries, write_run
+from diffretriever.collections import Query, Run, open_collection, read_queries, write_run
 from diffretriever.core.files import json_digest, write_text
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress, track
@@ -38,15 +38,9 @@ from diffretriever.vectors.representations import Representations
 
 _LOG = logging.getLogger(__name__)
 
-_DECISIVE = {
-    "modes",
-    "filter",
-    "top_k",
-    "query_budget",
-    "exclude_self",
-    "queries_at_once",
-    "search_budget",
-}
+_HITS_AT_ONCE = 5_000_000
+"""Hits of a result list in a scan of the index: about 150 MB."""
+_DECISIVE = {"modes", "filter", "top_k", "query_budget", "exclude_self", "search_budget"}
 """Settings that affect results, unlike those of the cluster."""
 
 
@@ -62,13 +56,20 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     if job.filter is not None:
         # An invalid filter fails before the work starts.
         condition_of(job.filter, index.manifest.metadata)
-    collection = None if job.collection is None else open_collection(job.collection)
-    job = job.model_copy(update={"modes": _modes(job, index)})
-    queries = _read_queries(job, collection)
-    if collection is not None:
+    check_modes(job.modes, index.manifest.retriever.offered_modes, index.uri)
+    modes = tuple(dict.fromkeys(job.modes)) or index.manifest.retriever.reported_modes
+    job = job.model_copy(update={"modes": modes})
+    if job.queries is not None:
+        queries = read_queries(job.queries)
+    else:
+        assert job.collection is not None, "the config has checked this"
+        collection = open_collection(job.collection)
+        queries = collection.queries(job.split)
         job, notices = settled_by_index(job, index, queries, collection.qrels(job.split))
         for notice in notices:
             _LOG.warning("warning: %s", notice)
+    if not queries:
+        raise ValueError("there are no queries to search for")
     job = job.settled(default=False)
     retriever = _retriever(job, index)
     with executor_for(job.encoding, small=few_queries(index, len(queries))) as executor:
@@ -85,27 +86,10 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
         queries=len(queries),
         passages=len(index),
         parts=search.searched,
-        parts_found=search.found,
+        parts_found=search.resumed,
         seconds=time.monotonic() - started,
         runs=runs,
     )
-
-
-def _modes(job: BatchSearchJob, index: PassageIndex) -> tuple[Mode, ...]:
-    retriever = index.manifest.retriever
-    check_modes(job.modes, retriever.offered_modes, index.uri)
-    return tuple(dict.fromkeys(job.modes)) or retriever.reported_modes
-
-
-def _read_queries(job: BatchSearchJob, collection: Collection | None) -> list[Query]:
-    if collection is not None:
-        queries = collection.queries(job.split)
-    else:
-        assert job.queries is not None, "the config has checked this"
-        queries = read_queries(job.queries)
-    if not queries:
-        raise ValueError("there are no queries to search for")
-    return queries
 
 
 def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
@@ -126,7 +110,7 @@ class _BatchSearch:
     Attributes:
         ledger: its folder is named after everything that affects the results.
         searched: parts searched, summed over rounds.
-        found: parts that an earlier attempt had searched.
+        resumed: parts that an earlier attempt had searched.
     """
 
     def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], executor: Executor) -> None:
@@ -134,11 +118,11 @@ class _BatchSearch:
         self._condition = None if job.filter is None else condition_of(job.filter, index.manifest.metadata)
         self._parts = split_fragments(index, executor.parts)
         self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
-        self.searched = self.found = 0
+        self.searched = self.resumed = 0
 
     def rounds(self) -> list[tuple[int, int]]:
         """Return the first and last query (exclusive) of each round."""
-        size, count = self._job.queries_at_once, len(self._queries)
+        size, count = max(1, _HITS_AT_ONCE // list_depth(self._job)), len(self._queries)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def encode(self) -> None:
@@ -166,19 +150,19 @@ class _BatchSearch:
         if not lists:
             return
         if all(self.ledger.has(_list_name(start, name)) for name in lists):
-            self.found += len(self._parts)
+            self.resumed += len(self._parts)
             return
         missing = {
             part: fragments
             for part, fragments in self._parts.items()
             if not all(self.ledger.has(_list_name(start, name, part)) for name in lists)
         }
-        self.found += len(self._parts) - len(missing)
+        self.resumed += len(self._parts) - len(missing)
         if missing:
             self._search(start, stop, missing)
         for name in lists:
-            of_parts = [self.ledger.get_table(_list_name(start, name, part)) for part in self._parts]
-            self.ledger.put_table(_list_name(start, name), merge(of_parts, list_depth(self._job)))
+            tables = [self.ledger.get_table(_list_name(start, name, part)) for part in self._parts]
+            self.ledger.put_table(_list_name(start, name), merge(tables, list_depth(self._job)))
         for part in self._parts:
             self.ledger.remove(f"{start}/{part}")
 
@@ -194,8 +178,8 @@ class _BatchSearch:
         stage = SearchParts(self._job, self._index.version, encoded, self._executor.device)
         fragments = {part: pa.table({"fragment": pa.array(ids, pa.int64())}) for part, ids in parts.items()}
         with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
-            for found, table in self._executor.map(stage, fragments):
-                part, _, name = found.rpartition("/")
+            for path, table in self._executor.map(stage, fragments):
+                part, _, name = path.rpartition("/")
                 self.ledger.put_table(_list_name(start, name, part), table)
                 progress.update()
         self.searched += len(parts)
@@ -222,8 +206,8 @@ class _BatchSearch:
 def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:
     """Return a name that differs wherever results could."""
     settings = job.model_dump(mode="json", include=_DECISIVE)
-    asked = [[query.id, query.text] for query in queries]
-    return json_digest([index.uri, index.version, index.manifest.fingerprint, settings, asked])
+    texts = [[query.id, query.text] for query in queries]
+    return json_digest([index.uri, index.version, index.manifest.fingerprint, settings, texts])
 
 
 def _block_name(start: int) -> str:
@@ -260,5 +244,5 @@ class SearchParts(Stage):
         for name, table in unpack(rows):
             index = PassageIndex.open(self._job.index, self._version)
             part = IndexPart.of_fragments(index, table.column("fragment").to_pylist())
-            for kind, found in search_lists(part, self._queries, self._job, self._device):
-                yield pack(f"{name}/{kind}", found)
+            for scorer, hits in search_lists(part, self._queries, self._job, self._device):
+                yield pack(f"{name}/{scorer}", hits)

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.backbones.source import FetchError
 from diffretriever.collections import Passage, Query, ScanResult
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.collections.scanning import ScannedPart
 from diffretriever.index.writer import BlockWriter, join_columns, text_table
-from diffretriever.pipelines.encoder_start import EncoderStart, StartedEncoder
+from diffretriever.pipelines.encoder_start import EncoderStart
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.vectors.representations import not_finite
 
 if TYPE_CHECKING:
-    from diffretriever.encoders.base import Encoder, Submitted
-    from diffretriever.encoders.preparer import PreparedText
+    from diffretriever.encoders.base import Encoder
     from diffretriever.vectors.representations import Representations
 
 Receipt: TypeAlias = dict[str, Any]
@@ -122,7 +122,7 @@ def unpack(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 class Stage(ABC):
     """A processing step for packed blocks; each worker calls `setup` once."""
 
-    workers: ClassVar[Literal["preparers", "encoders", "searchers", "writer"]]
+    workers: ClassVar[Literal["preparers", "encoders", "searchers"]]
     """Workers that run it."""
     overlaps: ClassVar[bool] = False
     """Whether a worker processes several blocks concurrently, one per thread."""
@@ -136,13 +136,54 @@ class Stage(ABC):
         """Process the blocks in `rows`; yield the results."""
 
 
+class EncoderStage(Stage):
+    """A stage with an encoder."""
+
+    workers = "encoders"
+
+    def __init__(self, start: EncoderStart | Encoder) -> None:
+        """Take the encoder, or the settings from which a worker loads it."""
+        self._start = start
+
+    def setup(self) -> None:
+        """Load the encoder, unless it is passed.
+
+        Ray Data replaces an actor that fails to start. A user error would recur there, so the first block raises it.
+
+        Raises:
+            FetchError: This node could not fetch the model from the hub.
+        """
+        self._loaded: Encoder | ValueError
+        try:
+            self._loaded = self._start.load() if isinstance(self._start, EncoderStart) else self._start
+        except FetchError:
+            raise
+        except ValueError as error:
+            self._loaded = error
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder; also sets torch's thread count, which each thread has for itself.
+
+        Raises:
+            ValueError: It could not be loaded, or its weights differ from the job's.
+        """
+        if isinstance(self._loaded, ValueError):
+            raise self._loaded
+        if isinstance(self._start, EncoderStart):
+            import torch
+
+            torch.set_num_threads(self._start.config.encoder_threads)
+        return self._loaded
+
+
 class PrepareBlocks(Stage):
     """Tokenises passages and adds columns with their tokens and content words."""
 
     workers = "preparers"
 
     def __init__(self, start: EncoderStart | Encoder) -> None:
-        """Take the encoder, or the source from which a worker loads its preparer."""
+        """Take the encoder, or the settings from which a worker loads its preparer."""
         self._start = start
 
     def setup(self) -> None:
@@ -158,19 +199,19 @@ class PrepareBlocks(Stage):
             yield pack(key, join_columns(table, to_arrow(self._preparer.prepare_passages(titles, texts))))
 
 
-class EncodeBlocks(Stage):
+class EncodeBlocks(EncoderStage):
     """Encodes prepared blocks, writes them as uncommitted fragments and yields their receipts."""
 
-    workers = "encoders"
     overlaps = True
 
     def __init__(self, start: EncoderStart | Encoder, budgets: dict[str, int]) -> None:
-        """Take the encoder or its source, and `budgets`: uri → K_p of each index."""
-        self._start, self._budgets = start, budgets
+        """Take the encoder or its settings, and `budgets`: uri → K_p of each index."""
+        super().__init__(start)
+        self._budgets = budgets
 
     def setup(self) -> None:
-        """Load the encoder, unless it is loaded already."""
-        self._started = StartedEncoder(self._start)
+        """Load the encoder, and open the indexes for writing."""
+        super().setup()
         self._writers = [BlockWriter(uri) for uri in self._budgets]
         self._name = uuid.uuid4().hex
         # One block at a time on the device: interleaved blocks would finish together and leave it idle.
@@ -187,17 +228,18 @@ class EncodeBlocks(Stage):
         from diffretriever.backbones.device import peak_memory
         from diffretriever.encoders.preparer import from_arrow
 
-        encoder = self._started.encoder
+        encoder = self.encoder
+        budgets = list(self._budgets.values()) if len(self._budgets) > 1 else []
         for key, block in unpack(rows):
             began = time.monotonic()
             prepared = from_arrow(block)
             with self._turn:
-                submitted = self._submitted(encoder, prepared)
+                submitted = encoder.submit(prepared, budgets)
             encoded = submitted.result()
             table, parts, left_out = _finite_only(block, encoded.parts)
             texts = table.select(self._writers[0].text_columns)
-            found = zip(self._writers, parts, strict=True)
-            receipts = [writer.write(join_columns(texts, each.to_arrow())) for writer, each in found]
+            tables = [join_columns(texts, representations.to_arrow()) for representations in parts]
+            receipts = [writer.write(part) for writer, part in zip(self._writers, tables, strict=True)]
             yield _receipt(
                 key,
                 receipts,
@@ -212,9 +254,6 @@ class EncodeBlocks(Stage):
                 peak_memory=peak_memory(encoder.facts.device),
             )
 
-    def _submitted(self, encoder: Encoder, texts: list[PreparedText]) -> Submitted:
-        return encoder.submit(texts, list(self._budgets.values()) if len(self._budgets) > 1 else [])
-
 
 def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Table, list[Representations], list[str]]:
     wrong_P = reduce(np.union1d, map(not_finite, encoded))
@@ -228,7 +267,7 @@ def _finite_only(block: pa.Table, encoded: list[Representations]) -> tuple[pa.Ta
 class StoreBlocks(Stage):
     """Writes the texts of blocks, for retrievers without an encoder (BM25)."""
 
-    workers = "writer"
+    workers = "preparers"
 
     def __init__(self, uri: str) -> None:
         """`uri` is the index."""
@@ -286,22 +325,12 @@ def query_block(queries: Sequence[Query], budget: int | None) -> pa.Table:
     return pa.table(columns)
 
 
-class EncodeQueries(Stage):
+class EncodeQueries(EncoderStage):
     """Encodes blocks of query texts; yields their representations."""
-
-    workers = "encoders"
-
-    def __init__(self, start: EncoderStart | Encoder) -> None:
-        """Take the encoder, or the settings from which a worker loads it."""
-        self._start = start
-
-    def setup(self) -> None:
-        """Load the encoder, unless it is loaded already."""
-        self._started = StartedEncoder(self._start)
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Encode each block."""
-        encoder = self._started.encoder
+        encoder = self.encoder
         for key, table in unpack(rows):
             budgets = table.column(_BUDGET).to_pylist() if _BUDGET in table.column_names else None
             yield pack(key, encoder.encode_queries(table.column("text").to_pylist(), budgets).to_arrow())

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from diffretriever.collections import Collection
 from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.pipelines.encoder_start import preparer_of
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
-
-if TYPE_CHECKING:
-    from diffretriever.encoders.preparer import Preparer
 
 _ALL = 1 << 30
 """Tokens: more than any text has."""
@@ -20,15 +16,9 @@ _ALL = 1 << 30
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCount:
-    """Counts tokens with a retriever's tokenizer, which each process loads on first use."""
-
-    retriever_json: str
-
-    def __call__(self, text: str) -> int:
-        """Return how many tokens there are, without special ones."""
-        return len(preparer_of(self.retriever_json).vocabulary.tokenise([text], [_ALL])[0])
+def count_tokens(retriever_json: str, text: str) -> int:
+    """Count tokens, without special ones; each process loads the retriever's tokenizer once."""
+    return len(preparer_of(retriever_json).vocabulary.tokenise([text], [_ALL])[0])
 
 
 def count_words(text: str) -> int:
@@ -46,16 +36,12 @@ def chunked(collection: Collection, tokens: int | None, retriever: RetrieverConf
         return collection
     if not is_neural(retriever):
         return collection if tokens is None else ChunkedCollection(collection, tokens, count_words)
-    text = retriever.model_dump_json()
-    most = _tokens_read(preparer_of(text))
-    if tokens is not None and tokens > most:
-        log.warning("chunks of %d tokens: the retriever reads the first %d of a passage", tokens, most)
-    return ChunkedCollection(collection, tokens or most, TokenCount(text))
-
-
-def _tokens_read(preparer: Preparer) -> int:
+    retriever_json = retriever.model_dump_json()
+    preparer = preparer_of(retriever_json)
     limit = min(preparer.text.max_passage_tokens, preparer.vocabulary.max_length)
-    if preparer.text.length_semantics == "text":
-        return limit
-    (nothing,) = preparer.prepare_passages([""], [""])
-    return limit - nothing.n_tokens
+    if preparer.text.length_semantics != "text":
+        (empty,) = preparer.prepare_passages([""], [""])
+        limit -= empty.n_tokens
+    if tokens is not None and tokens > limit:
+        log.warning("chunks of %d tokens: the retriever reads the first %d of a passage", tokens, limit)
+    return ChunkedCollection(collection, tokens or limit, partial(count_tokens, retriever_json))

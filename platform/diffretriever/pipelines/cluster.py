@@ -10,11 +10,11 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import ray
@@ -46,8 +46,8 @@ _OF_A_FILE = re.compile(r"\[Errno (\d+)\] ([^\n]*?): '([^'\n]+)'")
 """The message of an `OSError` that names a file."""
 _PLACE = Path(__file__).resolve().parents[2]
 """The folder that contains this package: `platform` of a checkout, or that of an installed wheel."""
-T = TypeVar("T")
-_streams: WeakSet[Generator[Any, None, None]] = WeakSet()
+open_streams: WeakSet[Generator[Any, None, None]] = WeakSet()
+"""Streams of results, closed before Ray shuts down: Ray Data starts another Ray to tear down a half-read one."""
 
 
 class Share(NamedTuple):
@@ -60,47 +60,9 @@ class Share(NamedTuple):
         cpus = f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"
         return f"{self.gpus:g} GPU{'s' * (self.gpus != 1)} and {cpus}" if self.gpus else cpus
 
-    def fits(self, machine: Share) -> int:
-        """Return how many of these fit on a node."""
-        return min(int(has / takes + _ROUNDING) for has, takes in zip(machine, self, strict=True) if takes)
-
-
-def room_for(nodes: Sequence[Share], share: Share, beside: float = 0.0) -> int:
-    """Return how many actors with this share fit on the nodes, with `beside` CPUs left for other work."""
-    room = sum(share.fits(node) for node in nodes)
-    return max(0, min(room, int((sum(node.cpus for node in nodes) - beside) / share.cpus + _ROUNDING)))
-
-
-def gpus_for_model(nodes: Sequence[Share], flag: str, *, autoscale: bool) -> float:
-    """Return the GPUs of each actor with a model: one if a node has any.
-
-    Raises:
-        ValueError: The cluster autoscales and no running node has a GPU; set `flag`.
-    """
-    if any(node.gpus for node in nodes):
-        return 1.0
-    if autoscale:
-        raise ValueError(
-            f"--autoscale: no GPU is alive yet: pass {flag} 1 to wait for nodes with a GPU, or {flag} 0 to use CPUs"
-        )
-    return 0.0
-
-
-def check_room(nodes: Sequence[Share], share: Share, wanted: int, beside: float, *, autoscale: bool) -> str | None:
-    """Return why `wanted` actors do not fit, or None if they fit or nodes may be added.
-
-    Prints a warning if the job has to wait for the first actor. `share` is the resources of an actor; `beside` is the
-    CPUs reserved for other work.
-    """
-    room = room_for(nodes, share, beside)
-    if autoscale:
-        if room == 0:
-            sys.stderr.write(f"waiting for a machine with {share}: none with room is alive yet\n")
-        return None
-    if wanted <= room:
-        return None
-    cpus, gpus = (sum(values) for values in zip(*nodes, strict=True))
-    return f"the cluster has {cpus:g} CPUs and {gpus:g} GPUs, which leaves room for {room}"
+    def count_on(self, node: Share) -> int:
+        """Return how many actors of this share fit on a node."""
+        return min(int(offered / taken + _ROUNDING) for offered, taken in zip(node, self, strict=True) if taken)
 
 
 def see_nodes() -> tuple[Share, ...]:
@@ -111,7 +73,7 @@ def see_nodes() -> tuple[Share, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EncoderPool:
-    """The actors a job asks Ray for."""
+    """The encoder actors of a job, and the resources of each."""
 
     encoders: int
     cpus: float
@@ -133,18 +95,9 @@ def ray_session() -> Iterator[None]:
     try:
         yield
     finally:
-        for stream in list(_streams):
+        for stream in list(open_streams):
             stream.close()
         ray.shutdown()
-
-
-def ended_with_ray(stream: Generator[T, None, None]) -> Generator[T, None, None]:
-    """Wrap a result stream so that it ends before Ray shuts down.
-
-    Otherwise a failed job leaves the stream half read, and Ray Data starts another Ray when it is torn down.
-    """
-    _streams.add(stream)
-    return stream
 
 
 def connect(address: str, **options: Any) -> None:
@@ -199,7 +152,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Token authentication is enabled")
 
 
-def is_cluster_at_hand() -> bool:
+def is_ray_running() -> bool:
     """Return whether `ray_session` would use a running Ray.
 
     Raises:
@@ -210,19 +163,19 @@ def is_cluster_at_hand() -> bool:
 
 def _running_cluster() -> str:
     """Return the address of the cluster that answers, or `local`; a killed head leaves a stale address."""
-    found = os.environ.get("RAY_ADDRESS") or read_ray_address()
-    if not found:
+    address = os.environ.get("RAY_ADDRESS") or read_ray_address()
+    if not address:
         return "local"
-    host, _, port = found.removeprefix("ray://").rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return found
+        return address
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except OSError:
         if "RAY_ADDRESS" in os.environ:
-            raise ValueError(f"no Ray answers at RAY_ADDRESS={found}: start it, or unset RAY_ADDRESS") from None
+            raise ValueError(f"no Ray answers at RAY_ADDRESS={address}: start it, or unset RAY_ADDRESS") from None
         return "local"
-    return found
+    return address
 
 
 def worker_variables() -> dict[str, str]:
@@ -246,38 +199,70 @@ def python_path() -> str:
 def size_pool(config: RayConfig, retriever: RetrieverConfig) -> EncoderPool:
     """Return the encoders that fit on the cluster; with `autoscale`, `encoders` of them.
 
-    Encoders with a model get one GPU each if the cluster has any.
-
     Raises:
         ValueError: The encoders do not fit, or `autoscale` is set without `encoders`.
     """
     if config.autoscale and config.encoders is None:
         raise ValueError("--autoscale: pass --encoders, the number of encoders to grow to")
-    nodes, beside = see_nodes(), READER_CPUS + PREPARE_CPUS
-    gpus = config.gpus_per_encoder
+    gpus = config.gpus_per_encoder if retriever.has_weights else config.gpus_per_encoder or 0.0
+    reserved = READER_CPUS + PREPARE_CPUS
+    count, share = size_actors(
+        "encoder", config.encoders, config.cpus_per_encoder, gpus, autoscale=config.autoscale, reserved=reserved
+    )
+    return EncoderPool(count, share.cpus, share.gpus)
+
+
+def size_actors(
+    kind: str, count: int | None, cpus: float | None, gpus: float | None, *, autoscale: bool, reserved: float = 0.0
+) -> tuple[int, Share]:
+    """Return the number of a job's actors, and the resources of each.
+
+    Prints a line if the job has to wait for the first actor.
+
+    Args:
+        kind: `encoder` or `worker`, which is also in the names of the flags.
+        count: number of actors; None: as many as fit.
+        cpus: CPUs of an actor; None: 1 with a GPU, 0.75 without.
+        gpus: GPUs of an actor; None: one if a node has any.
+        autoscale: whether nodes may be added.
+        reserved: CPUs for reading and tokenising.
+
+    Raises:
+        ValueError: The actors do not fit, or `gpus` is None and only nodes that are added may have GPUs.
+    """
+    nodes = see_nodes()
     if gpus is None:
-        wants_gpu = retriever.has_weights
-        gpus = gpus_for_model(nodes, "--gpus-per-encoder", autoscale=config.autoscale) if wants_gpu else 0.0
-    share = Share(config.cpus_per_encoder or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
-    encoders = config.encoders or max(1, room_for(nodes, share, beside))
-    problem = check_room(nodes, share, encoders, beside, autoscale=config.autoscale)
-    if problem is not None:
+        gpus = float(any(node.gpus for node in nodes))
+        if autoscale and not gpus:
+            raise ValueError(
+                f"--autoscale: no GPU is alive yet: pass --gpus-per-{kind} 1 to wait for nodes with a GPU, "
+                f"or --gpus-per-{kind} 0 to use CPUs"
+            )
+    share = Share(cpus or (1.0 if gpus else _CPUS_WITHOUT_GPU), gpus)
+    total = Share(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    room = max(0, min(sum(map(share.count_on, nodes)), int((total.cpus - reserved) / share.cpus + _ROUNDING)))
+    count = count or max(1, room)
+    if autoscale:
+        if room == 0:
+            sys.stderr.write(f"waiting for a machine with {share}: none with room is alive yet\n")
+    elif count > room:
+        others = f" beside the {reserved:g} CPUs for reading and tokenising" if reserved else ""
         raise ValueError(
-            f"no room for {encoders} encoders of {share}: {problem} beside the {beside:g} CPUs for reading and "
-            "tokenising. Ask for less with --encoders, --cpus-per-encoder or --gpus-per-encoder, or pass --autoscale "
-            "if the cluster adds machines by itself"
+            f"no room for {count} {kind}s of {share}: the cluster has {total.cpus:g} CPUs and {total.gpus:g} GPUs, "
+            f"which leaves room for {room}{others}. Ask for less with --{kind}s, --cpus-per-{kind} or "
+            f"--gpus-per-{kind}, or pass --autoscale if the cluster adds machines by itself"
         )
-    return EncoderPool(encoders, share.cpus, share.gpus)
+    return count, share
 
 
-def cpus_here(wanted: float) -> float:
-    """Return the CPUs to request on the driver's node: `wanted`, or 0 if it offers fewer.
+def on_this_node(cpus: float) -> dict[str, Any]:
+    """Return options that pin a Ray task to the driver's node; it reserves no CPUs if the node offers fewer.
 
-    Heads often start with `--num-cpus 0`; a task pinned to one would wait forever.
+    Heads often start with `--num-cpus 0`; a task that reserves CPUs there would wait forever.
     """
     here = ray.get_runtime_context().get_node_id()
     offered = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
-    return wanted if offered.get("CPU", 0.0) >= wanted else 0.0
+    return {"num_cpus": cpus if offered.get("CPU", 0.0) >= cpus else 0, "label_selector": {"ray.io/node-id": here}}
 
 
 def result_of(reference: Any) -> Any:
@@ -295,5 +280,5 @@ def raise_mistake(error: ray.exceptions.RayError) -> None:
     if isinstance(cause, ValueError):
         raise ValueError(str(cause).partition(_HOW_TO_RETRY)[0]) from None
     # Ray Data appends advice to the error, so only its text names the file.
-    if isinstance(cause, OSError) and (found := _OF_A_FILE.search(str(error))):
-        raise OSError(int(found[1]), found[2], found[3]) from None
+    if isinstance(cause, OSError) and (match := _OF_A_FILE.search(str(error))):
+        raise OSError(int(match[1]), match[2], match[3]) from None

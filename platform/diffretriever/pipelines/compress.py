@@ -9,7 +9,7 @@ from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress
 from diffretriever.index.rewrite import TablePart, files_exist, parts_of, replace_all, sample_of, write_part
 from diffretriever.index.table import PassageIndex
-from diffretriever.index.vectors import codec_file, codec_of
+from diffretriever.index.vectors import codec_file
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.tasks import call_each
 from diffretriever.schemas.codec import StoredCodec
@@ -36,13 +36,14 @@ def compress_index(job: CompressJob) -> CompressSummary:
         index = PassageIndex.open(job.index)
         _refuse(job, index)
         before, written = index.contents(), 0
-        if not _is_done(job, index.manifest):
-            ledger = _ledger(job, index)
+        if index.manifest.codec is None:
+            work = f"{job.index.rstrip('/')}/compressing"
+            ledger = Ledger(f"{work}/{index.version}-{job.codec}")
             codec = _codec(job, index, ledger)
             write_bytes(codec_file(index.uri, codec.digest), codec.to_bytes())
-            manifest = index.manifest.model_copy(update={"codec": _stored(job, codec)})
-            written = _run(job, index, manifest, ledger)
-            Ledger(_work_place(job)).clear()
+            stored = StoredCodec(name=job.codec, digest=codec.digest, width=codec.bytes_per_vector)
+            written = _write(index, index.manifest.model_copy(update={"codec": stored}), ledger)
+            Ledger(work).clear()
         assert index.manifest.codec is not None, "it was there, or has just been committed"
         return CompressSummary(
             index=job.index,
@@ -72,21 +73,7 @@ def _refuse(job: CompressJob, index: PassageIndex) -> None:
         )
 
 
-def _is_done(job: CompressJob, manifest: IndexManifest) -> bool:
-    return manifest.codec is not None and manifest.codec.name == job.codec
-
-
-def _work_place(job: CompressJob) -> str:
-    return f"{job.index.rstrip('/')}/compressing"
-
-
-def _ledger(job: CompressJob, index: PassageIndex) -> Ledger:
-    return Ledger(f"{_work_place(job)}/{index.version}-{job.codec}")
-
-
 def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
-    if index.manifest.codec is not None and index.manifest.codec.name == job.codec:
-        return codec_of(index.uri, index.manifest)
     trained = ledger.get(_CODEC_FILE)
     if trained is not None:
         return Codec.from_bytes(trained)
@@ -95,11 +82,8 @@ def _codec(job: CompressJob, index: PassageIndex, ledger: Ledger) -> Codec:
     return codec
 
 
-def _stored(job: CompressJob, codec: Codec) -> StoredCodec:
-    return StoredCodec(name=job.codec, digest=codec.digest, width=codec.bytes_per_vector)
-
-
-def _run(job: CompressJob, index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
+def _write(index: PassageIndex, manifest: IndexManifest, ledger: Ledger) -> int:
+    """Write and commit the compressed table with its manifest; return the number of rows written now."""
     assert manifest.codec is not None, "the manifest to be is that of a compressed index"
     parts = parts_of(index)
     receipts = {part.key: receipt for part in parts if (receipt := _receipt(index, ledger, part)) is not None}

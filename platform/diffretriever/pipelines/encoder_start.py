@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from diffretriever.backbones.source import FetchError, pinned
-from diffretriever.schemas.index import IndexManifest
+from diffretriever.backbones.source import pinned
 from diffretriever.schemas.retriever import RETRIEVER_ADAPTER, BackboneConfig, NeuralRetriever
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
     from diffretriever.encoders.base import Encoder
     from diffretriever.encoders.preparer import Preparer
-    from diffretriever.pipelines.cluster import EncoderPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,76 +29,55 @@ class EncoderStart:
     """Retriever config with all settings resolved."""
     weights: str | None
     """Expected digest of the weights."""
+    tokenizer: str | None
+    """Expected digest of the tokenizer."""
     device: str
     """Device of the weights."""
-    threads: int
-    """Number of torch threads."""
-    tokens_per_batch: int | None = None
-    tokenizer: str | None = None
-    """Expected digest of the tokenizer."""
-    compiled: bool = False
-    """Whether the model's layers are compiled."""
-
-    @classmethod
-    def of(cls, manifest: IndexManifest, pool: EncoderPool, config: RayConfig) -> EncoderStart:
-        """Return the settings for the encoder of a manifest."""
-        return cls(
-            manifest.retriever.model_dump_json(),
-            manifest.weights,
-            pool.device,
-            config.encoder_threads,
-            config.tokens_per_batch,
-            manifest.tokenizer,
-            config.compiled,
-        )
+    config: RayConfig
 
     @property
     def preparer(self) -> Preparer:
         """The retriever's preparer, loaded once per process."""
         return preparer_of(self.retriever_json)
 
-
-class StartedEncoder:
-    """Loads the encoder when an actor starts.
-
-    Ray Data replaces an actor that fails to start. A user error would recur there, so it is raised by the first block.
-    """
-
-    def __init__(self, start: EncoderStart | Encoder) -> None:
-        """Load the encoder, unless it is passed.
+    def load(self) -> Encoder:
+        """Load the encoder.
 
         Raises:
             FetchError: This node could not fetch the model from the hub.
+            ValueError: It cannot be loaded or compiled, or weights or tokenizer differ from the job's.
         """
-        self._encoder: Encoder | None = None
-        self._mistake = ""
-        self._threads: int | None = None
-        if not isinstance(start, EncoderStart):
-            self._encoder = start
-            return
-        self._threads = start.threads
-        try:
-            self._encoder = load_in_actor(start)
-        except FetchError:
-            raise
-        except ValueError as error:
-            self._mistake = str(error)
+        encoder = configured_encoder(retriever_from(self.retriever_json), self.device, self.config)
+        facts = encoder.facts
+        for difference, digest, expected in (
+            ("other weights", facts.weights, self.weights),
+            ("another tokenizer", facts.tokenizer, self.tokenizer),
+        ):
+            if digest != expected:
+                raise ValueError(
+                    f"machine {socket.gethostname()} has {difference} than the job began with: {encoder.config.title} "
+                    f"has digest {digest} there, {expected} was expected. Give every machine the same files, "
+                    "or name a commit of the hub as the backbone's revision; what was committed stays"
+                )
+        return encoder
 
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder; also sets torch's thread count in the calling thread.
 
-        Raises:
-            ValueError: It could not be loaded, or its weights differ from the job's.
-        """
-        if self._encoder is None:
-            raise ValueError(self._mistake)
-        if self._threads is not None:
-            import torch
+def configured_encoder(retriever: NeuralRetriever, device: str, config: RayConfig) -> Encoder:
+    """Load an encoder with a job's number of threads, batch size and compilation.
 
-            # torch's thread count is set per thread.
-            torch.set_num_threads(self._threads)
-        return self._encoder
+    Raises:
+        ValueError: It cannot be loaded or compiled.
+    """
+    from diffretriever.backbones.device import torch_threads
+    from diffretriever.encoders import load_encoder
+
+    with torch_threads(config.encoder_threads):
+        encoder = load_encoder(retriever, device)
+        if config.compiled:
+            encoder.compile_layers()
+    if config.tokens_per_batch is not None:
+        encoder.tokens_per_batch = config.tokens_per_batch
+    return encoder
 
 
 @cache
@@ -111,36 +88,6 @@ def preparer_of(retriever_json: str) -> Preparer:
     return load_preparer(retriever_from(retriever_json))
 
 
-def load_in_actor(start: EncoderStart) -> Encoder:
-    """Load the encoder of an actor, and set torch's thread count.
-
-    Raises:
-        ValueError: It cannot be loaded or compiled, or weights or tokenizer differ from the job's.
-    """
-    import torch
-
-    from diffretriever.encoders import load_encoder
-
-    torch.set_num_threads(start.threads)
-    encoder = load_encoder(retriever_from(start.retriever_json), start.device)
-    facts = encoder.facts
-    for what, found, expected in (
-        ("other weights", facts.weights, start.weights),
-        ("another tokenizer", facts.tokenizer, start.tokenizer),
-    ):
-        if found != expected:
-            raise ValueError(
-                f"machine {socket.gethostname()} has {what} than the job began with: {encoder.config.title} has "
-                f"digest {found} there, {expected} was expected. Give every machine the same files, "
-                "or name a commit of the hub as the backbone's revision; what was committed stays"
-            )
-    if start.compiled:
-        encoder.compile_layers()
-    if start.tokens_per_batch is not None:
-        encoder.tokens_per_batch = start.tokens_per_batch
-    return encoder
-
-
 def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
     """Pin the retriever's hub revisions to commits; raises ValueError as `pinned` does."""
     if getattr(retriever, "remote_code", False):
@@ -149,16 +96,16 @@ def with_commits(retriever: NeuralRetriever) -> NeuralRetriever:
     return retriever.model_copy(update={"backbone": pinned(retriever.backbone)})
 
 
-def as_begun(place: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
+def as_begun(backbone: BackboneConfig, begun: BackboneConfig) -> BackboneConfig:
     """Pin `auto` precision and hub revisions to those of the existing index; explicit settings stay."""
-    kept: dict[str, str | None] = {}
-    if place.dtype == "auto":
-        kept["dtype"] = begun.dtype
-    if place.source == begun.source and place.revision is None:
-        kept["revision"] = begun.revision
-    if place.adapter == begun.adapter and place.adapter_revision is None:
-        kept["adapter_revision"] = begun.adapter_revision
-    return place.model_copy(update=kept)
+    pins: dict[str, str | None] = {}
+    if backbone.dtype == "auto":
+        pins["dtype"] = begun.dtype
+    if backbone.source == begun.source and backbone.revision is None:
+        pins["revision"] = begun.revision
+    if backbone.adapter == begun.adapter and backbone.adapter_revision is None:
+        pins["adapter_revision"] = begun.adapter_revision
+    return backbone.model_copy(update=pins)
 
 
 def retriever_from(text: str) -> NeuralRetriever:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +31,7 @@ from diffretriever.pipelines.blocks import (
     pack,
     unpack,
 )
-from diffretriever.pipelines.encoder_start import EncoderStart, with_commits
+from diffretriever.pipelines.encoder_start import EncoderStart, configured_encoder, with_commits
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, is_neural
 from diffretriever.schemas.settings import RayConfig
@@ -65,11 +65,11 @@ def runs_here(config: RayConfig, *, small: bool) -> bool:
     Raises:
         ValueError: No Ray answers at the address in the environment.
     """
-    from diffretriever.pipelines.cluster import is_cluster_at_hand
+    from diffretriever.pipelines.cluster import is_ray_running
 
     fields = type(config).model_fields
     sets_option = any(getattr(config, name) != fields[name].default for name in _OPTIONS_OF_RAY if name in fields)
-    return small and not sets_option and not is_cluster_at_hand()
+    return small and not sets_option and not is_ray_running()
 
 
 def few_passages(collection: Collection, most: int = MAX_ROWS) -> bool:
@@ -119,9 +119,9 @@ class Executor(ABC):
             self._manifest = self._describe(retriever) if is_neural(retriever) else bm25_manifest(retriever)
         return self._manifest
 
-    @abstractmethod
     def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
         """Scan each part of a collection, in order."""
+        return (scan_part(collection, part) for part in collection.parts())
 
     def encode_passages(self, blocks: PassageBlocks, indexes: Sequence[PassageIndex]) -> Iterator[Receipt]:
         """Encode blocks and write them uncommitted to the indexes; yield receipts, unordered.
@@ -158,13 +158,13 @@ class Executor(ABC):
         """Device of the encoders."""
 
     @property
-    @abstractmethod
     def parts(self) -> int:
         """Number of parts to search an index in."""
+        return 1
 
-    @abstractmethod
     def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
         """Return the compactions to run while this number of blocks is encoded."""
+        return []
 
     @abstractmethod
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
@@ -181,8 +181,6 @@ class Executor(ABC):
 class LocalExecutor(Executor):
     """Runs stages in this process with one encoder, one block at a time."""
 
-    parts = 1
-
     def __init__(self, config: RayConfig, encoder: Encoder | None = None, device: str = "auto") -> None:
         """Store the options; the environment overrides `device`."""
         super().__init__(config)
@@ -196,25 +194,11 @@ class LocalExecutor(Executor):
         return os.environ.get(DEVICE_VARIABLE) or self._device
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
-        from diffretriever.encoders import load_encoder
         from diffretriever.index.manifest import manifest_of
 
         if self.encoder is None:
-            with self._threads():
-                self.encoder = load_encoder(with_commits(retriever), self.device)
-                if self.config.compiled:
-                    self.encoder.compile_layers()
-        if self.config.tokens_per_batch is not None:
-            self.encoder.tokens_per_batch = self.config.tokens_per_batch
+            self.encoder = configured_encoder(with_commits(retriever), self.device, self.config)
         return manifest_of(self.encoder)
-
-    def compactions(self, indexes: Sequence[PassageIndex], blocks: int) -> list[CompactionBeside]:
-        """Return none: few blocks are compacted at the end."""
-        return []
-
-    def scan_parts(self, collection: Collection) -> Iterator[PartScan]:
-        """Scan each part of a collection, in order."""
-        return (scan_part(collection, part) for part in collection.parts())
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Apply a stage to blocks; yield names and tables, in order."""
@@ -222,17 +206,16 @@ class LocalExecutor(Executor):
             yield from unpack(rows)
 
     def _encoder(self) -> Encoder:
-        assert self.encoder is not None, "its manifest is asked for before it encodes"
+        assert self.encoder is not None, "`manifest` has loaded it"
         return self.encoder
 
     def _run(self, stages: Sequence[Stage], blocks: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        with self._threads() if self.encoder else nullcontext():
+        with ExitStack() as threads:
+            if self.encoder is not None:
+                from diffretriever.backbones.device import torch_threads
+
+                threads.enter_context(torch_threads(self.config.encoder_threads))
             for stage in stages:
                 stage.setup()
                 blocks = chain.from_iterable(map(stage, blocks))
             yield from blocks
-
-    def _threads(self) -> AbstractContextManager[None]:
-        from diffretriever.backbones.device import torch_threads
-
-        return torch_threads(self.config.encoder_threads)

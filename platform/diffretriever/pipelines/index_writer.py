@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Self
 
 from diffretriever.collections import Collection
@@ -41,6 +42,11 @@ class IndexWriter:
     """Writes a collection to an index, and to indexes of smaller budgets; a context manager that locks them.
 
     Each block is committed exactly once: a killed job leaves valid indexes, and the same job resumes.
+
+    Attributes:
+        selection: selects the passages that the indexes lack.
+        left_out: ids of passages that encode to NaN or infinity and were not written.
+        use: how much of the time the encoders' devices computed.
     """
 
     def __init__(self, job: EncodeJob, collection: Collection, smaller: Mapping[int, str]) -> None:
@@ -51,7 +57,6 @@ class IndexWriter:
         self._finished: list[tuple[float, int]] = []
         self.indexes: list[PassageIndex] = []
         self.left_out: list[str] = []
-        """Ids of passages that encode to NaN or infinity and were not written."""
         self.use = DeviceUse()
 
     def __enter__(self) -> Self:
@@ -67,6 +72,7 @@ class IndexWriter:
                     refuse_other_locations(uri, self._collection)
             self._existing = [PassageIndex.open(uri) if PassageIndex.exists(uri) else None for uri in self._uris]
             self._present = [KeySet.none() if index is None else index.keys() for index in self._existing]
+            self.selection = PassageSelection(self._job, self._present)
             self._locks = locks.pop_all()
         return self
 
@@ -80,10 +86,6 @@ class IndexWriter:
             return retriever
         backbone = as_begun(retriever.backbone, existing.manifest.retriever.backbone)
         return retriever.model_copy(update={"backbone": backbone})
-
-    def selection(self) -> PassageSelection:
-        """Return the selection of passages that the indexes lack."""
-        return PassageSelection(self._job, self._present)
 
     def with_metadata(self, source: Collection) -> WithMetadata:
         """Return the collection with the metadata columns of the indexes; of a new index, the job's choice.
@@ -130,16 +132,14 @@ class IndexWriter:
             ValueError: A passage encodes to NaN or infinity, and the job rejects it; earlier blocks are committed.
             RuntimeError: Blocks were lost.
         """
-        due = 0.0
-        pending = [_Pending(index, keys) for index, keys in zip(self.indexes, self._present, strict=True)]
+        due, pending = 0.0, list[Receipt]()
+        committers = [Committer(index) for index in self.indexes]
         with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
             for receipt in receipts:
-                for writes, written in zip(pending, receipt["receipts"], strict=True):
-                    writes.add(receipt["key"], written, receipt["ids"])
+                pending.append(receipt)
                 if time.monotonic() >= due:
                     began = time.monotonic()
-                    for writes in pending:
-                        writes.commit()
+                    self._commit(committers, pending)
                     for compaction in compactions:
                         compaction.step()
                     ended = time.monotonic()
@@ -147,11 +147,17 @@ class IndexWriter:
                 progress.update(self._count(receipt), receipt["tokens"], receipt["padded_tokens"])
                 if receipt["not_finite"] and self._job.on_bad_input == "error":
                     break
-            for writes in pending:
-                writes.commit()
+            self._commit(committers, pending)
         self._refuse_incomplete(total)
         for compaction in compactions:
             compaction.finish()
+
+    def _commit(self, committers: Sequence[Committer], pending: list[Receipt]) -> None:
+        ids = [passage_id for receipt in pending for passage_id in receipt["ids"]]
+        for number, (committer, present) in enumerate(zip(committers, self._present, strict=True)):
+            replaced = list(compress(ids, present.has_ids(ids).tolist()))
+            committer.commit({receipt["key"]: receipt["receipts"][number] for receipt in pending}, replaced)
+        pending.clear()
 
     def _count(self, receipt: Receipt) -> int:
         """Count a receipt; return the number of its passages."""
@@ -180,25 +186,23 @@ class IndexWriter:
         seconds = self._finished[-1][0] - self._finished[0][0]
         return sum(count for _, count in self._finished[1:]) / max(seconds, 1e-9)
 
-    def delete_gone(self, selection: PassageSelection) -> int:
+    def delete_gone(self) -> int:
         """Delete indexed passages that the collection no longer has; return their number."""
         deleted = 0
         for index in self.indexes:
-            gone = selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
+            gone = self.selection.gone(index.batches(["id", "collection"], _ROWS_AT_ONCE), self._collection.name)
             groups = (gone[at : at + _DELETED_AT_ONCE] for at in range(0, len(gone), _DELETED_AT_ONCE))
             deleted = sum(map(index.delete, groups))
         return deleted
 
     def finish(self) -> None:
-        """Compact the index and write its derived files, if the job requests it.
+        """Compact each index and, if the job requests it, write its derived files.
 
         Runs even if nothing was written, because an earlier attempt may have been killed before this step.
         """
-        if self._job.compact:
-            for index in self.indexes:
-                compact_index(index)
-        if self._job.accelerate:
-            for index in self.indexes:
+        for index in self.indexes:
+            compact_index(index)
+            if self._job.accelerate:
                 accelerate_index(index)
 
 
@@ -209,21 +213,3 @@ def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:
     assert passage_budget < retriever.budget.passage, "the largest budget is the job's own"
     budget = Budget(retriever.budget.query, passage_budget)
     return manifest.model_copy(update={"retriever": retriever.model_copy(update={"budget": budget})})
-
-
-class _Pending:
-    """Written blocks that are not committed yet."""
-
-    def __init__(self, index: PassageIndex, present: KeySet) -> None:
-        self._committer, self._present = Committer(index), present
-        self._receipts: dict[str, str] = {}
-        self._replaced: list[str] = []
-
-    def add(self, key: str, receipt: str, ids: Sequence[str]) -> None:
-        self._receipts[key] = receipt
-        held = self._present.has_ids(ids)
-        self._replaced += [i for i, is_held in zip(ids, held.tolist(), strict=True) if is_held]
-
-    def commit(self) -> None:
-        self._committer.commit(self._receipts, self._replaced)
-        self._receipts, self._replaced = {}, []

@@ -48,8 +48,8 @@ _QUERIES_PER_PART = {"bm25": 1000, "encoded": 20_000}
 # gzip level: higher levels take most of the job's time and save a few percent.
 _COMPRESSION = 2
 
-Search = Callable[[int, Sequence[str]], Sequence[Sequence[Hit]]]
-"""Takes the number of a part and its queries; returns the hits of each query."""
+Search = Callable[[Sequence[str]], Sequence[Sequence[Hit]]]
+"""Takes queries; returns the hits of each."""
 
 
 def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
@@ -62,24 +62,24 @@ def mine_negatives(job: MineNegativesJob) -> MinedNegatives:
     index = PassageIndex.open(job.index)
     job = job.model_copy(update={"mode": _mode(job, index)})
     source = open_source(job.source, job.split)
-    about = _describe(job, index, source)
-    done = _finished(job, about.identity)
-    if done is not None:
-        return done
-    work = _path_beside(job, "parts")
+    manifest = _describe(job, index, source)
+    finished = _finished(job, manifest.identity)
+    if finished is not None:
+        return finished
+    work = _sibling(job, "parts")
     with WriterLock(str(work)):
-        made_from = about.model_dump(mode="json", include={"index", "version", "fingerprint", "settings"})
-        ledger = Ledger(work, {**made_from, "source": source.state()})
-        with quarantine(job.on_bad_input, _path_beside(job, "quarantine.jsonl")) as put:
-            counts = _mine(job, index, work, ledger, _usable(source, put))
+        identity = manifest.model_dump(mode="json", include={"index", "version", "fingerprint", "settings"})
+        ledger = Ledger(work, {**identity, "source": source.state()})
+        with quarantine(job.on_bad_input, _sibling(job, "quarantine.jsonl")) as reject:
+            counts = _mine(job, index, work, ledger, _valid(source, reject))
         if not counts["queries"]:
             raise ValueError(f"{job.source}: no example to mine for")
         with whole_file(job.output) as sink:
             sink.writelines(_lines(ledger))
-        made = about.model_copy(update={**counts, "seconds": time.monotonic() - started})
-        write_text(_path_beside(job, "json"), made.model_dump_json(indent=2) + "\n")
+        manifest = manifest.model_copy(update={**counts, "seconds": time.monotonic() - started})
+        write_text(_sibling(job, "json"), manifest.model_dump_json(indent=2) + "\n")
         ledger.clear()
-    return made
+    return manifest
 
 
 def _mode(job: MineNegativesJob, index: PassageIndex) -> Mode:
@@ -103,26 +103,26 @@ def _describe(job: MineNegativesJob, index: PassageIndex, source: ExampleSource)
     )
 
 
-def _path_beside(job: MineNegativesJob, end: str) -> Path | StorePath:
+def _sibling(job: MineNegativesJob, end: str) -> Path | StorePath:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
 def _finished(job: MineNegativesJob, identity: str) -> MinedNegatives | None:
-    about = _path_beside(job, "json")
-    if not exists(job.output) or not exists(about):
-        if exists(job.output) and not exists(_path_beside(job, "parts")):
+    path = _sibling(job, "json")
+    if not exists(job.output) or not exists(path):
+        if exists(job.output) and not exists(_sibling(job, "parts")):
             raise ValueError(f"{job.output} is there and was not mined: give another --output, or remove it")
         return None
-    made = read_model(about, MinedNegatives, "give another --output, or remove both files and mine again")
-    if made.identity != identity:
-        raise ValueError(f"{job.output} was mined otherwise, see {about}: give another --output, or remove it")
-    return made
+    manifest = read_model(path, MinedNegatives, "give another --output, or remove both files and mine again")
+    if manifest.identity != identity:
+        raise ValueError(f"{job.output} was mined otherwise, see {path}: give another --output, or remove it")
+    return manifest
 
 
-def _usable(source: ExampleSource, put: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
+def _valid(source: ExampleSource, reject: Callable[[Sequence[BadRecord]], None]) -> Iterator[Checked]:
     for record in source.records():
         if isinstance(record, BadRecord):
-            put([record])
+            reject([record])
         else:
             yield record
 
@@ -142,7 +142,8 @@ def _mine(
     size = _QUERIES_PER_PART["bm25" if is_bm25 else "encoded"]
     threads = (os.cpu_count() or 1) if is_bm25 else 1
     first = list(islice(records, QUERIES_PER_BLOCK + 1))
-    parts = enumerate(_chunks(chain(first, records), size))
+    rest = chain(first, records)
+    parts = enumerate(iter(lambda: list(islice(rest, size)), []))
     search_job = BatchSearchJob(
         **{name: getattr(job, name) for name in _SEARCH},
         queries=work / "queries.jsonl",
@@ -150,19 +151,18 @@ def _mine(
         modes=(job.mode,),
         top_k=job.depth,
         exclude_self=False,
-        queries_at_once=size,
     )
-    search: Search = partial(_search_texts, Bm25Search(index), job.depth) if is_bm25 else partial(_search, search_job)
+    search: Search = partial(Bm25Search(index).search, k=job.depth) if is_bm25 else partial(_search, search_job)
     mine = partial(_mine_part, job, Corpus(index), ledger, search)
     counts: Counter[str] = Counter()
     small = few_queries(index, len(first))
     executor = LocalExecutor(search_job.encoding) if is_bm25 else executor_for(search_job.encoding, small=small)
     with executor, ThreadPoolExecutor(threads) as pool, Progress("mining", None, unit="queries") as progress:
         # In batches: a source need not fit in memory.
-        while some := list(islice(parts, 2 * threads)):
-            for made in pool.map(mine, *zip(*some, strict=True)):
-                counts.update(made)
-                progress.update(made["queries"])
+        while batch := list(islice(parts, 2 * threads)):
+            for part_counts in pool.map(mine, *zip(*batch, strict=True)):
+                counts.update(part_counts)
+                progress.update(part_counts["queries"])
     return counts
 
 
@@ -172,7 +172,7 @@ def _mine_part(
     earlier = ledger.get_json(f"{number:06}.json")
     if earlier is not None:
         return dict(earlier)
-    hits = search(number, [record.example.query for record in records])
+    hits = search([record.example.query for record in records])
     mined = [choose_negatives(record, ranked, corpus, job) for record, ranked in zip(records, hits, strict=True)]
     passages = corpus.passages(passage for chosen in mined for passage, _ in chosen.negatives)
     data = "".join(
@@ -191,25 +191,14 @@ def _mine_part(
     return counts
 
 
-def _search_texts(bm25: Bm25Search, depth: int, _: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
-    return bm25.search(queries, depth)
-
-
-def _search(job: BatchSearchJob, number: int, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+def _search(job: BatchSearchJob, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
     assert job.queries is not None, "it is set above"
-    asked, output = job.queries.with_name(f"{number:06}.queries.jsonl"), job.output.with_name(f"{number:06}.search")
-    lines = (json.dumps({"id": str(place), "text": text}) + "\n" for place, text in enumerate(queries))
-    write_text(asked, "".join(lines))
-    search_batch(job.model_copy(update={"queries": asked, "output": output}))
-    run = read_run(output / f"{job.modes[0]}.trec")
-    remove(output)
-    remove(asked)
-    return [list(run.get(str(place), {}).items()) for place in range(len(queries))]
-
-
-def _chunks(records: Iterator[Checked], size: int) -> Iterator[list[Checked]]:
-    while chunk := list(islice(records, size)):
-        yield chunk
+    lines = (json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(queries))
+    write_text(job.queries, "".join(lines))
+    search_batch(job)
+    run = read_run(job.output / f"{job.modes[0]}.trec")
+    remove(job.output)
+    return [list(run.get(str(number), {}).items()) for number in range(len(queries))]
 
 
 class Corpus:

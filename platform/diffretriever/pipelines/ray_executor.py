@@ -25,8 +25,8 @@ from diffretriever.pipelines.cluster import (
     PREPARE_CPUS,
     READER_CPUS,
     EncoderPool,
-    cpus_here,
-    ended_with_ray,
+    on_this_node,
+    open_streams,
     raise_mistake,
     ray_session,
     result_of,
@@ -107,11 +107,10 @@ class RayExecutor(Executor):
         """Scan parts of a collection in Ray tasks on the node of its files; a single part in this process."""
         parts = collection.parts()
         if len(parts) == 1:
-            yield scan_part(collection, parts[0])
-            return
+            return super().scan_parts(collection)
         calls = ((collection, part) for part in parts)
         local = is_local(collection.location())
-        yield from in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, on_this_node=local)
+        return in_tasks(scan_part, calls, cpus=_SCAN_CPUS, at_once=_SCANS_AHEAD, local=local)
 
     def map(self, stage: Stage, blocks: Mapping[str, pa.Table]) -> Iterator[tuple[str, pa.Table]]:
         """Apply a stage to blocks; yield names and tables, unordered."""
@@ -123,7 +122,9 @@ class RayExecutor(Executor):
         return [CompactionBeside(index, self._pool_for(blocks).encoders) for index in indexes]
 
     def _encoder(self) -> EncoderStart:
-        return EncoderStart.of(self.manifest(), self.pool, self.config)
+        manifest = self.manifest()
+        retriever_json = manifest.retriever.model_dump_json()
+        return EncoderStart(retriever_json, manifest.weights, manifest.tokenizer, self.device, self.config)
 
     def _run(self, stages: Sequence[Stage], blocks: PassageBlocks) -> Iterator[pa.Table]:
         rows = read_blocks(blocks.readers(), anywhere=not is_local(blocks.collection.location()))
@@ -193,35 +194,30 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
     Worker counts derive from the pool and are explicit: on few CPUs, one stage could starve the next forever.
     """
     if stage.workers == "encoders":
-        options = actor_options(pool, at_once=blocks_at_once(pool) if stage.overlaps else 1)
-        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
+        at_once = (_AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU) if stage.overlaps else 1
+        return rows.map_batches(StageActor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
     if stage.workers == "searchers":
         # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
         options = {"compute": compute, "num_cpus": pool.cpus, "num_gpus": pool.gpus, **ONE_BLOCK}
-    elif stage.workers == "preparers":
+    else:
         # Every one is a process that loads a tokenizer; one keeps several encoders busy.
         compute = TaskPoolStrategy(size=math.ceil(pool.encoders / _ENCODERS_PER_PREPARER))
         options = {"compute": compute, "num_cpus": PREPARE_CPUS, **AS_ARROW}
-    else:
-        options = {"compute": ActorPoolStrategy(size=1), "num_cpus": PREPARE_CPUS, **AS_ARROW}
-        return rows.map_batches(_actor(stage), fn_constructor_kwargs={"stage": stage}, **options)
     return rows.map_batches(_in_task, fn_kwargs={"stage": ray.put(stage)}, **options)
 
 
-class _Actor:
+class StageActor:
     """A worker that stays: it sets its stage up once."""
 
     def __init__(self, stage: Stage) -> None:
+        """Set the stage up."""
         stage.setup()
         self._stage = stage
 
     def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Process the blocks in `rows`."""
         return self._stage(rows)
-
-
-def _actor(stage: Stage) -> type[_Actor]:
-    return type(type(stage).__name__, (_Actor,), {})
 
 
 def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
@@ -231,12 +227,7 @@ def _in_task(rows: pa.Table, stage: Any) -> Iterator[pa.Table]:
     yield from ready(rows)
 
 
-def blocks_at_once(pool: EncoderPool) -> int:
-    """Return how many blocks an actor of the pool processes concurrently."""
-    return _AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU
-
-
-def actor_options(pool: EncoderPool, at_once: int = 1) -> dict[str, Any]:
+def actor_options(pool: EncoderPool, at_once: int) -> dict[str, Any]:
     """Return `map_batches` options for a pool of actors with `at_once` threads each."""
     compute = ActorPoolStrategy(
         size=pool.encoders,
@@ -269,12 +260,9 @@ def read_blocks(sources: Sequence[Callable[[], Iterable[pa.Table]]], *, anywhere
     A lost block is read again from its own source only. Tasks run on the driver's node, unless `anywhere` is set.
     """
     _configure_ray_data()
-    place: dict[str, Any] = {"num_cpus": READER_CPUS}
-    if not anywhere:
-        here = ray.get_runtime_context().get_node_id()
-        place = {"num_cpus": cpus_here(READER_CPUS), "label_selector": {"ray.io/node-id": here}}
+    options = {"num_cpus": READER_CPUS} if anywhere else on_this_node(READER_CPUS)
     # One at a time keeps hundreds of encoders busy; of more, each would hold blocks before their turn.
-    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **place)
+    return ray.data.read_datasource(_Sources(sources), override_num_blocks=len(sources), concurrency=1, **options)
 
 
 def _configure_ray_data() -> None:
@@ -313,7 +301,9 @@ def tables_of(dataset: Dataset) -> Iterator[pa.Table]:
         FullDiskError: A disk is full on a worker's node.
         ValueError: A worker raised it; without Ray's traceback.
     """
-    return ended_with_ray(_tables_of(dataset))
+    stream = _tables_of(dataset)
+    open_streams.add(stream)
+    return stream
 
 
 def _tables_of(dataset: Dataset) -> Generator[pa.Table, None, None]:

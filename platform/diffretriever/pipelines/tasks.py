@@ -8,9 +8,8 @@ from itertools import islice
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from diffretriever.pipelines.cluster import cpus_here, ray_session, result_of
+from diffretriever.pipelines.cluster import on_this_node, ray_session, result_of
 
 
 def call_each(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
@@ -28,20 +27,16 @@ def in_tasks(
     *,
     cpus: float,
     at_once: int,
-    on_this_node: bool = False,
+    local: bool = False,
 ) -> Iterator[Any]:
     """Yield the result of each call, in order, from Ray tasks.
 
-    `cpus` is per task; at most `at_once` calls run or wait. `on_this_node` pins tasks to the driver's node.
+    `cpus` is per task; at most `at_once` calls run or wait. `local` pins tasks to the driver's node.
 
     Raises:
         ValueError: The function raised it.
     """
-    options: dict[str, Any] = {"num_cpus": cpus}
-    if on_this_node:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"num_cpus": cpus_here(cpus), "scheduling_strategy": here}
-    task = ray.remote(function).options(**options)
+    task = ray.remote(function).options(**(on_this_node(cpus) if local else {"num_cpus": cpus}))
     left = iter(calls)
     running = deque(task.remote(*arguments) for arguments in islice(left, at_once))
     while running:

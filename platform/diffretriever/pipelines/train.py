@@ -17,12 +17,11 @@ import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from diffretriever.collections import open_collection
 from diffretriever.core.files import filesystem_of, is_file
 from diffretriever.core.full_disk import full_disk
-from diffretriever.pipelines.cluster import Share, check_room, gpus_for_model, ray_session, result_of, see_nodes
+from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, result_of, size_actors
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
@@ -57,36 +56,22 @@ def train(job: TrainJob) -> TrainingManifest:
     retriever = check_trainable(retriever, job.hyperparameters)
     with ray_session():
         job = job.model_copy(update={"train": str(_prepared(job))})
-        gpus = _gpus_that_fit(job)
-        task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)
-        manifest = result_of(task.remote(job, retriever, "cuda" if gpus else "cpu"))
+        _, share = size_actors("worker", job.workers, job.cpus_per_worker, job.gpus_per_worker, autoscale=job.autoscale)
+        task = _describe.options(num_cpus=share.cpus, num_gpus=share.gpus)
+        manifest = result_of(task.remote(job, retriever, "cuda" if share.gpus else "cpu"))
         folder.start(manifest, job)
         if not folder.finished:
-            _fit(job, manifest, folder, gpus)
+            _fit(job, manifest, folder, share)
     return folder.result()
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    given = as_place(job.train)
-    if is_file(given / MANIFEST_FILE):
-        return given
-    made = job.output / "training-set"
-    prepare_training(PrepareTrainingJob(source=(job.train,), output=made))
-    return made
-
-
-def _gpus_that_fit(job: TrainJob) -> float:
-    nodes, gpus = see_nodes(), job.gpus_per_worker
-    if gpus is None:
-        gpus = gpus_for_model(nodes, "--gpus-per-worker", autoscale=job.autoscale)
-    share = Share(job.cpus_per_worker, gpus)
-    problem = check_room(nodes, share, job.workers, 0.0, autoscale=job.autoscale)
-    if problem is None:
-        return gpus
-    raise ValueError(
-        f"no room for {job.workers} workers of {share}: {problem}. Ask for less with --workers, --cpus-per-worker or "
-        "--gpus-per-worker, or pass --autoscale if the cluster adds machines by itself"
-    )
+    folder = as_place(job.train)
+    if is_file(folder / MANIFEST_FILE):
+        return folder
+    folder = job.output / "training-set"
+    prepare_training(PrepareTrainingJob(source=(job.train,), output=folder))
+    return folder
 
 
 @ray.remote
@@ -98,29 +83,28 @@ def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> Train
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
     if not is_file(as_place(job.train) / MANIFEST_FILE):
-        raise _unseen("train", job.train)
+        raise _missing_here("train", job.train)
     return TrainingSet.open(job.train)
 
 
-def _unseen(flag: str, place: object) -> ValueError:
+def _missing_here(flag: str, location: object) -> ValueError:
     return ValueError(
-        f"--{flag} {place} is not there on {socket.gethostname()}, where a worker is to train: give the URI of an "
-        "object store, such as s3://bucket/folder, or a folder that all nodes share"
+        f"--{flag} {location} is missing on {socket.gethostname()}, where a worker trains: pass the URI of an object "
+        "store, such as s3://bucket/folder, or a folder that all nodes share"
     )
 
 
-def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
+def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, share: Share) -> None:
     filesystem, path = filesystem_of(folder.location)
     # On the node of this process, as Ray has its own controller: nodes of workers come and go.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
+    inbox = _Inbox.options(**on_this_node(0)).remote()  # type: ignore[attr-defined] # Ray's is not typed
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job, "manifest": manifest, "inbox": inbox},
         scaling_config=ScalingConfig(
             num_workers=job.workers,
-            use_gpu=gpus > 0,
-            resources_per_worker={"CPU": job.cpus_per_worker} | ({"GPU": gpus} if gpus else {}),
+            use_gpu=share.gpus > 0,
+            resources_per_worker={"CPU": share.cpus} | ({"GPU": share.gpus} if share.gpus else {}),
         ),
         run_config=RunConfig(
             name=folder.checkpoints.name,
@@ -129,7 +113,7 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
             failure_config=FailureConfig(max_failures=_MAX_FAILURES),
             checkpoint_config=CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
         ),
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
+        torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo", timeout_s=_PATIENCE_SECONDS),
     )
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
     ended = threading.Event()
@@ -161,7 +145,7 @@ def _pump(inbox: Any, journal: MetricsLog, ended: threading.Event) -> None:
             journal.add(record)
 
 
-@ray.remote(num_cpus=0)
+@ray.remote
 class _Inbox:
     """Passes records and errors from workers to the driver."""
 
@@ -209,7 +193,7 @@ def _work(config: dict[str, Any]) -> None:
 def _train(job: TrainJob, manifest: TrainingManifest, inbox: Any) -> None:
     # Before weights are loaded: a checkpoint that only one node sees could not be put together.
     if not RunFolder(job.output).has_started:
-        raise _unseen("output", job.output)
+        raise _missing_here("output", job.output)
     context = ray.train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())
     torch.set_num_threads(max(1, int(job.cpus_per_worker)))
@@ -235,8 +219,8 @@ def _validate(session: Session, validator: Validator | None, inbox: Any) -> None
 
 
 def _save(session: Session, workers: Workers) -> None:
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+        folder = Path(temporary)
         session.trainer.save(folder)
         if workers.rank == 0:
             session.save_adapter(folder / ADAPTER)

@@ -86,18 +86,18 @@ def finished(job: PrepareTrainingJob, inputs: Inputs) -> TrainingSetManifest | N
     """
     if not exists(job.output / MANIFEST_FILE):
         return None
-    there = read_manifest(job.output)
+    manifest = read_manifest(job.output)
     sources, hold_out = inputs.described()
     refuse_another(
         job.output,
         "another training set",
-        _made_from(there.sources, there.hold_out, there.split, there.on_bad_input),
-        _made_from(sources, hold_out, job.split, job.on_bad_input),
+        _inputs_of(manifest.sources, manifest.hold_out, manifest.split, manifest.on_bad_input),
+        _inputs_of(sources, hold_out, job.split, job.on_bad_input),
     )
-    return there
+    return manifest
 
 
-def _made_from(
+def _inputs_of(
     sources: Sequence[TrainingSource], hold_out: Sequence[TrainingSource], split: str, policy: BadInputPolicy
 ) -> dict[str, object]:
     return {
@@ -153,8 +153,8 @@ def _put_to(output: Path | StorePath) -> Iterator[Path]:
         return
     # A set may be larger than a node's folder for temporary files.
     cache_dir().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="training-set-", dir=cache_dir()) as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="training-set-", dir=cache_dir()) as temporary:
+        folder = Path(temporary)
         yield folder
         put_folder(folder, output, last=MANIFEST_FILE)
 

@@ -8,6 +8,7 @@ Legend: M query vectors, N passage vectors, P passages, H hidden size.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from diffretriever.backbones.source import resolve_source
 from diffretriever.collections import Passage
+from diffretriever.core.files import understood
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.accelerate import CodeLayout
 from diffretriever.schemas.codec import Bits, CodecConfig
@@ -40,9 +43,10 @@ HIDDEN_SIZES = {
     "GSAI-ML/LLaDA-1.5": 4096,
     "Qwen/Qwen2.5-7B-Instruct": 3584,
     "meta-llama/Meta-Llama-3-8B-Instruct": 4096,
+    "colbert-ir/colbertv2.0": 128,
     "minilm": 384,
 }
-"""H by backbone (Qwen2.5 is of Dream's shape, Llama 3 of LLaDA's width)."""
+"""H by backbone; the config of any other backbone names it."""
 _TOKENS = 75.0
 """Default tokens of a passage."""
 _QUERY_TOKENS = 32
@@ -101,7 +105,7 @@ def make_plan(job: PlanJob, counted: Counted | None, measured: Sequence[Measured
     passages = job.passages or (counted.passages if counted else 0)
     text_bytes = _text_bytes(job, counted)
     tokens = job.tokens or (known[0].tokens if known[0] else text_bytes / _BYTES_PER_TOKEN)
-    hidden_size = known[0].hidden_size if known[0] else job.hidden_size or _hidden_size(made[0])
+    hidden_size = known[0].hidden_size if known[0] else _hidden_size(made[0])
     plans = []
     for retriever, facts in zip(made, known, strict=True):
         vectors = facts.vectors if facts else _vectors(retriever, "passage", tokens)
@@ -159,10 +163,13 @@ def _vectors(retriever: NeuralRetriever, side: Side, tokens: float) -> float:
 
 
 def _hidden_size(retriever: NeuralRetriever) -> int:
-    source = retriever.backbone.source
-    if source not in HIDDEN_SIZES:
-        raise ValueError(f"the size of {source}'s vectors is not known here: give --hidden-size, or --measure")
-    return HIDDEN_SIZES[source]
+    source, revision = retriever.backbone.source, retriever.backbone.revision
+    if source in HIDDEN_SIZES:
+        return HIDDEN_SIZES[source]
+    file = resolve_source(source, revision, weights=False) / "config.json"
+    with understood(file, "add --measure, to encode a sample"):
+        config = json.loads(file.read_bytes())
+        return int(config["hidden_size" if "hidden_size" in config else "d_model"])
 
 
 @dataclass(frozen=True)

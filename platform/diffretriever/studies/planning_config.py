@@ -23,8 +23,6 @@ class PlanJob(ModelOptions, PresetListing):
     """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
     budget: tuple[Budget, ...] = ()
     """Budgets to compare, such as q4p4,q4p16; default: the retriever's own."""
-    hidden_size: PositiveInt | None = None
-    """H of the vectors, for backbones whose size is not known here."""
     tokens: PositiveFloat | None = None
     """Average tokens of a passage's text; default: the collection's, or 75."""
     rate: PositiveFloat | None = None

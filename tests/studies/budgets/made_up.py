@@ -42,7 +42,7 @@ def make_sweep(
         command="python jobs/sweep_budgets.py",
     )
     (folder / "sweep.json").write_text(manifest.model_dump_json())
-    settings = {"collection": f"gone/{name}", "top_k": 100, "exclude_self": True, "max_queries": None}
+    settings = {"collection": f"gone/{name}", "exclude_self": True, "max_queries": None}
     (folder / "sweep.yaml").write_text(json.dumps(settings))
     for split in splits:
         generator = np.random.default_rng([*(name + split).encode()])

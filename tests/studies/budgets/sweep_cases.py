@@ -35,7 +35,6 @@ def make_job(folder: Path, checkpoint: Path) -> SweepJob:
         query_budgets=(3, 1),
         passage_budgets=(1, 2),
         modes=MODES,
-        top_k=12,
         exclude_self=True,
     )
 

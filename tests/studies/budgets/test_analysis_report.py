@@ -125,12 +125,12 @@ def test_each_collection_has_its_own_measure(root: Path, tmp_path: Path) -> None
     for name, measure in (("dev.small", "MRR@10"), ("dl19", "nDCG@10")):
         expected = Outcomes.read(place, name, "dense", measure).values_ABQ
         assert np.array_equal(data.outcomes[f"msmarco/{name}", "dense"].values_ABQ, expected)
-    given = {"msmarco": "MRR@10", "msmarco/dev.small": "nDCG@10"}
-    one_each = read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=given))
+    measures = ("msmarco=MRR@10", "msmarco/dev.small=nDCG@10")
+    one_each = read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=measures))
     assert one_each.measure == "nDCG@10 and MRR@10 (msmarco/dl19)"
-    assert read_data(job(root, tmp_path / "r", sweeps=sweeps, measure="nDCG@10")).measure == "nDCG@10"
+    assert read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=("nDCG@10",))).measure == "nDCG@10"
     with pytest.raises(ValueError, match=r"--measures: none of the sweeps is of 'mscarmo'\. Did you mean"):
-        read_data(job(root, tmp_path / "r", sweeps=sweeps, measures={"mscarmo": "MRR@10"}))
+        read_data(job(root, tmp_path / "r", sweeps=sweeps, measures=("mscarmo=MRR@10",)))
 
 
 def test_a_selection_file_names_the_fixed_budget(root: Path, tmp_path: Path) -> None:

@@ -59,12 +59,17 @@ def test_every_cell_is_the_search_with_its_budget(job: SweepJob, summary: SweepS
         for query in job.query_budgets:
             for split, texts in TEXTS.items():
                 budgets = [query] * len(texts)
-                found = dict(searcher.search([*texts.values()], k=13, budgets=budgets))
+                found = dict(searcher.search([*texts.values()], k=101, budgets=budgets))
                 expected = {mode: dict(zip(texts, hits, strict=True)) for mode, hits in found.items()}
                 for mode, hits in expected.items():
                     run = read_run(job.output / split / "runs" / str(Budget(query, passage)) / f"{mode}.trec")
-                    own = kept_hits([*texts], Hits.of([hits[q] for q in texts]), 12, exclude_self=True)
+                    own = kept_hits([*texts], Hits.of([hits[q] for q in texts]), 100, exclude_self=True)
                     assert [[*run.get(name, {}).items()] for name in texts] == list(own)
+
+
+def test_runs_are_as_deep_as_the_measures_need(job: SweepJob) -> None:
+    measures = ("MRR@10", "R@200"), ("nDCG@10",), ("AP",)
+    assert [sweep._depth(job.model_copy(update={"measures": names})) for names in measures] == [200, 100, 1000]
 
 
 def test_the_same_command_does_nothing_again(job: SweepJob, summary: SweepSummary) -> None:
@@ -149,9 +154,7 @@ def test_subwords_of_the_queries_are_kept(job: SweepJob, summary: SweepSummary) 
 
 def test_mistakes_are_named_before_anything_runs(copy: SweepJob, tmp_path: Path) -> None:
     before = (local(copy.output) / "sweep.json").read_bytes()
-    with pytest.raises(ValueError, match=r"holds another sweep.*\n  top_k: 12 != 9\ngive another --output"):
-        sweep_budgets(copy.model_copy(update={"top_k": 9}), "other", print)
-    with pytest.raises(ValueError, match=r"max_queries: None != 2"):
+    with pytest.raises(ValueError, match=r"holds another sweep.*\n  max_queries: None != 2\ngive another --output"):
         sweep_budgets(copy.model_copy(update={"max_queries": 2}), "sampled", print)
     tail = tmp_path / "tail.yaml"
     tail.write_text(f"method: masked\nbackbone: {{source: {copy.backbone}}}\ntail_length: 1\n", "utf-8")

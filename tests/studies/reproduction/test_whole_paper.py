@@ -73,7 +73,7 @@ def few(plan: Plan) -> Plan:
 def paper(tmp_path_factory: pytest.TempPathFactory, folder_of: Callable[[str], Path], full: bool) -> ReproduceJob:
     """The reproduction, its pages written, without Ray."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffretriever.pipelines.cluster.is_cluster_at_hand", lambda: False)
+        patch.setattr("diffretriever.pipelines.cluster.is_ray_running", lambda: False)
         patch.setattr("diffretriever.studies.reproduction.runner.ray_session", None)
         patch.setattr("diffretriever.pipelines.ray_executor.ray_session", None)
         config = RandomPaperJob(output=tmp_path_factory.mktemp("random"))

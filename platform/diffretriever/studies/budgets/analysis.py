@@ -186,16 +186,23 @@ def read_data(job: AnalyseBudgetsJob) -> AnalysisData:
 
 
 def _measures(job: AnalyseBudgetsJob, splits: Sequence[SweptSplit]) -> dict[str, str]:
-    collections = [split.manifest.collection for split in splits]
-    known = {*collections, *(split.name for split in splits)}
-    for name in job.measures:
+    chosen = dict(_set_and_measure(text) for text in job.measures)
+    known = {"", *(split.manifest.collection for split in splits), *(split.name for split in splits)}
+    for name in chosen:
         if name not in known:
             raise ValueError(f"--measures: none of the sweeps is of '{name}'.{suggest(name, known)}")
-    found = {}
-    for split, collection in zip(splits, collections, strict=True):
-        of_all = job.measure or official_measure(collection, split.split)
-        found[split.name] = job.measures.get(split.name) or job.measures.get(collection) or of_all
-    return found
+    measures = {}
+    for split in splits:
+        collection = split.manifest.collection
+        default = chosen.get("") or official_measure(collection, split.split)
+        measures[split.name] = chosen.get(split.name) or chosen.get(collection) or default
+    return measures
+
+
+def _set_and_measure(text: str) -> tuple[str, str]:
+    # A measure may have an `=` within parentheses.
+    name, separator, measure = text.partition("=")
+    return (name, measure) if separator and "(" not in name else ("", text)
 
 
 def _in_words(measures: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
@@ -24,11 +24,9 @@ class AnalyseBudgetsJob(JobConfig):
     the best mean there is the fixed one."""
     mode: SweepMode = "hybrid"
     """Score that chooses the fixed budget, and comes first in the report."""
-    measure: str | None = None
-    """Measure of the report; default: that of each collection, in which its results are published: MRR@10 for MS
-    MARCO's train and dev queries, else nDCG@10."""
-    measures: dict[str, str] = Field(default_factory=dict)
-    """COLLECTION=MEASURE or COLLECTION/SPLIT=MEASURE, repeatable: the measure of that one alone."""
+    measures: tuple[str, ...] = ()
+    """Measure of the report, such as nDCG@10, or of one collection or split, such as msmarco/dev=nDCG@10. Default: the
+    measure in which a collection's results are published: MRR@10 for MS MARCO's train and dev queries, else nDCG@10."""
     output: Place
     """Folder for report.md with its figures, report.json and per_query.parquet."""
 

@@ -25,6 +25,7 @@ from diffretriever.core.ledger import Ledger, refuse_another
 from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
 from diffretriever.evaluation.conditions import settled_by_passages
+from diffretriever.evaluation.measures import deepest_rank, parse_measures
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_block
@@ -63,7 +64,7 @@ from diffretriever.studies.budgets.sweep_files import (
     read_settings,
     write_queries,
 )
-from diffretriever.vectors.fusion import depth_for, lists_for, ranked
+from diffretriever.vectors.fusion import FUSION_DEPTH, depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
@@ -72,7 +73,9 @@ NO_BUDGET = Budget(1, 1)
 
 _QUERIES_AT_ONCE = 5000
 """Encoded queries that share a pass over an index; their results take about 0.2 MB each until they are written."""
-_SHARED_SETTINGS = ("top_k", "exclude_self", "max_queries")
+_LEAST_DEPTH = 100
+"""Least depth of the runs, so that other measures seldom need new searches."""
+_SHARED_SETTINGS = ("exclude_self", "max_queries")
 _FINISHED = "finished.json"
 _STATE = "cell.json"
 
@@ -166,8 +169,11 @@ def _refuse_another(job: SweepJob, manifest: SweepManifest) -> None:
     before = read_manifest(job.output)
     settings = read_settings(job.output)
     theirs = {"collection": before.collection} | {name: settings[name] for name in _SHARED_SETTINGS}
-    ours = {"collection": manifest.collection, "top_k": job.top_k, "exclude_self": job.drops_self}
-    ours["max_queries"] = job.max_queries
+    ours = {
+        "collection": manifest.collection,
+        "exclude_self": job.drops_self,
+        "max_queries": job.max_queries,
+    }
     if before.fingerprint != manifest.fingerprint:
         # Only then do the names count: the same weights may lie elsewhere by now.
         theirs["retriever"] = f"{before.retriever} ({before.fingerprint})"
@@ -295,7 +301,7 @@ class Cell:
 
 def _cells_of(index: PassageIndex, passage_budget: int, store: QueryStore, job: SweepJob) -> list[Cell]:
     manifest = index.manifest
-    made_of = [manifest.fingerprint, manifest.created, index.version, job.top_k, job.drops_self]
+    made_of = [manifest.fingerprint, manifest.created, index.version, _depth(job), job.drops_self]
     cells = []
     for number in job.query_budgets:
         budget = Budget(number, passage_budget)
@@ -332,13 +338,17 @@ def _search_round(index: PassageIndex, cells: list[Cell], store: QueryStore, job
         ledger = Ledger(cell.folder)
         ledger.remove(_STATE)
         for mode in job.modes:
-            kept = kept_hits(names, hits[mode][rows], job.top_k, exclude_self=job.drops_self)
+            kept = kept_hits(names, hits[mode][rows], _depth(job), exclude_self=job.drops_self)
             write_run(cell.folder / f"{mode}.trec", [Run(names, kept)], f"{system}.{mode}")
         ledger.put_json(_STATE, {"state": cell.state})
 
 
+def _depth(job: SweepJob) -> int:
+    return max(_LEAST_DEPTH, deepest_rank(parse_measures(job.measures)) or FUSION_DEPTH)
+
+
 def _search_modes(index: PassageIndex, queries: Representations, job: SweepJob) -> dict[SweepMode, Hits]:
-    depth = searched_depth(job.top_k, exclude_self=job.drops_self)
+    depth = searched_depth(_depth(job), exclude_self=job.drops_self)
     options = SearchOptions(index=index.uri)
     device = resolve_device("auto")
     modes = [mode for mode in job.modes if mode != "pooled-slots"]

@@ -112,7 +112,7 @@ def read_settings(folder: Path | StorePath) -> dict[str, Any]:
     path = folder / JOB_FILE
     with understood(path, _AGAIN):
         settings = yaml.safe_load(read_text(path))
-        return {name: settings[name] for name in ("collection", "top_k", "exclude_self", "max_queries")}
+        return {name: settings[name] for name in ("collection", "exclude_self", "max_queries")}
 
 
 def write_outcomes(
