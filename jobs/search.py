@@ -39,7 +39,15 @@ def main(config: SearchJob) -> None:
         budget = choice.budget
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
     budgets = None if budget is None else [budget]
-    hits = searcher.search([config.query], k=config.top_k, modes=[mode], budgets=budgets, filter=config.filter)[mode]
+    found = searcher.search(
+        [config.query],
+        k=config.top_k,
+        modes=[mode],
+        budgets=budgets,
+        filter=config.filter,
+        documents=config.documents,
+    )
+    hits = found[mode]
     rows = hits.rows()
     ranked = list(zip(hits[0], searcher.index.shown(rows), strict=True))
     explained: Sequence[Explanation | None] = [None] * len(ranked)
@@ -49,7 +57,8 @@ def main(config: SearchJob) -> None:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
     filtered = f", filtered by {config.filter}" if config.filter else ""
-    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{filtered}")
+    documents = f", documents by {config.documents}" if config.documents else ""
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{filtered}{documents}")
     if not ranked:
         print("no passages found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):

@@ -10,13 +10,13 @@ from pydantic import Field, NonNegativeFloat, model_validator
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.places import IndexPlace, Place, StorePath
-from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunOptions, ScoringFlags
+from diffretriever.schemas.search import DocumentOption, FilterOption, QueryBudgetOptions, RunOptions, ScoringFlags
 from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
 
 DEFAULT_MEASURES = ("nDCG@10", "MRR@10", "Recall@100")
 
 
-_INDEX_ONLY = ("modes", "filter", "selector")
+_INDEX_ONLY = ("modes", "filter", "documents", "selector")
 """Settings of an evaluation that apply only to the search of an index."""
 
 
@@ -34,7 +34,7 @@ class Judgements(SelfExclusion):
     two count grades 2 and above as relevant (`rel=2`)."""
 
 
-class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudgetOptions):
+class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, DocumentOption, QueryBudgetOptions):
     """Search an index for a collection's queries, or read finished runs, and score the rankings with ir_measures."""
 
     index: IndexPlace = ""
@@ -89,7 +89,7 @@ TESTS: dict[Test, str] = {"t-test": "t-test", "randomisation": "randomisation te
 """Significance test → its name in reports."""
 
 
-class CompareJob(Judgements, ModelOptions):
+class CompareJob(Judgements, DocumentOption, ModelOptions):
     """Compare runs of the same queries: means, significance tests, and the queries that differ most."""
 
     runs: tuple[str, ...] = ()
@@ -116,6 +116,8 @@ class CompareJob(Judgements, ModelOptions):
             raise ValueError("give --qrels FILE, or --collection and --split")
         if indexes and self.collection is None:
             raise ValueError("--indexes needs the queries of a collection: give --collection")
+        if self.documents and not indexes:
+            raise ValueError("--documents needs --indexes: finished runs cannot change")
         return self
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
+from diffretriever.schemas.documents import DocumentScore
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
@@ -68,13 +69,21 @@ class FilterOption(JobConfig):
     and `collection`. Dense, sparse and BM25 scores do not change; sums such as hybrid use the filtered lists."""
 
 
+class DocumentOption(JobConfig):
+    """Search: documents by their chunks."""
+
+    documents: DocumentScore | None = None
+    """Rank documents in place of chunks `ID#1`, `ID#2`, …: `max` scores a document by its best chunk, `first` by its
+    first, `mean-3` by the mean of its 3 best (any number)."""
+
+
 class RunOptions(JobConfig):
     """Search: modes and depth of the runs."""
 
     modes: tuple[Mode, ...] = ()
     """Scoring modes, as in --mode of search.py; default: the retriever's own scores and its `default_mode`."""
     top_k: PositiveInt = 1000
-    """Passages kept per query."""
+    """Passages or documents kept per query."""
 
 
 class QueryBudgetOptions(JobConfig):
@@ -92,7 +101,7 @@ class QueryBudgetOptions(JobConfig):
         return self
 
 
-class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
+class SearchJob(SearchFlags, FilterOption, DocumentOption, QueryBudgetOptions):
     """Search an index for one query and print the ranked passages."""
 
     query: str
@@ -103,7 +112,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     version: PositiveInt | None = None
     """Version of the index (inspect_index.py lists them); default: the latest."""
     top_k: PositiveInt = 10
-    """Passages to show."""
+    """Passages or documents to show."""
     explain: bool = False
     """Explain each score by its matched slots and shared terms; for retrievers with vectors."""
     words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = READ_WORDS
@@ -113,7 +122,7 @@ class SearchJob(SearchFlags, FilterOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, SelfExclusion, EncoderActors):
+class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, DocumentOption, SelfExclusion, EncoderActors):
     """Search an index for many queries on Ray and write TREC runs; run the same command again to resume.
 
     Each task scans some of the index's data files for all queries. The merged results are exact.

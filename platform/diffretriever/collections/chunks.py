@@ -17,6 +17,11 @@ CHUNK_ID = re.compile(r"#[0-9]+$")
 """Suffix of a chunk's id."""
 
 
+def first_chunk(document: str) -> str:
+    """Return the id of a document's first chunk."""
+    return f"{document}#1"
+
+
 class ChunkedCollection(TransformedCollection):
     """Another collection in chunks. Markdown is split by its structure, other text by paragraphs and sentences."""
 

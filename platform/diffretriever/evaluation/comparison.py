@@ -121,6 +121,7 @@ def _searched(job: CompareJob, collection: Collection) -> _Searched:
             split=job.split,
             output=job.output,
             exclude_self=job.exclude_self,
+            documents=job.documents,
         )
         searched = search_collection(open_searcher(evaluation.index, evaluation.search_options), collection, evaluation)
         results.coverage[name] = searched.coverage

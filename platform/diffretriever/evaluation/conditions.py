@@ -12,6 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from diffretriever.collections import BadRecord, Collection, Passage, Qrels, Query, Run
+from diffretriever.collections.chunks import first_chunk
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.evaluate import Coverage
 from diffretriever.schemas.settings import SelfExclusion
@@ -20,12 +21,14 @@ _Job = TypeVar("_Job", bound=SelfExclusion)
 
 
 def coverage_of(index: PassageIndex, collection: Collection) -> Coverage:
-    """Return how many of a collection's passages are in an index, by id; for large collections by count only."""
+    """Return how many of a collection's passages are in an index, whole or cut; for large collections by count only."""
     count = collection.count()
     if count is not None:
         return Coverage(indexed=min(len(index), count), passages=count)
     ids = list(dict.fromkeys(record.id for record in collection.records() if isinstance(record, Passage)))
-    return Coverage(indexed=int((index.order.passages.numbers_of(ids) >= 0).sum()), passages=len(ids))
+    numbers_of = index.order.passages.numbers_of
+    is_indexed = (numbers_of(ids) >= 0) | (numbers_of([first_chunk(each) for each in ids]) >= 0)
+    return Coverage(indexed=int(is_indexed.sum()), passages=len(ids))
 
 
 def coverage_told(name: str, coverage: Coverage, collection: str) -> str:

@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 from diffretriever.collections import Collection, Qrels, Query, Run, open_collection, read_qrels, write_run
+from diffretriever.collections.chunks import first_chunk
 from diffretriever.core.files import write_text
 from diffretriever.core.progress import track
 from diffretriever.evaluation.conditions import coverage_of, coverage_warnings, settled_by_index, settled_by_runs
@@ -102,10 +103,11 @@ def search_collection(
     """
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     index, relevant = searcher.index, relevant_in(qrels)
-    if relevant and not (index.order.passages.numbers_of(relevant) >= 0).any():
+    known = relevant if job.documents is None else [*relevant, *map(first_chunk, relevant)]
+    if relevant and not (index.order.passages.numbers_of(known) >= 0).any():
         raise ValueError(
-            f"{index.uri} holds none of the passages that {collection.name} judges relevant: take its index, one "
-            "without chunks"
+            f"{index.uri} holds none of the passages that {collection.name} judges relevant: take its index; "
+            'if it has chunks, rank documents by --documents max (in Python documents="max")'
         )
     coverage = coverage_of(index, collection)
     job, exclusion = settled_by_index(job, index, queries, qrels)
@@ -128,7 +130,7 @@ def search_queries(
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
     texts = [query.text for query in queries]
-    found = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter)
+    found = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter, documents=job.documents)
     ids = [query.id for query in queries]
     return {
         mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()

@@ -123,8 +123,8 @@ def _refuse_chunks(run: Run, qrels: Qrels) -> None:
         document = CHUNK_ID.sub("", chunk)
         if chunk not in judged and document in judged:
             raise ValueError(
-                f"'{chunk}' is a chunk, and the qrels judge the whole of '{document}': measure on an index that was "
-                "encoded without --chunk"
+                f"'{chunk}' is a chunk, and the qrels judge the whole of '{document}': search again with "
+                '--documents max (in Python documents="max"), which ranks documents by their chunks'
             )
 
 

@@ -17,6 +17,7 @@ from diffretriever.evaluation.fused import FinishedRuns
 from diffretriever.evaluation.measures import EvaluationResult, measures_of, parse_measures
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.front.index import Index
+from diffretriever.schemas.documents import DocumentScore
 from diffretriever.schemas.evaluate import ComparisonReport, Coverage, EvaluateJob, Test
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
@@ -69,6 +70,7 @@ def evaluate(
     measures: Sequence[str] | None = None,
     modes: Sequence[Mode] | None = None,
     k: int = 1000,
+    documents: DocumentScore | None = None,
 ) -> Measured:
     """Search for a collection's queries and measure the rankings with ir_measures.
 
@@ -80,9 +82,11 @@ def evaluate(
             grades 2 and above are relevant.
         modes: scores to rank by. Default: the retriever's own scores and its default mode.
         k: depth of the rankings.
+        documents: rank documents by their chunks, as in `Index.search`, for judgements of documents.
 
     Raises:
-        ValueError: unknown collection, split, measure or mode, or the index contains no relevant passage.
+        ValueError: unknown collection, split, measure, mode or `documents`, the index contains no relevant passage, or
+            it contains chunks of judged documents and `documents` is not set.
 
     Example:
         >>> measured = dr.evaluate(index, "garden", modes=["bm25"], measures=["nDCG@10"])  # garden: a BEIR folder
@@ -98,6 +102,7 @@ def evaluate(
         measures=tuple(measures or measures_of(source.name, split)),
         modes=tuple(modes or ()),
         top_k=k,
+        documents=documents,
         output=Path(),
     )
     parse_measures(job.measures)

@@ -16,6 +16,7 @@ from diffretriever.front.retriever import Retriever, texts_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import counted, split_at_commas
 from diffretriever.schemas.budget import Budget
+from diffretriever.schemas.documents import DocumentScore
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
@@ -215,6 +216,7 @@ class Index:
         mode: Mode | None = None,
         budget: int | None = None,
         filter: str | None = None,
+        documents: DocumentScore | None = None,
     ) -> Results: ...
 
     @overload
@@ -226,6 +228,7 @@ class Index:
         mode: Mode | None = None,
         budget: int | None = None,
         filter: str | None = None,
+        documents: DocumentScore | None = None,
     ) -> list[Results]: ...
 
     def search(
@@ -236,20 +239,23 @@ class Index:
         mode: Mode | None = None,
         budget: int | None = None,
         filter: str | None = None,  # noqa: A002 (the common name)
+        documents: DocumentScore | None = None,
     ) -> Results | list[Results]:
         """Search for one query, or for several at once; return hits in descending order of score.
 
         Args:
             queries: a string, or a list of strings.
-            k: number of passages per query.
+            k: number of passages, or documents, per query.
             mode: score to rank by, such as `dense` or `dense+0.3bm25`. Default: `searcher.default_mode`.
             budget: number of query slots, K_q. Default: the retriever's.
             filter: condition on metadata, such as `year >= 2020 AND lang = 'en'` (`diffretriever.index.filters`).
                 Dense, sparse and BM25 scores do not change; min-max sums such as `hybrid` are scaled over the
                 matching passages.
+            documents: rank documents in place of chunks `ID#1`, `ID#2`, …, by the score of their best chunk (`max`) or
+                first chunk (`first`), or by the mean of the 3 best (`mean-3`, any number). A hit shows its best chunk.
 
         Raises:
-            ValueError: the index lacks this score, the retriever has no slots, or the filter is invalid.
+            ValueError: the index lacks this score, the retriever has no slots, or the filter or `documents` is invalid.
 
         Example:
             >>> for hit in index.search("roses in winter", k=2, filter="year < 2022"):
@@ -264,7 +270,7 @@ class Index:
         searcher = self.searcher
         chosen: Mode = mode or searcher.default_mode
         budgets = None if budget is None else [budget] * len(texts)
-        hits = searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter)[chosen]
+        hits = searcher.search(texts, k=k, modes=[chosen], budgets=budgets, filter=filter, documents=documents)[chosen]
         rows = self._table.shown(hits.rows())
         named = list(zip(hits.names(), hits.scores_F.tolist(), rows, strict=True))
         results = [

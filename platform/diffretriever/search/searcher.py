@@ -9,19 +9,22 @@ import numpy as np
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.preparer import Preparer
-from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import suggest
+from diffretriever.schemas.documents import DocumentScore
 from diffretriever.schemas.mode import ListName, Mode, unweighted
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
+from diffretriever.search.documents import Round, documents_of, first_depth, search_condition, search_documents
 from diffretriever.search.explain import explain_each, parts_of_each
 from diffretriever.search.sparse import open_sparse
+from diffretriever.vectors.documents import DocumentHits, Documents
 from diffretriever.vectors.fusion import depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.representations import Representations
 
 FILTERS_KEPT = 8
 """Number of filters whose searches stay open, at about 20 bytes per passage each."""
@@ -63,6 +66,10 @@ class Searcher:
         """BM25 search of the index's texts, opened or built on first use."""
         return Bm25Search(self.index)
 
+    @cached_property
+    def _documents(self) -> Documents:
+        return documents_of(self.index.order)
+
     def search(
         self,
         queries: Sequence[str],
@@ -71,6 +78,7 @@ class Searcher:
         modes: Sequence[Mode] | None = None,
         budgets: Sequence[int] | None = None,
         filter: str | None = None,  # noqa: A002 (what everybody calls it)
+        documents: DocumentScore | None = None,
     ) -> dict[Mode, Hits]:
         """Return, per mode, each query's best `k` passages, best first: `hits[i]` are (id, score) of query i.
 
@@ -81,30 +89,55 @@ class Searcher:
             budgets: K_q of each query. Default: the retriever's.
             filter: condition on metadata, such as `year >= 2020 AND lang = 'en'`; see `diffretriever.index.filters`.
                 Dense, sparse and BM25 scores do not change; fusion uses the filtered result lists.
+            documents: rank documents by the scores of their chunks, in place of passages; see `DocumentScore`. Sums
+                score documents from the fused list of chunks.
 
         Raises:
             ValueError: the index does not offer a mode, the retriever has no slots for `budgets`, `queries` is a single
-                text, a query is not valid Unicode, or the filter is invalid.
+                text, a query is not valid Unicode, or the filter or `documents` is invalid.
         """
         self._check_budget(has_budget=budgets is not None)
         _check_texts(queries)
         requested = tuple(modes) if modes is not None else self.modes
         check_modes(requested, self.index.manifest.retriever.offered_modes, "this index")
-        condition = None if filter is None else condition_of(filter, self.index.manifest.metadata)
-        if self.encoder is None:
-            return dict.fromkeys(requested, self._bm25(condition).search(queries, k))
-        names, depth, lists = lists_for(requested), depth_for(requested, k), dict[ListName, Hits]()
-        if names != ("bm25",):
+        condition = search_condition(filter, self.index.manifest.metadata, documents)
+        encoded = None
+        if self.encoder is not None and lists_for(requested) != ("bm25",):
             encoded = self.encoder.encode_queries(queries, budgets)
+        search = partial(self._ranked, queries, encoded, requested, condition)
+        whole = Round(0, len(queries), first_depth(k, documents))
+        if documents is None:
+            return search(whole)
+        searched = self._documents
+        if condition is not None:
+            searched = searched.among(self._filtered(condition).order.by_row)
+        found = [hits for _, hits in search_documents(search, whole, searched, documents, k)]
+        return {mode: DocumentHits.joined([hits[mode] for hits in found]) for mode in requested}
+
+    def _ranked(
+        self,
+        queries: Sequence[str],
+        encoded: Representations | None,
+        modes: Sequence[Mode],
+        condition: str | None,
+        searched: Round,
+    ) -> dict[Mode, Hits]:
+        queries = queries[searched.start : searched.stop]
+        if self.encoder is None:
+            return dict.fromkeys(modes, self._bm25(condition).search(queries, searched.depth))
+        names, depth, lists = lists_for(modes), depth_for(modes, searched.depth), dict[ListName, Hits]()
+        if encoded is not None:
             searches = self._whole if condition is None else self._encoded_of(condition)
             assert searches is not None, "there is an encoder"
+            if len(queries) < len(encoded):
+                encoded = encoded.take(np.arange(searched.start, searched.stop))
             if "dense" in names:
                 lists["dense"] = searches.dense.search(encoded, depth)
             if "sparse" in names:
                 lists["sparse"] = searches.sparse.search(encoded, depth)
         if "bm25" in names:
             lists["bm25"] = self._bm25(condition).search(queries, depth)
-        return {mode: ranked(mode, lists, k) for mode in requested}
+        return {mode: ranked(mode, lists, searched.depth) for mode in modes}
 
     def explain(self, query: str, rows: np.ndarray, *, budget: int | None = None, words: int = 0) -> list[Explanation]:
         """Explain passages' scores for a query by matched slots and common terms (paper Eqs. 2 and 3).
