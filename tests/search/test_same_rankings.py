@@ -29,7 +29,7 @@ from diffretriever.schemas.mode import ListName, Mode, lists_of
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.serve import SearchRequest
-from diffretriever.search.batch import kept_hits, merge, search_lists, searched_depth, to_hits, to_table
+from diffretriever.search.batch import kept_hits, list_depth, merge, search_lists, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import resident
 from diffretriever.search.searcher import Searcher
@@ -37,7 +37,7 @@ from diffretriever.serving.backend import Found, find_together
 from diffretriever.serving.load import ALL
 from diffretriever.serving.searches import Search, with_bm25
 from diffretriever.serving.snapshots import Snapshots, View
-from diffretriever.vectors.fusion import depth_for, ranked
+from diffretriever.vectors.fusion import ranked
 from diffretriever.vectors.hits import Hit, Hits
 from diffretriever.vectors.representations import Representations
 from tests.index.index_cases import represented
@@ -194,16 +194,18 @@ def in_process(made: Made, depth: int) -> dict[Mode, Hits]:
 
 def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     """As a batch search does on several machines."""
-    groups, deep = split_fragments(made.opened, 3).values(), depth_for(MODES, depth)
+    groups = split_fragments(made.opened, 3).values()
     parts = [
-        dict(search_lists(IndexPart.of_fragments(made.opened, numbers), encoded(made.queries), job, "cpu", deep))
+        dict(search_lists(IndexPart.of_fragments(made.opened, numbers), encoded(made.queries), job, "cpu"))
         for numbers in groups
     ]
-    merged: dict[ListName, pa.Table] = {name: merge([part[name] for part in parts], deep) for name in parts[0]}
+    merged: dict[ListName, pa.Table] = {
+        name: merge([part[name] for part in parts], list_depth(job)) for name in parts[0]
+    }
     bm25 = Bm25Search(made.opened)
     if job.filter is not None:
         bm25 = bm25.admitting(IndexPart.filtered(made.opened, condition_of(job.filter, COLUMNS)))
-    merged["bm25"] = to_table(bm25.search(asked(made), deep))
+    merged["bm25"] = to_table(bm25.search(asked(made), list_depth(job)))
     lists = to_hits(merged, QUERIES)
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 

@@ -19,31 +19,28 @@ from diffretriever.core.files import json_digest, write_text
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress, track
 from diffretriever.evaluation.conditions import settled_by_index
+from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.parts import IndexPart, split_fragments
 from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, Stage, pack, query_block, unpack
 from diffretriever.pipelines.executor import Executor, executor_for, few_queries
 from diffretriever.presets import system_name, with_weights
-from diffretriever.schemas.documents import chunks_averaged
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
 from diffretriever.schemas.search import BatchSearchJob, BatchSearchSummary
-from diffretriever.search.batch import kept_hits, merge, searched_depth, to_hits, to_table
+from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table
 from diffretriever.search.bm25 import Bm25Search
-from diffretriever.search.documents import Round, documents_of, first_depth, search_condition, search_documents
 from diffretriever.search.searcher import check_modes
-from diffretriever.vectors.documents import Documents, rank_documents
-from diffretriever.vectors.fusion import depth_for, encoded_lists_for, lists_for, ranked
-from diffretriever.vectors.hits import Hits
+from diffretriever.vectors.fusion import encoded_lists_for, lists_for, ranked
 from diffretriever.vectors.representations import Representations
 
 _LOG = logging.getLogger(__name__)
 
 _HITS_AT_ONCE = 5_000_000
 """Hits of a result list in a scan of the index: about 150 MB."""
-_DECISIVE = {"modes", "filter", "top_k", "query_budget", "exclude_self", "search_budget", "documents"}
+_DECISIVE = {"modes", "filter", "top_k", "query_budget", "exclude_self", "search_budget"}
 """Settings that affect results, unlike those of the cluster."""
 
 
@@ -56,8 +53,9 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
     """
     started = time.monotonic()
     index = PassageIndex.open(job.index)
-    # An invalid filter fails before the work starts.
-    search_condition(job.filter, index.manifest.metadata, job.documents)
+    if job.filter is not None:
+        # An invalid filter fails before the work starts.
+        condition_of(job.filter, index.manifest.metadata)
     check_modes(job.modes, index.manifest.retriever.offered_modes, index.uri)
     modes = tuple(dict.fromkeys(job.modes)) or index.manifest.retriever.reported_modes
     job = job.model_copy(update={"modes": modes})
@@ -79,7 +77,8 @@ def search_batch(job: BatchSearchJob) -> BatchSearchSummary:
         check_same(index.manifest, executor.manifest(), index.uri)
         search = _BatchSearch(job, index, queries, executor)
         search.encode()
-        search.search_all()
+        for start, stop in search.rounds():
+            search.search(start, stop)
     write_text(job.output / "search.yaml", job.to_yaml())
     runs = {mode: str(search.write_run(mode)) for mode in job.modes}
     search.ledger.clear()
@@ -105,11 +104,10 @@ def _retriever(job: BatchSearchJob, index: PassageIndex) -> NeuralRetriever:
 class _BatchSearch:
     """Rounds of a batch search: each searches all parts of the index for some of the queries.
 
-    Ledger entries: encoded queries (`queries/START`), results of a part (`ROUND/PART/LIST`), merged results
-    (`ROUND/LIST`).
+    Ledger entries: encoded queries (`queries/START`), results of a part (`START/PART/LIST`), merged results
+    (`START/LIST`).
 
     Attributes:
-        rounds: those with the results, in order of their queries.
         ledger: its folder is named after everything that affects the results.
         searched: parts searched, summed over rounds.
         resumed: parts that an earlier attempt had searched.
@@ -117,25 +115,24 @@ class _BatchSearch:
 
     def __init__(self, job: BatchSearchJob, index: PassageIndex, queries: list[Query], executor: Executor) -> None:
         self._job, self._index, self._queries, self._executor = job, index, queries, executor
-        self._k = searched_depth(job.top_k, exclude_self=job.drops_self)
+        self._condition = None if job.filter is None else condition_of(job.filter, index.manifest.metadata)
         self._parts = split_fragments(index, executor.parts)
         self.ledger = Ledger(job.output / f".parts-{_identity(job, index, queries)}")
-        self.rounds: list[Round] = []
-        depth, count = first_depth(self._k, job.documents), len(queries)
-        size = max(1, _HITS_AT_ONCE // depth_for(job.modes, depth))
-        self._first_rounds = [Round(start, min(start + size, count), depth) for start in range(0, count, size)]
-        self._block_starts = [
-            start for each in self._first_rounds for start in range(each.start, each.stop, QUERIES_PER_BLOCK)
-        ]
         self.searched = self.resumed = 0
+
+    def rounds(self) -> list[tuple[int, int]]:
+        """Return the first and last query (exclusive) of each round."""
+        size, count = max(1, _HITS_AT_ONCE // list_depth(self._job)), len(self._queries)
+        return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def encode(self) -> None:
         """Encode the queries that are not in the ledger yet."""
         if not encoded_lists_for(self._job.modes):
             return
-        ends = [*self._block_starts[1:], len(self._queries)]
         blocks = {
-            _block_name(start): self._queries[start:end] for start, end in zip(self._block_starts, ends, strict=True)
+            _block_name(start): self._queries[start : min(start + QUERIES_PER_BLOCK, stop)]
+            for first, stop in self.rounds()
+            for start in range(first, stop, QUERIES_PER_BLOCK)
         }
         budget = self._job.query_budget
         missing = {name: query_block(block, budget) for name, block in blocks.items() if not self.ledger.has(name)}
@@ -145,69 +142,45 @@ class _BatchSearch:
                 self.ledger.put_table(name, table)
                 progress.update(len(table))
 
-    def search_all(self) -> None:
-        """Search in rounds, deeper while the best documents are uncertain."""
-        for first in self._first_rounds:
-            if self._job.documents is None:
-                self._search(first)
-                self.rounds.append(first)
-            else:
-                found = search_documents(self._passages, first, self._documents, self._job.documents, self._k)
-                self.rounds += [each for each, _ in found]
-
-    def _search(self, each: Round) -> None:
-        depth = depth_for(self._job.modes, each.depth)
-        if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(each, "bm25")):
-            hits = self._bm25.search([query.text for query in self._queries[each.start : each.stop]], depth)
-            self.ledger.put_table(_list_name(each, "bm25"), to_table(hits, with_rows=self._job.documents is not None))
+    def search(self, start: int, stop: int) -> None:
+        if "bm25" in lists_for(self._job.modes) and not self.ledger.has(_list_name(start, "bm25")):
+            hits = self._bm25.search([query.text for query in self._queries[start:stop]], list_depth(self._job))
+            self.ledger.put_table(_list_name(start, "bm25"), to_table(hits))
         lists = encoded_lists_for(self._job.modes)
         if not lists:
             return
-        if all(self.ledger.has(_list_name(each, name)) for name in lists):
+        if all(self.ledger.has(_list_name(start, name)) for name in lists):
             self.resumed += len(self._parts)
             return
         missing = {
             part: fragments
             for part, fragments in self._parts.items()
-            if not all(self.ledger.has(_list_name(each, name, part)) for name in lists)
+            if not all(self.ledger.has(_list_name(start, name, part)) for name in lists)
         }
         self.resumed += len(self._parts) - len(missing)
         if missing:
-            self._search_parts(each, missing)
+            self._search(start, stop, missing)
         for name in lists:
-            tables = [self.ledger.get_table(_list_name(each, name, part)) for part in self._parts]
-            self.ledger.put_table(_list_name(each, name), merge(tables, depth))
+            tables = [self.ledger.get_table(_list_name(start, name, part)) for part in self._parts]
+            self.ledger.put_table(_list_name(start, name), merge(tables, list_depth(self._job)))
         for part in self._parts:
-            self.ledger.remove(f"{_round_name(each)}/{part}")
-
-    @cached_property
-    def _admitted(self) -> IndexPart | None:
-        condition = search_condition(self._job.filter, self._index.manifest.metadata, self._job.documents)
-        return None if condition is None else IndexPart.filtered(self._index, condition)
+            self.ledger.remove(f"{start}/{part}")
 
     @cached_property
     def _bm25(self) -> Bm25Search:
         bm25 = Bm25Search(self._index)
-        return bm25 if self._admitted is None else bm25.admitting(self._admitted)
+        return bm25 if self._condition is None else bm25.admitting(IndexPart.filtered(self._index, self._condition))
 
-    @cached_property
-    def _documents(self) -> Documents:
-        documents = documents_of(self._index.order)
-        return documents if self._admitted is None else documents.among(self._admitted.order.by_row)
-
-    def _search_parts(self, each: Round, parts: dict[str, list[int]]) -> None:
-        start = max(start for start in self._block_starts if start <= each.start)
-        names = [_block_name(block) for block in self._block_starts if start <= block < each.stop]
-        rows = pa.concat_tables([self.ledger.get_table(name) for name in names])
-        encoded = Representations.from_arrow(rows.slice(each.start - start, each.stop - each.start))
+    def _search(self, start: int, stop: int, parts: dict[str, list[int]]) -> None:
+        blocks = [self.ledger.get_table(_block_name(first)) for first in range(start, stop, QUERIES_PER_BLOCK)]
+        encoded = Representations.from_arrow(pa.concat_tables(blocks))
         lists = len(parts) * len(encoded_lists_for(self._job.modes))
-        depth = depth_for(self._job.modes, each.depth)
-        stage = SearchParts(self._job, self._index.version, encoded, self._executor.device, depth)
+        stage = SearchParts(self._job, self._index.version, encoded, self._executor.device)
         fragments = {part: pa.table({"fragment": pa.array(ids, pa.int64())}) for part, ids in parts.items()}
-        with Progress(f"queries {each.start + 1:,} to {each.stop:,}", lists, unit="lists", quiet=True) as progress:
+        with Progress(f"queries {start + 1:,} to {stop:,}", lists, unit="lists", quiet=True) as progress:
             for path, table in self._executor.map(stage, fragments):
                 part, _, name = path.rpartition("/")
-                self.ledger.put_table(_list_name(each, name, part), table)
+                self.ledger.put_table(_list_name(start, name, part), table)
                 progress.update()
         self.searched += len(parts)
 
@@ -222,24 +195,12 @@ class _BatchSearch:
     def _runs(self, mode: Mode) -> Iterator[Run]:
         """Yield the run of each round."""
         job = self._job
-        for each in self.rounds:
-            ids = [query.id for query in self._queries[each.start : each.stop]]
-            hits = self._ranked(mode, each)
-            if job.documents is not None:
-                averaged = chunks_averaged(job.documents)
-                documents = rank_documents(hits, self._documents, averaged=averaged, k=self._k, depth=each.depth)
-                assert documents is not None, "the search has gone deep enough"
-                hits = documents
+        depth = searched_depth(job.top_k, exclude_self=job.drops_self)
+        for start, stop in self.rounds():
+            ids = [query.id for query in self._queries[start:stop]]
+            tables = {name: self.ledger.get_table(_list_name(start, name)) for name in lists_for([mode])}
+            hits = ranked(mode, to_hits(tables, len(ids)), depth)
             yield Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self))
-
-    def _passages(self, each: Round) -> dict[Mode, Hits]:
-        self._search(each)
-        return {mode: self._ranked(mode, each) for mode in self._job.modes}
-
-    def _ranked(self, mode: Mode, each: Round) -> Hits:
-        tables = {name: self.ledger.get_table(_list_name(each, name)) for name in lists_for([mode])}
-        hits = ranked(mode, to_hits(tables, each.stop - each.start), each.depth)
-        return hits if self._job.documents is None else self._index.order.renumbered(hits)
 
 
 def _identity(job: BatchSearchJob, index: PassageIndex, queries: list[Query]) -> str:
@@ -253,12 +214,8 @@ def _block_name(start: int) -> str:
     return f"queries/{start}.arrow"
 
 
-def _round_name(each: Round) -> str:
-    return f"{each.start}-{each.stop}-{each.depth}"
-
-
-def _list_name(each: Round, name: str, part: str | None = None) -> str:
-    return f"{_round_name(each)}/{name}.arrow" if part is None else f"{_round_name(each)}/{part}/{name}.arrow"
+def _list_name(start: int, name: str, part: str | None = None) -> str:
+    return f"{start}/{name}.arrow" if part is None else f"{start}/{part}/{name}.arrow"
 
 
 class SearchParts(Stage):
@@ -270,9 +227,9 @@ class SearchParts(Stage):
 
     workers = "searchers"
 
-    def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str, depth: int) -> None:
-        """Store the search options, index version, encoded queries, device, and depth of the result lists."""
-        self._job, self._version, self._queries, self._device, self._depth = job, version, queries, device, depth
+    def __init__(self, job: BatchSearchJob, version: int, queries: Representations, device: str) -> None:
+        """Store the search options, index version, encoded queries and device."""
+        self._job, self._version, self._queries, self._device = job, version, queries, device
 
     def setup(self) -> None:
         """Compute in one thread: Ray runs a task on each CPU."""
@@ -287,5 +244,5 @@ class SearchParts(Stage):
         for name, table in unpack(rows):
             index = PassageIndex.open(self._job.index, self._version)
             part = IndexPart.of_fragments(index, table.column("fragment").to_pylist())
-            for scorer, hits in search_lists(part, self._queries, self._job, self._device, self._depth):
+            for scorer, hits in search_lists(part, self._queries, self._job, self._device):
                 yield pack(f"{name}/{scorer}", hits)

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.backbones.device import resolve_device
+from diffretriever.index.filters import condition_of
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.mode import ListName
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.search.dense import open_dense
-from diffretriever.search.documents import search_condition
 from diffretriever.search.sparse import open_sparse
-from diffretriever.vectors.fusion import encoded_lists_for
+from diffretriever.vectors.fusion import depth_for, encoded_lists_for
 from diffretriever.vectors.hits import Hits, Passages
 from diffretriever.vectors.representations import Representations
 
@@ -28,16 +28,20 @@ SCHEMA = pa.schema([("query", pa.int32()), ("id", pa.large_string()), ("score", 
 
 
 def search_lists(
-    part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str, depth: int
+    part: PassageIndex, queries: Representations, job: BatchSearchJob, device: str
 ) -> Iterator[tuple[ListName, pa.Table]]:
-    """Yield the result list, up to `depth` passages, of each scorer of encoded queries that the job's modes need."""
-    condition = search_condition(job.filter, part.manifest.metadata, job.documents)
-    if condition is not None:
-        part = IndexPart.filtered(part, condition)
+    """Yield the result list of each scorer of encoded queries that the job's modes need."""
+    if job.filter is not None:
+        part = IndexPart.filtered(part, condition_of(job.filter, part.manifest.metadata))
     for name in encoded_lists_for(job.modes):
         options = job.search_options
         search = open_dense(part, options, resolve_device(device)) if name == "dense" else open_sparse(part, options)
-        yield name, to_table(search.search(queries, depth), with_rows=job.documents is not None)
+        yield name, to_table(search.search(queries, list_depth(job)))
+
+
+def list_depth(job: BatchSearchJob) -> int:
+    """Return the depth of the job's result lists."""
+    return depth_for(job.modes, searched_depth(job.top_k, exclude_self=job.drops_self))
 
 
 def searched_depth(k: int, *, exclude_self: bool) -> int:
