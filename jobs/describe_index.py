@@ -31,7 +31,7 @@ def _shown(found: IndexDescription) -> Iterator[str]:
     yield f"{found.read:,} of {found.passages:,} passages of {found.index}, by {found.retriever}"
     yield "\nWhat slots say most often, with the part of the passages where they do:"
     for slot in found.slots:
-        yield f"  slot {slot.slot + 1}: {', '.join(f'{each.word} {each.share:.0%}' for each in slot.words)}"
+        yield f"  slot {slot.slot}: {', '.join(f'{each.word} {each.share:.0%}' for each in slot.words)}"
     yield "\nTopics, with the part of the passages and the words that set them apart:"
     for number, topic in enumerate(found.topics, start=1):
         yield f"  {number}. {topic.share:.0%}: {', '.join(topic.words)}"

@@ -1,4 +1,4 @@
-// The page of the HTTP interface, drawn from openapi.json: nothing is loaded from elsewhere.
+// The page of the HTTP API, made from openapi.json; it loads nothing from other sites.
 
 import { byId, el } from "./dom.js";
 
@@ -50,14 +50,14 @@ function curl(method, path, body) {
 }
 
 function requestOf(method, path, operation, document_) {
-  const place = (operation.parameters || []).reduce((text, each) => {
+  const url = (operation.parameters || []).reduce((text, each) => {
     const example = (each.schema.examples || each.examples || ["ID"])[0];
     return text.replace(`{${each.name}}`, example);
   }, path);
   const body = operation.requestBody && content(operation.requestBody);
-  if (!body) return [curl(method, place)];
-  const asked = examplesOf(body).flatMap((each) => [el("h4", {}, each.summary), curl(method, place, each.value)]);
-  return [...asked, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
+  if (!body) return [curl(method, url)];
+  const requests = examplesOf(body).flatMap((each) => [el("h4", {}, each.summary), curl(method, url, each.value)]);
+  return [...requests, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
 }
 
 function answersOf(operation) {
@@ -70,7 +70,7 @@ function answersOf(operation) {
 
 function operationOf(method, path, operation, document_) {
   const title = el("code", {}, `${method.toUpperCase()} ${path}`);
-  const keys = operation.security ? [el("p", {}, "Needs a key where the server has keys: Authorization: Bearer KEY")] : [];
+  const keys = operation.security ? [el("p", {}, "If the server has API keys, send one in the header Authorization: Bearer KEY")] : [];
   return el(
     "details",
     { class: "operation" },
@@ -98,5 +98,5 @@ async function show() {
 }
 
 show().catch((error) => {
-  byId("status").textContent = `The description cannot be read (${error.message}). Reload the page in a moment.`;
+  byId("status").textContent = `openapi.json cannot be loaded (${error.message}). Reload the page in a moment.`;
 });
