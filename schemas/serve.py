@@ -119,13 +119,6 @@ class Explanation(Model):
     """The part of title and text that each passage slot pools from; also empty if slots were pruned."""
 
 
-class Filter(Model):
-    """A filter by collection alone."""
-
-    collection: Name
-    """Search in this collection only; `GET /index` lists all."""
-
-
 class SearchRequest(Model):
     """Body of `POST /search`."""
 
@@ -138,9 +131,9 @@ class SearchRequest(Model):
     `GET /index`."""
     budget: AskedBudget = None
     """Number of query slots, K_q: a number, or `adaptive` to choose it for each query. Default: the retriever's."""
-    filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | Filter | None = None
-    """Condition on metadata, such as "year >= 2020 AND lang = 'en'", or a collection. Dense, sparse and BM25 scores do
-    not change; sums such as hybrid are made of the filtered lists."""
+    filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | None = None
+    """Condition on metadata, `id` and `collection`, such as "year >= 2020 AND lang = 'en'". Dense, sparse and BM25
+    scores do not change; sums such as `hybrid` are computed from the filtered result lists."""
     explain: bool = False
     """Return the slots and words that each score is made of."""
     words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = 0

@@ -74,7 +74,6 @@ LONG = "long" * 2000
         ("POST", "/search", {"query": "heat", "mode": f"dense+{'9' * 190}x"}),
         ("POST", "/search", {"query": "heat", "k": int("9" * 4000)}),
         ("POST", "/search", {"query": "heat", "filter": f"id = {LONG[:3000]}"}),
-        ("POST", "/search", {"query": "heat", "filter": {"collection": LONG[:4000]}}),
         ("POST", "/passages", {"passages": [{"id": f"a b{LONG}"}]}),
         ("POST", "/passages", {"passages": [{"id": LONG[:4000], "text": "heat"}] * 2}),
         ("POST", "/passages", {"passages": [{"id": "a", "text": "heat", "metadata": {LONG[:4000]: 1}}]}),

@@ -84,9 +84,8 @@ def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: Pas
 def test_a_filter_by_collection(client: TestClient, index: PassageIndex) -> None:
     condition = "collection = 'other''s'"
     expected = open_searcher(index.uri).search(QUERIES, k=20, modes=["hybrid"], filter=condition)["hybrid"]
-    for wanted in ({"collection": "other's"}, condition):
-        answer = search(client, query=QUERIES, k=20, mode="hybrid", filter=wanted)
-        assert [[(hit.id, hit.score) for hit in result.hits] for result in answer.results] == expected
+    answer = search(client, query=QUERIES, k=20, mode="hybrid", filter=condition)
+    assert [[(hit.id, hit.score) for hit in result.hits] for result in answer.results] == expected
     assert {hit.collection for result in answer.results for hit in result.hits} == {"other's"}
 
 
@@ -125,8 +124,6 @@ def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) 
         ({"query": "a", "budget": "best"}, 422, "budget", "adaptive"),
         ({"query": "a", "mode": "lexical"}, 422, "mode", "dense"),
         ({"query": "a", "mode": "bm25+dens"}, 422, "mode", "Did you mean 'bm25'?"),
-        ({"query": "a", "filter": {"collection": "others"}}, 422, "filter.collection", "other's"),
-        ({"query": "a", "filter": {"colection": "c"}}, 422, "filter", "Did you mean 'collection'?"),
         ({"query": "a", "filter": "year > 2000"}, 422, "filter", "Known: collection, id"),
         ({"query": "a", "filter": "id = 'd1' AND"}, 422, "filter", "found the end"),
         ({"query": "a", "filter": "id = 'x' OR " * 400}, 413, None, "4000 bytes"),

@@ -19,7 +19,6 @@ from diffretriever.schemas.serve import (
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
-    Filter,
     IndexResponse,
     IngestRequest,
     IngestResponse,
@@ -42,10 +41,8 @@ class SearchOptions(TypedDict, total=False):
     """Score to rank by."""
     budget: AskedBudget
     """Number of query slots, K_q, or `adaptive` to choose it per query."""
-    collection: str | None
-    """Name of the collection to search. Default: all."""
     filter: str | None
-    """Condition on metadata, such as `year >= 2020 AND lang = 'en'`; excludes `collection`."""
+    """Condition on metadata, `id` and `collection`, such as `year >= 2020 AND lang = 'en'`."""
     explain: bool
     """Return the slots and terms behind each score."""
     words: int
@@ -56,10 +53,8 @@ class SearchClient:
     """A thread-safe connection to a search server. Close it, or use it in a `with` block.
 
     Calls raise `ProblemError` if the server rejects the request, `AnswerError` if the response is not from this
-    service,
-    `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often a
-    request
-    that was not sent or hit a busy server is repeated.
+    service, `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often
+    a request that was not sent or hit a busy server is repeated.
     """
 
     def __init__(
@@ -196,11 +191,7 @@ _INDEX = Call("GET", "index", IndexResponse)
 
 
 def _search(query: Texts, **options: Unpack[SearchOptions]) -> Call[SearchResponse]:
-    collection, condition = options.pop("collection", None), options.pop("filter", None)
-    if collection is not None and condition is not None:
-        raise ValueError(f"set collection or filter, not both: write the filter as (…) AND collection = '{collection}'")
-    chosen = condition if collection is None else _body(Filter, collection=collection)
-    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **options))
+    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, **options))
 
 
 def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:

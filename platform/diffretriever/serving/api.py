@@ -193,6 +193,6 @@ async def _http(request: Request, error: Any) -> Response:
 
 def _field(error: dict[str, Any]) -> str | None:
     """Return the path of an error in the body, without the types of a union's alternatives."""
-    types = {"str", "int", "float", "bool", "Filter"}
+    types = {"str", "int", "float", "bool"}
     parts = [str(part) for part in error["loc"][1:]]
     return ".".join(part for part in parts if part.isdigit() or (part.isidentifier() and part not in types)) or None

@@ -47,7 +47,7 @@ _STATE = http.IndexState(
 )
 
 SEARCHING = http.SearchRequest(
-    query=_QUERY, k=3, budget="adaptive", filter=http.Filter(collection="notes"), explain=True, words=3
+    query=_QUERY, k=3, budget="adaptive", filter="collection = 'notes'", explain=True, words=3
 )
 ENCODING = http.EncodeRequest(query=_QUERY)
 ADDING = http.IngestRequest(passages=[_NOTE, http.PassageIn(id="note-2", text="Sourdough rises for a night.")])

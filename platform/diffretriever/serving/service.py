@@ -14,7 +14,7 @@ import numpy as np
 
 from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.index.filters import FilterError, collection_filter, condition_of
+from diffretriever.index.filters import FilterError, condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import shortened, suggest
@@ -27,7 +27,6 @@ from diffretriever.schemas.serve import (
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
-    Filter,
     IndexResponse,
     IngestRequest,
     IngestResponse,
@@ -132,7 +131,7 @@ class Service:
         if unweighted(mode) not in self._retriever.offered_modes:
             fix = suggest(mode, self._retriever.offered_modes).strip()
             raise InvalidError(f"this index has no {shortened(mode)} scores", fix, "mode")
-        condition = await self._condition(view, request.filter)
+        condition = None if request.filter is None else _condition(view, request.filter)
         if "bm25" in lists_for([mode]):
             await asyncio.to_thread(view.bm25)
         if caps.candidates is not None:
@@ -323,23 +322,6 @@ class Service:
             fix = f"request at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
             raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
 
-    async def _condition(self, view: View, requested: str | Filter | None) -> str | None:
-        """Return the filter as a condition; None: all passages."""
-        if requested is None:
-            return None
-        metadata = view.index.manifest.metadata
-        if isinstance(requested, str):
-            try:
-                return condition_of(requested, metadata)
-            except FilterError as error:
-                fix = "write conditions such as year >= 2020 AND lang = 'en' on columns from `GET /index`"
-                raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
-        known = await asyncio.to_thread(lambda: view.collections)
-        if requested.collection not in known:
-            fix = suggest(requested.collection, known).strip()
-            raise InvalidError(f"there is no collection '{shortened(requested.collection)}'", fix, "filter.collection")
-        return None if len(known) == 1 else condition_of(collection_filter(requested.collection), metadata)
-
     async def _candidates(self, view: View, mode: Mode, most: int) -> int | None:
         """Return the cap on candidates; None if it has no effect."""
         lists = lists_for([mode])
@@ -387,6 +369,15 @@ def open_budgets(
     if has_slots(retriever):
         chooser = BudgetChooser(config.selector or retriever.default_selector, index, preparer)
     return budget, chooser, ladder(config.load, budget)
+
+
+def _condition(view: View, text: str) -> str:
+    """Return a filter as a condition in Lance's SQL."""
+    try:
+        return condition_of(text, view.index.manifest.metadata)
+    except FilterError as error:
+        fix = "write conditions such as year >= 2020 AND lang = 'en' on columns from `GET /index`"
+        raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
 
 
 def _tokens(search: Search) -> int:

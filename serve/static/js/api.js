@@ -53,8 +53,7 @@ export function fetchIndex() {
 
 /** Rank passages for one query; `budget` is a number, "adaptive" or null. */
 export function search({ q, mode, budget, collection, filter, k, explain, words = 0 }, signal) {
-  const body = { query: q, k, mode, budget, explain, words };
-  if (collection) body.filter = { collection };
-  if (filter) body.filter = collection ? `(${filter}) AND collection = '${collection.replaceAll("'", "''")}'` : filter;
-  return send("search", body, signal);
+  const within = collection ? `collection = '${collection.replaceAll("'", "''")}'` : null;
+  const condition = filter && within ? `(${filter}) AND ${within}` : filter || within;
+  return send("search", { query: q, k, mode, budget, filter: condition, explain, words }, signal);
 }
