@@ -95,15 +95,15 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     writing = description.refusals(*_ERRORS, 403)
 
     @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
-    async def search(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
+    async def search_passages(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
     @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
-    async def encode(
+    async def encode_queries(
         request: Annotated[EncodeRequest, body(description.ENCODING)],
     ) -> EncodeResponse:
-        """Return the vectors and terms of queries."""
+        """Return the vectors and weighted words of queries."""
         return await service.encode(request)
 
     @api.get(
@@ -112,15 +112,15 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         responses={**answer(description.DESCRIBED), **description.refusals(401, 421, 503)},
         openapi_extra=keyed,
     )
-    async def describe() -> IndexResponse:
-        """Describe the index: version, passages by collection, modes, search methods, limits."""
+    async def describe_index() -> IndexResponse:
+        """Describe the index: version, collections, modes, metadata columns, search methods, limits."""
         return await service.describe()
 
     @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
-    async def ingest(
+    async def add_passages(
         request: Annotated[IngestRequest, body(description.ADDING)],
     ) -> IngestResponse:
-        """Add passages, or replace those with their ids."""
+        """Add passages, or replace those with the same ids."""
         return await service.ingest(request)
 
     @api.delete(
@@ -129,20 +129,20 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         responses={**answer(description.DELETED), **writing, **description.refusals(404)},
         openapi_extra=keyed,
     )
-    async def delete(
+    async def delete_passage(
         passage_id: Annotated[Name, PathParameter(description="Id of the passage.", examples=["note-1"])],
     ) -> DeleteResponse:
-        """Delete one passage."""
+        """Delete a passage."""
         return await service.delete(passage_id)
 
     @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
-    async def alive() -> Health:
-        """Return status 200 while the process is alive."""
+    async def check_liveness() -> Health:
+        """Return status 200 while the process runs."""
         return Health(status="ok")
 
     @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
-    async def ready() -> Health:
-        """Return status 200 while the service can search."""
+    async def check_readiness() -> Health:
+        """Return status 200 if the server can search, otherwise 503."""
         await service.check()
         return Health(status="ok")
 

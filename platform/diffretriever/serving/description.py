@@ -16,7 +16,7 @@ from diffretriever.serving import problems
 TAGS = [
     {"name": "search", "description": "Rank passages, and encode queries into vectors and terms."},
     {"name": "passages", "description": "Change the index. Each request is atomic."},
-    {"name": "service", "description": "State of the index and of the server. The last two need no key."},
+    {"name": "service", "description": "State of the index and of the server. The health checks need no key."},
 ]
 COMPONENTS: dict[str, dict[str, Any]] = {
     "schemas": {"Problem": http.Problem.model_json_schema()},
@@ -26,7 +26,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
             "type": "apiKey",
             "in": "header",
             "name": "X-API-Key",
-            "description": "The same key in another header.",
+            "description": "The same key, in another header.",
         },
     },
 }
@@ -120,8 +120,8 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
                 type=f"urn:diffretriever:problem:{kind.kind}",
                 title=kind.title,
                 status=kind.status,
-                detail="the mistake in this request",
-                fix="the suggested fix",
+                detail="what is wrong with this request",
+                fix="what to do",
                 instance="/search",
             ).model_dump(mode="json")
             content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
@@ -132,7 +132,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def answer(example: BaseModel) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI response of a successful request."""
     content = {"application/json": {"example": example.model_dump(mode="json")}}
-    return {200: {"description": "The response", "content": content}}
+    return {200: {"description": "Success", "content": content}}
 
 
 def body(example: BaseModel) -> Any:
