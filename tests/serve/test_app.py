@@ -32,6 +32,7 @@ from tests.serve.asking import (
 from tests.serving.serving_cases import QUERIES
 
 pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("budget", ["adaptive", 3, None])
@@ -74,6 +75,7 @@ def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, appl
         "ray_diffretriever_held_passages": {""},
         "ray_diffretriever_held_bytes": {""},
     }
+    documented = set(re.findall(r"`(ray_\w+)`", (ROOT / "docs" / "serving.md").read_text("utf-8")))
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
         assert client.post("/search", json={"query": ""}).status_code == 422
@@ -83,6 +85,7 @@ def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, appl
             answer = client.get("/metrics")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
             assert "ray_node_" not in answer.text, "only Ray's measurements of serving"
+            assert set(re.findall(r"# TYPE (ray_diffretriever_\w+)", answer.text)) <= documented
             note_measured(seen, answer.text, application)
             return wanted.items() <= seen.items() and shown_metrics() <= set(seen)
 
@@ -90,8 +93,8 @@ def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, appl
 
 
 def shown_metrics() -> set[str]:
-    """What the expressions of the dashboard name."""
-    board = json.loads((Path(__file__).resolve().parents[2] / "serve" / "grafana.json").read_text("utf-8"))
+    """Return the metrics in the dashboard's expressions."""
+    board = json.loads((ROOT / "serve" / "grafana.json").read_text("utf-8"))
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     return set(re.findall(r"\bray_\w+", " ".join(expressions)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 import yaml
 from ray._common.utils import import_attr
 from ray.serve._private.build_app import build_app
+from ray.serve.metrics import Counter, Gauge, Histogram
 from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serve.app import search_app
+from diffretriever.serve.metrics import RayMetrics
 from diffretriever.serving.guard import Keys
 
-CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +27,7 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
-    config = yaml.safe_load(CONFIG.read_text("utf-8"))
+    config = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))
     (application,) = ServeDeploySchema.model_validate(config).applications
     assert import_attr(application.import_path) is search_app
     found = built(application.args)
@@ -40,6 +43,15 @@ def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
         assert (scaling.min_replicas, scaling.max_replicas) == bounds
         assert bounds[0] < bounds[1]
         assert 0 < scaling.target_ongoing_requests < found[name].max_ongoing_requests
+
+
+def test_the_guide_names_every_metric_as_exported() -> None:
+    suffixes = {Counter: "_total", Gauge: "", Histogram: ""}
+    recorders: list[Any] = [*RayMetrics().record.values()]
+    metrics = [recorder.__self__ for recorder in recorders]
+    exported = {f"ray_{metric.info['name']}{suffixes[type(metric)]}" for metric in metrics}
+    guide = (ROOT / "docs" / "serving.md").read_text("utf-8")
+    assert set(re.findall(r"`(ray_diffretriever_\w+)`", guide)) == exported
 
 
 def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
