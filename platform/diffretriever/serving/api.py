@@ -28,7 +28,7 @@ from diffretriever.schemas.serve import (
     SearchResponse,
 )
 from diffretriever.serving import description
-from diffretriever.serving.description import answer, body
+from diffretriever.serving.description import body
 from diffretriever.serving.guard import Guard, Keys, SafeHeaders
 from diffretriever.serving.problems import (
     InvalidError,
@@ -94,39 +94,30 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     refused = description.refusals(*_ERRORS)
     writing = description.refusals(*_ERRORS, 403)
 
-    @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
+    @api.post("/search", tags=["search"], responses=refused, openapi_extra=keyed)
     async def search_passages(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
-    @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
-    async def encode_queries(
-        request: Annotated[EncodeRequest, body(description.ENCODING)],
-    ) -> EncodeResponse:
+    @api.post("/encode", tags=["search"], responses=refused, openapi_extra=keyed)
+    async def encode_queries(request: Annotated[EncodeRequest, body(description.ENCODING)]) -> EncodeResponse:
         """Return the vectors and weighted words of queries."""
         return await service.encode(request)
 
-    @api.get(
-        "/index",
-        tags=["service"],
-        responses={**answer(description.DESCRIBED), **description.refusals(401, 421, 503)},
-        openapi_extra=keyed,
-    )
+    @api.get("/index", tags=["service"], responses=description.refusals(401, 421, 503), openapi_extra=keyed)
     async def describe_index() -> IndexResponse:
         """Describe the index: version, collections, modes, metadata columns, search methods, limits."""
         return await service.describe()
 
-    @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
-    async def add_passages(
-        request: Annotated[IngestRequest, body(description.ADDING)],
-    ) -> IngestResponse:
+    @api.post("/passages", tags=["passages"], responses=writing, openapi_extra=keyed)
+    async def add_passages(request: Annotated[IngestRequest, body(description.ADDING)]) -> IngestResponse:
         """Add passages, or replace those with the same ids."""
         return await service.ingest(request)
 
     @api.delete(
         "/passages/{passage_id:path}",
         tags=["passages"],
-        responses={**answer(description.DELETED), **writing, **description.refusals(404)},
+        responses=writing | description.refusals(404),
         openapi_extra=keyed,
     )
     async def delete_passage(
@@ -135,12 +126,12 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         """Delete a passage."""
         return await service.delete(passage_id)
 
-    @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
+    @api.get("/healthz", tags=["service"])
     async def check_liveness() -> Health:
         """Return status 200 while the process runs."""
         return Health(status="ok")
 
-    @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
+    @api.get("/readyz", tags=["service"], responses=description.refusals(503))
     async def check_readiness() -> Health:
         """Return status 200 if the server can search, otherwise 503."""
         await service.check()

@@ -1,7 +1,4 @@
-"""OpenAPI metadata: tags, security schemes, and an example of every request and response.
-
-The examples form a story: passages are added, retrieved, explained and deleted.
-"""
+"""OpenAPI metadata: tags, security schemes, and examples of requests and problems."""
 
 from __future__ import annotations
 
@@ -33,81 +30,16 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 """Components that routes do not define. Either scheme is enough; a server without keys needs neither."""
 SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {}]
 
-_QUERY = "when do I prune roses?"
-_NOTE = http.PassageIn(id="note-1", title="Roses", text="Prune them in late winter, above a bud.", collection="notes")
-_BUDGET = http.BudgetUsed(slots=2, reason="asked")
-_WORDS = [http.Word(word="roses", weight=1.72), http.Word(word="prune", weight=1.31)]
-_STATE = http.IndexState(
-    name="notes",
-    version=3,
-    rows=41,
-    fingerprint="4c3732503e4ccf46",
-    committed="2026-11-23T02:05:46+00:00",
-    checked_seconds_ago=0.4,
-)
-
 SEARCHING = http.SearchRequest(
-    query=_QUERY, k=3, budget="adaptive", filter="collection = 'notes'", explain=True, words=3
+    query="when do I prune roses?", k=3, budget="adaptive", filter="collection = 'notes'", explain=True, words=3
 )
-ENCODING = http.EncodeRequest(query=_QUERY)
-ADDING = http.IngestRequest(passages=[_NOTE, http.PassageIn(id="note-2", text="Sourdough rises for a night.")])
-FOUND = http.SearchResponse(
-    index=_STATE,
-    mode="hybrid",
-    results=[
-        http.QueryResult(
-            query=_QUERY,
-            budget=_BUDGET,
-            hits=[
-                http.SearchHit(
-                    rank=1,
-                    id=_NOTE.id,
-                    title=_NOTE.title,
-                    text=_NOTE.text,
-                    collection=_NOTE.collection,
-                    score=2.0,
-                    scores={"hybrid": 2.0, "dense": 0.83, "sparse": 4.2},
-                )
-            ],
-        )
-    ],
-    timings_ms=http.SearchTimings(choose=0.2, encode=6.1, search=1.4, passages=0.6, total=8.5),
+ENCODING = http.EncodeRequest(query="when do I prune roses?")
+ADDING = http.IngestRequest(
+    passages=[
+        http.PassageIn(id="note-1", title="Roses", text="Prune them in late winter, above a bud.", collection="notes"),
+        http.PassageIn(id="note-2", text="Sourdough rises for a night."),
+    ]
 )
-ENCODED = http.EncodeResponse(
-    fingerprint=_STATE.fingerprint,
-    results=[
-        http.EncodedQuery(
-            query=_QUERY,
-            budget=_BUDGET,
-            slots=[
-                http.EncodedSlot(words=_WORDS[:1], vector=[0.6, 0.8]),
-                http.EncodedSlot(words=_WORDS[1:], vector=[0.8, -0.6]),
-            ],
-            terms=_WORDS,
-        )
-    ],
-)
-DESCRIBED = http.IndexResponse(
-    index=_STATE,
-    title="masked minilm q2p4",
-    method="masked",
-    modes=["dense", "sparse", "hybrid"],
-    default_mode="hybrid",
-    further_modes=["bm25", "dense+bm25"],
-    query_budget=2,
-    passage_budget=4,
-    readable=True,
-    adaptive="rule",
-    collections={"notes": 40, "served": 1},
-    found_by={"dense": ["codes"], "sparse": ["postings"]},
-    parts=[
-        http.PartState(fragments=2, passages=41, mapped_bytes=61_440, found_by={"dense": "codes", "sparse": "postings"})
-    ],
-    limits=http.ServeLimits(),
-)
-ADDED = http.IngestResponse(added=2, replaced=0, unchanged=0, version=4)
-DELETED = http.DeleteResponse(deleted=1, version=5)
-WELL = http.Health(status="ok")
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -127,12 +59,6 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
             content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
             responses[kind.status] = {"description": kind.title, "content": {"application/problem+json": content}}
     return responses
-
-
-def answer(example: BaseModel) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI response of a successful request."""
-    content = {"application/json": {"example": example.model_dump(mode="json")}}
-    return {200: {"description": "Success", "content": content}}
 
 
 def body(example: BaseModel) -> Any:

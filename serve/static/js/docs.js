@@ -60,11 +60,29 @@ function requestOf(method, path, operation, document_) {
   return [...requests, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
 }
 
-function answersOf(operation) {
+/** Return the names of the schemas that a schema refers to, each once, itself first. */
+function schemaNames(schema, document_, names = new Set()) {
+  const references = JSON.stringify(schema).matchAll(/"#\/components\/schemas\/([^"]+)"/g);
+  for (const [, name] of references) {
+    if (!names.has(name)) schemaNames(document_.components.schemas[name], document_, names.add(name));
+  }
+  return names;
+}
+
+/** Return the fields of a response's schema and of those that it refers to. */
+function responseFields(schema, document_) {
+  return [...schemaNames(schema, document_)].flatMap((name) => {
+    const described = document_.components.schemas[name];
+    return described.properties ? [el("h5", {}, name), fields(described)] : [];
+  });
+}
+
+function responsesOf(operation, document_) {
   return Object.entries(operation.responses).flatMap(([status, described]) => {
     const body = content(described);
     const title = el("h4", {}, `${status}: ${described.description}`);
-    return body ? [title, ...examplesOf(body).map((each) => pretty(each.value))] : [title];
+    const examples = body ? examplesOf(body).map((each) => pretty(each.value)) : [];
+    return [title, ...examples, ...(body && !examples.length ? responseFields(body.schema, document_) : [])];
   });
 }
 
@@ -75,7 +93,7 @@ function operationOf(method, path, operation, document_) {
     "details",
     { class: "operation" },
     el("summary", {}, title, ` ${operation.description.split("\n")[0]}`),
-    el("div", {}, ...keys, ...requestOf(method, path, operation, document_), ...answersOf(operation)),
+    el("div", {}, ...keys, ...requestOf(method, path, operation, document_), ...responsesOf(operation, document_)),
   );
 }
 
