@@ -73,7 +73,7 @@ def make_api(
             CORSMiddleware,
             allow_origins=list(service.config.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "X-API-Key", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type"],
         )
     _add_routes(api, service)
     if page is not None:

@@ -19,16 +19,11 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "schemas": {"Problem": http.Problem.model_json_schema()},
     "securitySchemes": {
         "bearer": {"type": "http", "scheme": "bearer", "description": "API key, if the server has keys."},
-        "header": {
-            "type": "apiKey",
-            "in": "header",
-            "name": "X-API-Key",
-            "description": "The same key, in another header.",
-        },
     },
 }
-"""Components that routes do not define. Either scheme is enough; a server without keys needs neither."""
-SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {}]
+"""Components that routes do not define."""
+SECURITY: list[dict[str, list[str]]] = [{"bearer": []}, {}]
+"""A key, or none if the server has no keys."""
 
 SEARCHING = http.SearchRequest(
     query="when do I prune roses?", k=3, budget="adaptive", filter="collection = 'notes'", explain=True, words=3

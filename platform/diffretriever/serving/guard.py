@@ -61,9 +61,7 @@ class Keys:
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys; raise ValueError if they are equal or one is empty."""
-        if "" in (write, read):
-            raise ValueError("an API key is empty")
+        """Return the digests of keys; raise ValueError if they are equal."""
         if write and write == read:
             raise ValueError("the read key equals the write key: set another read key, or only the write key")
         return cls(*(hashlib.sha256(key.encode()).digest() if key else None for key in (write, read)))
@@ -130,7 +128,7 @@ class Guard:
                 await self._app(scope, receive, send)
                 return
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
-            key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+            key = bearer.strip() if scheme.lower() == "bearer" else ""
             self._keys.check(key.encode("latin-1"), writes=_writes(scope))
             most = self._limits.max_body_bytes
             body = await read_body(receive, most, self._limits.body_s)
