@@ -299,8 +299,9 @@ class PartState(Model):
     """Bytes of the shard's 8-bit codes and postings."""
     candidates: int | None = None
     """Number of passages that the candidate index retrieves per query; null if all passages are scored."""
-    found_by: dict[EncodedList, Way]
-    """Search method of each score."""
+    search_methods: dict[EncodedList, Way]
+    """Search method of each score, such as `codes`. Acceleration files that are built while the index is served are
+    used from its next version on."""
 
 
 class IndexResponse(Model):
@@ -329,9 +330,6 @@ class IndexResponse(Model):
     """Number of passages by collection."""
     metadata: Columns = Field(default_factory=dict)
     """Metadata columns and their types. Filters can also use `id` and `collection`."""
-    found_by: dict[EncodedList, list[Way]]
-    """Search methods of each score, such as `codes`; several if shards differ. Acceleration files that are built while
-    the index is served are used from its next version on."""
     parts: list[PartState] = Field(default_factory=list)
     """State of each shard, by shard number; a single entry if the index is not sharded."""
     limits: ServeLimits

@@ -208,7 +208,6 @@ class Service:
     async def describe(self) -> IndexResponse:
         """Handle `GET /index`."""
         view, retriever = self.view, self._retriever
-        parts = await self._backend.parts(view.version)
         return IndexResponse(
             index=view.state(),
             title=view.index.manifest.title,
@@ -222,8 +221,7 @@ class Service:
             adaptive=self._chooser.selector.name if self._chooser else None,
             collections=await asyncio.to_thread(lambda: view.collections),
             metadata=view.index.manifest.metadata,
-            found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
-            parts=parts,
+            parts=await self._backend.parts(view.version),
             limits=self.limits,
         )
 

@@ -157,7 +157,7 @@ class Snapshot:
             passages=len(self._index),
             mapped_bytes=sum(sizes),
             candidates=dense.n_candidates,
-            found_by={name: way for name, way in ways.items() if name in offered},
+            search_methods={name: way for name, way in ways.items() if name in offered},
         )
 
     def _admitting(self, condition: str) -> tuple[EncodedSearch, EncodedSearch]:
