@@ -26,7 +26,7 @@ MOST_READ_PASSAGES = 20
 _Query: TypeAlias = Annotated[str, Field(max_length=MOST_QUERY_CHARS)]
 Texts: TypeAlias = Annotated[list[_Query], Field(max_length=MOST_QUERIES, fail_fast=True)] | _Query
 """One query, or several."""
-AskedBudget: TypeAlias = Literal["adaptive"] | Annotated[int, Field(gt=0, le=MOST_BUDGET)] | None
+RequestedBudget: TypeAlias = Literal["adaptive"] | Annotated[int, Field(gt=0, le=MOST_BUDGET)] | None
 """K_q: a number for all queries, `adaptive` to choose it for each query, None for the retriever's own."""
 Name: TypeAlias = Annotated[str, Field(max_length=MOST_NAME_CHARS)]
 """Id of a passage, or name of a collection or metadata column."""
@@ -130,7 +130,7 @@ class SearchRequest(Model):
     mode: Mode | None = None
     """Score to rank by: one that `GET /index` lists, or a weighted sum such as `dense+0.3bm25`. Default: `default_mode`
     of `GET /index`."""
-    budget: AskedBudget = None
+    budget: RequestedBudget = None
     """Number of query slots, K_q: a number, or `adaptive` to choose it for each query. Default: the retriever's."""
     filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | None = None
     """Condition on metadata, `id` and `collection`, such as "year >= 2020 AND lang = 'en'". Dense, sparse and BM25
@@ -147,8 +147,8 @@ class BudgetUsed(Model):
 
     slots: int | None
     """Number of query slots, K_q; null for retrievers without slots."""
-    reason: Literal["asked", "adaptive", "retriever", "load"]
-    """`asked`: set by the request. `adaptive`: chosen by the selector `rule`. `retriever`: the retriever's default.
+    reason: Literal["request", "adaptive", "retriever", "load"]
+    """`request`: set by the request. `adaptive`: chosen by the selector `rule`. `retriever`: the retriever's default.
     `load`: chosen or default, then lowered under load."""
     rule: str | None = None
     """Name of the selector that chose the number: `rule`, `fixed:4` or the name of a fitted selector."""
@@ -230,7 +230,7 @@ class EncodeRequest(Model):
 
     query: Texts
     """One query, or a list of queries. A query cannot be blank."""
-    budget: AskedBudget = None
+    budget: RequestedBudget = None
     """Number of query slots, K_q: a number, or `adaptive` to choose it for each query. Default: the retriever's."""
 
 

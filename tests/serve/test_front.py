@@ -75,7 +75,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """What the application's handle is; another's is deployed at the root."""
     handles = {"ours": Handle("Ingress", None), "other": Handle("Theirs")}
     monkeypatch.setattr("diffretriever.serve.front.serve", SimpleNamespace(get_app_handle=handles.__getitem__))
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(
         "diffretriever.serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY"))
     )

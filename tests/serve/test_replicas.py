@@ -78,7 +78,7 @@ def run(asking: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def ask(deployment: Deployment) -> Any:
-    return run(lambda: Replicas(deployment).ask("encode", "text"))
+    return run(lambda: Replicas(deployment).call("encode", "text"))
 
 
 def refused(deployment: Deployment) -> None:
@@ -111,20 +111,20 @@ def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
 
     async def asking() -> list[Any]:
         replicas = Replicas(deployment)
-        many = [replicas.ask("encode", "text") for _ in range(8)]
+        many = [replicas.call("encode", "text") for _ in range(8)]
         early = await asyncio.gather(*many, return_exceptions=True)
         assert (deployment.asked, deployment.looks) == (8, 1)
-        late = await asyncio.gather(replicas.ask("encode", "text"), return_exceptions=True)
+        late = await asyncio.gather(replicas.call("encode", "text"), return_exceptions=True)
         assert deployment.asked == 8
         deployment.pings, deployment.answers[8] = [None], "back"
-        assert await replicas.ask("encode", "text") == "text back"
+        assert await replicas.call("encode", "text") == "text back"
         return [*early, *late]
 
     assert {type(each) for each in run(asking)} == {UnavailableError}
 
 
 def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._STATUS_S", 0.05)
     is_back = threading.Event()
     looks = []
@@ -139,7 +139,7 @@ def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.
         try:
             for _ in range(3):
                 with pytest.raises(UnavailableError):
-                    await replicas.ask("encode", "text")
+                    await replicas.call("encode", "text")
         finally:
             is_back.set()
 
@@ -149,7 +149,7 @@ def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.
 
 
 def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._PING_S", 0.05)
     deployment = Deployment([0.2], [None])
 
@@ -170,7 +170,7 @@ class Parts(Deployment):
 
     def __init__(self, number: int, answers: list[Any], pings: list[Any]) -> None:
         super().__init__(answers, pings)
-        self.number, self.find = number, self
+        self.number, self.search = number, self
 
     async def remote(self, queries: list[str], spec: SearchSpec) -> Any:  # type: ignore[override]
         await super().remote("")
@@ -191,7 +191,7 @@ def found(*shards: Any, needed: int, timeout_s: float | None = None) -> tuple[li
 
     async def asking() -> Any:
         backend = RemoteBackend(config(len(made), needed, timeout_s), Deployment([], [None]), made)
-        return await asyncio.to_thread(backend.find, [(["one", "two"], spec)])  # type: ignore[list-item]
+        return await asyncio.to_thread(backend.search, [(["one", "two"], spec)])  # type: ignore[list-item]
 
     ((hits, missing),) = run(asking)
     return [[passage for passage, _ in each] for each in hits["dense"]], missing

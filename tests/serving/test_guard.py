@@ -107,7 +107,7 @@ def test_a_key_for_reading_changes_nothing(keys: Keys, given: str, reading: int,
             assert sent.status_code == expected, (method, path)
             if expected == 403:
                 assert "may search" in sent.json()["detail"]
-                assert "key for writing" in sent.json()["fix"]
+                assert "write key" in sent.json()["fix"]
                 assert sent.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
 
 

@@ -18,7 +18,7 @@ from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.load import CALM_S, Caps, Load, ladder
+from diffretriever.serving.load import CALM_S, Caps, Load, load_levels
 from diffretriever.serving.searches import Search
 from diffretriever.serving.service import Service
 from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
@@ -50,16 +50,16 @@ def levels(load: Load, *ongoing: int) -> list[int]:
 
 
 def a_load(clock: Hands) -> Load:
-    return Load(MOST, ladder(LoadBudget(**BOUNDS), 4), clock)
+    return Load(MOST, load_levels(LoadBudget(**BOUNDS), 4), clock)
 
 
 def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
     full = Caps()
-    assert ladder(LoadBudget(), 4) == (full,)
-    assert ladder(LoadBudget(least_query_slots=1), 16) == (full, Caps(1, 4), Caps(2, 1))
-    assert ladder(LoadBudget(least_candidates=10), None) == (full, Caps(1, None, 100), Caps(2, None, 10))
+    assert load_levels(LoadBudget(), 4) == (full,)
+    assert load_levels(LoadBudget(least_query_slots=1), 16) == (full, Caps(1, 4), Caps(2, 1))
+    assert load_levels(LoadBudget(least_candidates=10), None) == (full, Caps(1, None, 100), Caps(2, None, 10))
     both = LoadBudget(least_query_slots=3, least_candidates=250)
-    assert ladder(both, 4) == (full, Caps(1, 4, 500), Caps(2, 3, 250))
+    assert load_levels(both, 4) == (full, Caps(1, 4, 500), Caps(2, 3, 250))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
 )
 def test_bounds_without_effect_are_mistakes(bounds: dict[str, int], own_budget: int | None, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        ladder(LoadBudget(**bounds), own_budget)
+        load_levels(LoadBudget(**bounds), own_budget)
 
 
 def test_the_level_rises_at_once_before_anybody_is_refused() -> None:
@@ -156,7 +156,7 @@ def test_as_many_passages_come_as_are_asked_for(service: Service) -> None:
 def test_a_number_that_is_asked_for_is_kept_and_what_is_chosen_is_lowered(service: Service) -> None:
     asked = ask(service, query=QUERIES, budget=3, mode="dense")
     assert asked["reduced"] is None
-    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in asked["results"]} == {(3, "asked")}
+    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in asked["results"]} == {(3, "request")}
     chosen = ask(service, query=QUERIES, budget="adaptive", mode="dense")
     assert chosen["reduced"] == {"query_slots": 1, "candidates": None}
     used = [each["budget"] for each in chosen["results"]]
@@ -211,7 +211,7 @@ def test_reduced_answers_are_counted_by_level(service: Service) -> None:
 def test_requests_at_the_same_time_are_lowered_before_any_is_refused(index: PassageIndex) -> None:
     """As many as are worked on at a time, of which the last ones at least have the least."""
     service = local_service(index.uri, max_ongoing=4, load=BOUNDS)
-    service.load = Load(4, ladder(LoadBudget(**BOUNDS), 4), Hands())
+    service.load = Load(4, load_levels(LoadBudget(**BOUNDS), 4), Hands())
     api = make_api(service, Keys(), None)
 
     async def ask_all() -> list[int]:

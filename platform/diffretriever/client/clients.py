@@ -15,7 +15,6 @@ from diffretriever.client.exchange import Answer, Call, Retries
 from diffretriever.schemas.base import mistakes
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
-    AskedBudget,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
@@ -23,6 +22,7 @@ from diffretriever.schemas.serve import (
     IngestRequest,
     IngestResponse,
     PassageIn,
+    RequestedBudget,
     SearchRequest,
     SearchResponse,
     Texts,
@@ -39,7 +39,7 @@ class SearchOptions(TypedDict, total=False):
     """Passages per query."""
     mode: Mode | None
     """Score to rank by."""
-    budget: AskedBudget
+    budget: RequestedBudget
     """Number of query slots, K_q, or `adaptive` to choose it per query."""
     filter: str | None
     """Condition on metadata, `id` and `collection`, such as `year >= 2020 AND lang = 'en'`."""
@@ -85,7 +85,7 @@ class SearchClient:
         """Search for one query, or for several at once."""
         return self._send(_search(query, **options))
 
-    def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
+    def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
         """Return the vectors and terms of one query, or of several."""
         return self._send(_encode(query, budget))
 
@@ -146,7 +146,7 @@ class AsyncSearchClient:
         """See `SearchClient.search`."""
         return await self._send(_search(query, **options))
 
-    async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
+    async def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
         """See `SearchClient.encode`."""
         return await self._send(_encode(query, budget))
 
@@ -194,7 +194,7 @@ def _search(query: Texts, **options: Unpack[SearchOptions]) -> Call[SearchRespon
     return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, **options))
 
 
-def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:
+def _encode(query: Texts, budget: RequestedBudget) -> Call[EncodeResponse]:
     return Call("POST", "encode", EncodeResponse, _body(EncodeRequest, query=query, budget=budget))
 
 

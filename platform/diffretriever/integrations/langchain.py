@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 
 from diffretriever.client import AsyncSearchClient, SearchClient
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.serve import AskedBudget, SearchResponse
+from diffretriever.schemas.serve import RequestedBudget, SearchResponse
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -30,7 +30,7 @@ class SearchRetriever(BaseRetriever):
     """Passages per query."""
     mode: Mode | None = None
     """Score to rank by. Default: the index's."""
-    budget: AskedBudget = None
+    budget: RequestedBudget = None
     """Number of query slots, K_q, or `adaptive`. Default: the retriever's."""
     collection: str | None = None
     """Search only this collection."""

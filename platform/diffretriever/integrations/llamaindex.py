@@ -9,7 +9,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from diffretriever.client import AsyncSearchClient, SearchClient
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.serve import AskedBudget, SearchResponse
+from diffretriever.schemas.serve import RequestedBudget, SearchResponse
 
 
 class SearchRetriever(BaseRetriever):
@@ -26,7 +26,7 @@ class SearchRetriever(BaseRetriever):
         *,
         k: int = 10,
         mode: Mode | None = None,
-        budget: AskedBudget = None,
+        budget: RequestedBudget = None,
         collection: str | None = None,
     ) -> None:
         """Set the options of `SearchClient.search`. Without an async client, `aretrieve` blocks on `client`."""

@@ -29,7 +29,7 @@ from diffretriever.schemas.serve import (
 )
 from diffretriever.serving import description
 from diffretriever.serving.description import body
-from diffretriever.serving.guard import Guard, Keys, SafeHeaders
+from diffretriever.serving.guard import Guard, Keys, SecurityHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,
@@ -67,7 +67,7 @@ def make_api(
         exception_handlers={RequestError: _problem, RequestValidationError: _invalid, HTTPException: _http},
     )
     api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
-    api.add_middleware(SafeHeaders)
+    api.add_middleware(SecurityHeaders)
     if service.config.cors_origins:
         api.add_middleware(
             CORSMiddleware,
@@ -91,25 +91,25 @@ def make_api(
 
 def _add_routes(api: FastAPI, service: Service) -> None:
     keyed: dict[str, Any] = {"security": description.SECURITY}
-    refused = description.refusals(*_ERRORS)
-    writing = description.refusals(*_ERRORS, 403)
+    read_problems = description.problem_responses(*_ERRORS)
+    write_problems = description.problem_responses(*_ERRORS, 403)
 
-    @api.post("/search", tags=["search"], responses=refused, openapi_extra=keyed)
+    @api.post("/search", tags=["search"], responses=read_problems, openapi_extra=keyed)
     async def search_passages(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
-    @api.post("/encode", tags=["search"], responses=refused, openapi_extra=keyed)
+    @api.post("/encode", tags=["search"], responses=read_problems, openapi_extra=keyed)
     async def encode_queries(request: Annotated[EncodeRequest, body(description.ENCODING)]) -> EncodeResponse:
         """Return the vectors and weighted words of queries."""
         return await service.encode(request)
 
-    @api.get("/index", tags=["service"], responses=description.refusals(401, 421, 503), openapi_extra=keyed)
+    @api.get("/index", tags=["service"], responses=description.problem_responses(401, 421, 503), openapi_extra=keyed)
     async def describe_index() -> IndexResponse:
         """Describe the index: version, collections, modes, metadata columns, search methods, limits."""
         return await service.describe()
 
-    @api.post("/passages", tags=["passages"], responses=writing, openapi_extra=keyed)
+    @api.post("/passages", tags=["passages"], responses=write_problems, openapi_extra=keyed)
     async def add_passages(request: Annotated[IngestRequest, body(description.ADDING)]) -> IngestResponse:
         """Add passages, or replace those with the same ids."""
         return await service.ingest(request)
@@ -117,7 +117,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
     @api.delete(
         "/passages/{passage_id:path}",
         tags=["passages"],
-        responses=writing | description.refusals(404),
+        responses=write_problems | description.problem_responses(404),
         openapi_extra=keyed,
     )
     async def delete_passage(
@@ -131,7 +131,7 @@ def _add_routes(api: FastAPI, service: Service) -> None:
         """Return status 200 while the process runs."""
         return Health(status="ok")
 
-    @api.get("/readyz", tags=["service"], responses=description.refusals(503))
+    @api.get("/readyz", tags=["service"], responses=description.problem_responses(503))
     async def check_readiness() -> Health:
         """Return status 200 if the server can search, otherwise 503."""
         await service.check()

@@ -37,7 +37,7 @@ ADDING = http.IngestRequest(
 )
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses of problems, by status."""
     responses: dict[int | str, dict[str, Any]] = {}
     kinds: list[type[problems.RequestError]] = [problems.RequestError, *problems.RequestError.__subclasses__()]

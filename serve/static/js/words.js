@@ -48,7 +48,7 @@ function feature(name, value) {
 /** Return the reason for a query's number of slots; empty if the retriever has no slots. */
 export function why(budget) {
   if (budget.slots === null) return "";
-  if (budget.reason === "asked") return "as requested";
+  if (budget.reason === "request") return "as requested";
   if (budget.reason === "retriever") return "the retriever's default";
   if (budget.reason === "load") return "lowered under load";
   const features = Object.entries(budget.features).map(([name, value]) => feature(name, value));
