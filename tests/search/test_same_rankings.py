@@ -34,8 +34,8 @@ from diffretriever.search.batch import kept_hits, list_depth, merge, search_list
 from diffretriever.search.bm25 import Bm25Search, analyse
 from diffretriever.search.dense import resident
 from diffretriever.search.searcher import Searcher
-from diffretriever.serving.backend import Found, find_together
-from diffretriever.serving.load import ALL
+from diffretriever.serving.backend import Lists, search_together
+from diffretriever.serving.load import NO_CAPS
 from diffretriever.serving.searches import Search, with_bm25
 from diffretriever.serving.snapshots import Snapshots, View
 from diffretriever.vectors.fusion import ranked
@@ -223,15 +223,15 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 
 
-def served(made: Made, shards: int, wanted: str | None = None) -> Found:
+def served(made: Made, shards: int, wanted: str | None = None) -> Lists:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
     options = SearchOptions(index=made.opened.uri)
     view = View(PassageIndex.open(made.opened.uri))
     condition = None if wanted is None else condition_of(wanted, COLUMNS)
     request = SearchRequest(query=asked(made), k=FEW)
-    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, ALL)
+    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, NO_CAPS)
     opened = [Snapshots(options, CPU, (number, shards)) for number in range(shards)]
-    found = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
+    found = [search_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:
         return with_bm25(search, found[0])
     tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in found]

@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("budget", ["adaptive", 3, None])
-def test_answers_are_those_of_the_search_job(
+def test_responses_equal_those_of_the_search_job(
     client: httpx2.Client, index: PassageIndex, budget: str | int | None
 ) -> None:
     searcher = open_searcher(index.uri)
@@ -51,7 +51,7 @@ def test_answers_are_those_of_the_search_job(
         assert [result["budget"]["slots"] for result in answer["results"]] == budgets
 
 
-def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client, index: PassageIndex) -> None:
+def test_added_passages_are_found_and_deleted_ones_are_not(client: httpx2.Client, index: PassageIndex) -> None:
     added = client.post("/passages", json={"passages": [{"id": "new", "text": "heat"}]}).raise_for_status().json()
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
     found = ask(client, **body)
@@ -65,7 +65,7 @@ def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
-def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, application: str) -> None:
+def test_metrics_are_exported_for_the_guide_and_the_dashboard(address: str, application: str) -> None:
     kinds = {"answer"} if application == "together" else {"answer", "encode", "search"}
     wanted = {
         "ray_diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
@@ -106,7 +106,7 @@ def shown_metrics() -> set[str]:
         ("together", "together#Ingress#", True),
     ],
 )
-def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
+def test_a_killed_replica_is_replaced_and_no_request_hangs(
     application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
     """One of two encoders is not missed; without the one replica of all there is no answer, no wait."""
@@ -125,7 +125,7 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
     assert max(answer.seconds for answer in answers) < LIMIT_S / 4
 
 
-def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, index: PassageIndex) -> None:
+def test_results_are_partial_while_a_killed_shard_restarts(address: str, index: PassageIndex) -> None:
     ((*whole,),) = open_searcher(index.uri).search([QUERIES[0]], k=1000, modes=["dense"])["dense"]
 
     def is_partial(answer: Answer) -> bool:

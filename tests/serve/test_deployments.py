@@ -54,7 +54,7 @@ def test_the_guide_names_every_metric_as_exported() -> None:
     assert set(re.findall(r"`(ray_diffretriever_\w+)`", guide)) == exported
 
 
-def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_get_digests_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-the-tests")
     monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "another-key-for-them")
     ingress = built({"index": "i"})["Ingress"]
@@ -69,7 +69,7 @@ def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> 
     assert built({"index": "i"})["Ingress"].init_args[1] == Keys()
 
 
-def test_a_server_without_keys_is_refused_unless_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_keys_must_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unset variable, or one of a file that cannot be read, would give a server that everyone may write to."""
     with pytest.raises(ValueError, match="no API key: set DIFFRETRIEVER_API_KEY or "):
         search_app({"index": "i"})
@@ -88,7 +88,7 @@ def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
         built({})
 
 
-def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:
+def test_replicas_without_a_gpu_use_the_cpu() -> None:
     config = ServeConfig.from_arguments({"index": "i", "layout": "apart", "encoder.gpus": 1})
     assert [config.device_of(each) for each in (config.ingress, config.encoder, config.shard)] == ["cpu", "auto", "cpu"]
     chosen = config.model_copy(update={"device": "cuda"})

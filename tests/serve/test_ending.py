@@ -37,7 +37,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.cluster
-def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pytest.FixtureRequest) -> None:
+def test_sigterm_finishes_the_running_requests(full: bool, request: pytest.FixtureRequest) -> None:
     if not full:
         pytest.skip("starts a Ray of its own: --full")
     request.getfixturevalue("no_cluster")
@@ -126,7 +126,7 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
         (["host=0.0.0.0", "open=true"], "0", None),
     ],
 )
-def test_a_server_that_others_reach_needs_a_key(
+def test_a_server_on_the_network_needs_a_key(
     index: PassageIndex, monkeypatch: pytest.MonkeyPatch, address: list[str], haproxy: str, refused: str | None
 ) -> None:
     def started(_: object) -> None:
@@ -143,9 +143,7 @@ def test_a_server_that_others_reach_needs_a_key(
         main(asked)
 
 
-def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
-    index: PassageIndex, no_ray: None, tmp_path: Path
-) -> None:
+def test_an_unusable_index_is_rejected_before_ray_starts(index: PassageIndex, no_ray: None, tmp_path: Path) -> None:
     places = tmp_path / "a", tmp_path / "b"
     for copy, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
         shutil.copytree(index.uri, copy)
@@ -159,7 +157,7 @@ def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
         assert "\n" not in explain(caught.value)
 
 
-def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no_ray: None) -> None:
+def test_a_used_port_is_rejected_even_if_its_server_shares_it(no_ray: None) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -170,7 +168,7 @@ def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no
                 main(["index=i", f"host={host}", f"port={port}"])
 
 
-def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
+def test_requests_during_start_up_get_503_and_ray_can_take_the_port() -> None:
     port = free_port()
     with starting("127.0.0.1", port), socket.socket() as proxy:
         proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

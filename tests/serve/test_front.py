@@ -99,7 +99,7 @@ def assert_retryable(answer: httpx2.Response, detail: str) -> None:
     assert "nosniff" in answer.headers["x-content-type-options"]
 
 
-def test_answers_pass_as_they_are() -> None:
+def test_responses_of_applications_pass_unchanged() -> None:
     """Those of the application, its errors too, and of other applications whatever they are."""
     for proxy in (Proxy(200, {"hits": []}), Proxy(200, "plain"), Proxy(422, {"detail": "bad"}), Proxy(500, {"a": 1})):
         answer = run(lambda proxy=proxy: request(Front(proxy), b"a", b"b", path="/ours/search"))  # type: ignore[misc]
@@ -110,13 +110,13 @@ def test_answers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("status", [None, 404, 408, 500, 503])
-def test_what_ray_answers_is_a_problem_that_says_when_to_come_back(status: int | None) -> None:
+def test_errors_of_ray_become_problems_with_retry_after(status: int | None) -> None:
     answer = run(lambda: request(Front(Proxy(status, "unavailable: Replica#7 at 10.0.0.1")), path="/ours/search"))
     assert_retryable(answer, "no replica of the application")
     assert b"10.0.0.1" not in answer.content
 
 
-def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
+def test_requests_fail_fast_without_a_live_replica(ours: Handle) -> None:
     async def asking() -> list[httpx2.Response]:
         proxy = Proxy(200, {})
         proxy.waits, ours.pings = True, [ActorDiedError()]
@@ -132,7 +132,7 @@ def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
         assert_retryable(answer, "crashed")
 
 
-def test_who_has_an_answer_gets_no_refusal_after_it(ours: Handle) -> None:
+def test_no_problem_follows_a_response(ours: Handle) -> None:
     """Ray waits for a dead replica to say that this was all; the connection has the client's next request by then."""
     proxy = Proxy(200, {"hits": []})
     proxy.lingers, ours.pings = True, [ActorDiedError()]

@@ -88,24 +88,24 @@ def refused(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("error", [DEAD, ActorUnavailableError("lost", None)])
-def test_another_replica_has_what_a_dead_one_leaves(error: Exception) -> None:
+def test_a_request_of_a_crashed_replica_goes_to_another(error: Exception) -> None:
     assert ask(Deployment([error, "second"], [error, None])) == "text second"
 
 
-def test_who_loses_the_last_replica_is_told_at_once() -> None:
+def test_losing_the_last_replica_fails_at_once() -> None:
     for pings in ([], [DEAD]):
         deployment = Deployment([DEAD, LONG_S], pings)
         refused(deployment)
         assert deployment.asked == 1
 
 
-def test_who_waits_is_told_when_nobody_is_there() -> None:
+def test_a_waiting_request_fails_if_no_replica_is_alive() -> None:
     deployment = Deployment([LONG_S], [])
     refused(deployment)
     assert deployment.abandoned == 1
 
 
-def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
+def test_waiting_requests_share_a_ping_and_later_ones_fail_first() -> None:
     deployment = Deployment([LONG_S] * 9, [])
     deployment.looking_s = 1.0
 
@@ -123,7 +123,7 @@ def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
     assert {type(each) for each in run(asking)} == {UnavailableError}
 
 
-def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_request_fails_if_the_controller_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._STATUS_S", 0.05)
     is_back = threading.Event()
@@ -148,7 +148,7 @@ def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.
     assert len(looks) == 1
 
 
-def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_misses_a_ping_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._PING_S", 0.05)
     deployment = Deployment([0.2], [None])
@@ -161,7 +161,7 @@ def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("answers", [[DEAD, DEAD], [DEAD, NOBODY], [NOBODY], [FULL]])
-def test_what_nobody_takes_is_refused(answers: list[Exception]) -> None:
+def test_a_request_that_no_replica_takes_is_rejected(answers: list[Exception]) -> None:
     refused(Deployment(answers, [None]))
 
 
@@ -197,7 +197,7 @@ def found(*shards: Any, needed: int, timeout_s: float | None = None) -> tuple[li
     return [[passage for passage, _ in each] for each in hits["dense"]], missing
 
 
-def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
+def test_results_lack_the_passages_of_lost_shards() -> None:
     assert found(None, None, None, needed=3) == ([["p0", "p1", "p2"]] * 2, ())
     assert found(None, None, None, needed=1) == ([["p0", "p1", "p2"]] * 2, ())
     assert found(None, DEAD, None, needed=2) == ([["p0", "p2"]] * 2, (1,))
@@ -205,7 +205,7 @@ def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
     assert found(None, TimeoutError(), None, needed=2) == ([["p0", "p2"]] * 2, (1,))
 
 
-def test_nobody_waits_longer_for_a_shard_than_it_has() -> None:
+def test_a_shard_that_exceeds_its_timeout_is_skipped() -> None:
     with pytest.raises(UnavailableError, match="2 of 2 shards"):
         found(LONG_S, LONG_S, needed=1, timeout_s=0.05)
 
@@ -221,9 +221,7 @@ def test_nobody_waits_longer_for_a_shard_than_it_has() -> None:
         (1, [[], [None], [None]], False),
     ],
 )
-def test_the_application_is_ready_while_an_encoder_and_enough_shards_are(
-    needed: int, pings: list[list[Any]], is_ready: bool
-) -> None:
+def test_readiness_needs_an_encoder_and_enough_shards(needed: int, pings: list[list[Any]], is_ready: bool) -> None:
     async def check() -> None:
         encoder, *shards = (Deployment([], each) for each in pings)
         await RemoteBackend(config(2, needed), encoder, shards).check()

@@ -35,7 +35,7 @@ def refused(client: TestClient, content: bytes, *statuses: int) -> Problem:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1", "0", "2.5", "99999999999"])
 @pytest.mark.parametrize("field", ["k", "budget"])
-def test_numbers_that_are_none(default: TestClient, field: str, number: str) -> None:
+def test_invalid_numbers_are_rejected(default: TestClient, field: str, number: str) -> None:
     assert refused(default, f'{{"query": "heat", "{field}": {number}}}'.encode(), 422).field == field
 
 
@@ -53,7 +53,7 @@ MANY = 200_000
         (SearchRequest, {f"unknown{n}": n for n in range(MANY)}),
     ],
 )
-def test_a_body_of_many_mistakes_is_refused_at_the_first(kind: type[BaseModel], body: object) -> None:
+def test_validation_of_a_body_stops_at_the_first_mistake(kind: type[BaseModel], body: object) -> None:
     """A list of all of them would take seconds and a gigabyte."""
     with pytest.raises(ValidationError) as caught:
         kind.model_validate(body)
@@ -81,7 +81,7 @@ LONG = "long" * 2000
         ("GET", f"/{LONG}", None),
     ],
 )
-def test_a_problem_quotes_little_of_the_request(default: TestClient, method: str, path: str, body: object) -> None:
+def test_a_problem_shortens_what_it_quotes(default: TestClient, method: str, path: str, body: object) -> None:
     response = default.request(method, path, json=body)
     assert 400 <= response.status_code < 500
     # In an id, a letter that is not one of ASCII is written as its number.
@@ -100,7 +100,7 @@ def test_a_problem_quotes_little_of_the_request(default: TestClient, method: str
         ("{'query': 'heat'}".encode("utf-16"), 400),
     ],
 )
-def test_bodies_made_to_hurt(default: TestClient, content: bytes, status: int) -> None:
+def test_malformed_and_huge_bodies_are_rejected(default: TestClient, content: bytes, status: int) -> None:
     refused(default, content, status)
 
 
@@ -108,7 +108,7 @@ def test_bodies_made_to_hurt(default: TestClient, content: bytes, status: int) -
     "path",
     ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2f..%2fapp.py", "/static//etc/passwd", "/%00"],
 )
-def test_paths_lead_nowhere_else(default: TestClient, path: str) -> None:
+def test_paths_outside_the_static_folder_are_not_found(default: TestClient, path: str) -> None:
     response = default.get(path)
     assert response.status_code == 404
     assert response.json()["type"] == "urn:diffretriever:problem:not-found"

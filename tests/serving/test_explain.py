@@ -41,7 +41,7 @@ ID_SETS = st.lists(st.integers(0, 12), unique=True, max_size=8)
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 5), st.integers(0, 5), ID_SETS, ID_SETS)
-def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
+def test_explanations_equal_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
     query, passage = made_up(seed, k_q, asked), made_up(seed + 1, k_p, held)
     (found,) = explain_each(query, passage, str)
 
@@ -65,7 +65,7 @@ def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: 
     assert not expected or sum(term.share for term in found.terms) == pytest.approx(1)
 
 
-def test_parts_of_texts(tmp_path: Path) -> None:
+def test_explanations_have_the_parts_of_texts(tmp_path: Path) -> None:
     encoder = random_encoder(tmp_path / "llada", **PARTS)
     index = small_index(encoder, str(tmp_path / "index"))
     searcher = open_searcher(index.uri)

@@ -32,7 +32,7 @@ def guard(keys: Keys | None = None, **settings: Any) -> Guard:
     return Guard(answer, config, keys or Keys(), Load(config.max_ongoing, (Caps(),)))
 
 
-def test_too_many_requests_are_refused_at_once() -> None:
+def test_requests_above_max_ongoing_are_rejected() -> None:
     async def ask() -> list[httpx2.Response]:
         busy = guard(max_ongoing=2, limits={"timeout_s": 0.2})
         working = [asyncio.create_task(request(busy, b"slow")) for _ in range(2)]
@@ -49,7 +49,7 @@ def test_too_many_requests_are_refused_at_once() -> None:
     assert health.status_code == 200
 
 
-def test_bodies_that_never_end_are_given_up() -> None:
+def test_slow_and_long_bodies_are_rejected() -> None:
     sent = asyncio.run(request(guard(limits={"body_s": 0.1}), *[b"x"] * 50, wait=0.02))
     assert (sent.status_code, sent.headers["connection"]) == (408, "close")
     sent = asyncio.run(request(guard(limits={"max_body_bytes": 5}), b"abc", b"def", b"never read"))
@@ -57,7 +57,7 @@ def test_bodies_that_never_end_are_given_up() -> None:
     assert asyncio.run(request(guard(limits={"max_body_bytes": 5}), b"abc", b"de")).status_code == 200
 
 
-def test_slow_bodies_take_no_request_s_place() -> None:
+def test_slow_bodies_do_not_count_as_requests_in_progress() -> None:
     async def ask() -> tuple[httpx2.Response, list[httpx2.Response]]:
         busy = guard(max_ongoing=2, limits={"body_s": 0.5})
         slow = [asyncio.create_task(request(busy, b"x", b"y", wait=1)) for _ in range(6)]
@@ -69,7 +69,7 @@ def test_slow_bodies_take_no_request_s_place() -> None:
     assert {sent.status_code for sent in slow} == {408}
 
 
-def test_a_mistake_of_ours_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_details_of_a_server_error_are_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     sent = asyncio.run(request(guard(), b"fails"))
     assert sent.status_code == 500
     assert "secret" not in sent.text
@@ -98,7 +98,7 @@ WRITES = (
         (Keys.of(None, "r"), "r", 200, 403),
     ],
 )
-def test_a_key_for_reading_changes_nothing(keys: Keys, given: str, reading: int, writing: int) -> None:
+def test_a_read_key_cannot_change_the_index(keys: Keys, given: str, reading: int, writing: int) -> None:
     through = guard(keys)
     for expected, asked in ((reading, READS), (writing, WRITES)):
         for method, path in asked:
@@ -126,9 +126,7 @@ FOREIGN = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0
         (Keys.of("w"), ["search.example.org"], (*OWN, "search.example.org"), FOREIGN),
     ],
 )
-def test_a_page_whose_name_was_rebound_to_this_server_reads_nothing(
-    keys: Keys, hosts: list[str], own: Sequence[str], foreign: Sequence[str]
-) -> None:
+def test_dns_rebinding_is_rejected(keys: Keys, hosts: list[str], own: Sequence[str], foreign: Sequence[str]) -> None:
     through = guard(keys, hosts=hosts)
 
     def status(host: str, path: str) -> int:
@@ -154,7 +152,7 @@ def test_a_page_whose_name_was_rebound_to_this_server_reads_nothing(
         ("null", 403),
     ],
 )
-def test_a_page_of_another_site_changes_nothing(origin: str | None, writing: int) -> None:
+def test_pages_of_other_sites_cannot_change_the_index(origin: str | None, writing: int) -> None:
     through = guard(hosts=["search.example.org"], cors_origins=["https://other.example.org:8443"])
     for expected, asked in ((200, READS), (writing, WRITES)):
         for method, path in asked:
@@ -163,14 +161,14 @@ def test_a_page_of_another_site_changes_nothing(origin: str | None, writing: int
 
 
 @pytest.mark.parametrize("name", ["DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY"])
-def test_an_empty_or_a_short_key_is_no_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_empty_or_short_key_is_rejected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for key, wrong in (("", "set but empty"), ("0123456789abcde", "shorter than 16 characters")):
         monkeypatch.setenv(name, key)
         with pytest.raises(ValueError, match=f"{name} is {wrong}: "):
             Keys.from_environment()
 
 
-def test_arguments_go_into_their_parts_and_mistakes_are_named() -> None:
+def test_nested_arguments_are_parsed_and_validated() -> None:
     config = ServeConfig.from_arguments({"index": "i", "limits.max_k": "7", "ingress.max_replicas": 3})
     assert (config.limits.max_k, config.ingress.max_replicas) == (7, 3)
     with pytest.raises(ValidationError, match="Did you mean 'index'"):

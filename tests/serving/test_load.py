@@ -53,7 +53,7 @@ def a_load(clock: Hands) -> Load:
     return Load(MOST, load_levels(LoadBudget(**BOUNDS), 4), clock)
 
 
-def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
+def test_load_levels_reach_the_bounds_in_equal_ratios() -> None:
     full = Caps()
     assert load_levels(LoadBudget(), 4) == (full,)
     assert load_levels(LoadBudget(least_query_slots=1), 16) == (full, Caps(1, 4), Caps(2, 1))
@@ -70,17 +70,17 @@ def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
         ({"least_candidates": FUSION_DEPTH}, 4, f"load.least_candidates is {FUSION_DEPTH}: set less than"),
     ],
 )
-def test_bounds_without_effect_are_mistakes(bounds: dict[str, int], own_budget: int | None, match: str) -> None:
+def test_bounds_without_effect_are_rejected(bounds: dict[str, int], own_budget: int | None, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         load_levels(LoadBudget(**bounds), own_budget)
 
 
-def test_the_level_rises_at_once_before_anybody_is_refused() -> None:
+def test_the_level_rises_at_once() -> None:
     assert levels(a_load(Hands()), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
     assert levels(a_load(Hands()), 12) == [2]
 
 
-def test_the_level_falls_one_by_one_and_only_after_a_calm_spell() -> None:
+def test_the_level_falls_step_by_step_after_low_load() -> None:
     clock = Hands()
     load = a_load(clock)
     assert levels(load, 12, 4, 3, 0) == [2, 2, 2, 2], "no time has passed"
@@ -125,7 +125,7 @@ def fused_by_hand(searcher: Searcher, mode: Mode, k: int, budgets: list[int], de
     return list(ranked(mode, {name: lists[name] for name in lists_for([mode])}, k, depth))
 
 
-def test_an_answer_reduced_to_a_k_q_is_that_of_a_request_for_it(service: Service, index: PassageIndex) -> None:
+def test_a_reduced_budget_equals_the_same_explicit_budget(service: Service, index: PassageIndex) -> None:
     reduced = ask(service, query=QUERIES, mode="dense", k=7)
     assert reduced["reduced"] == {"query_slots": 1, "candidates": None}
     assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in reduced["results"]} == {(1, "load")}
@@ -137,7 +137,7 @@ def test_an_answer_reduced_to_a_k_q_is_that_of_a_request_for_it(service: Service
 
 @pytest.mark.parametrize(("level", "slots", "candidates"), [(1, 2, 71), (2, 1, 5)])
 @pytest.mark.parametrize("mode", ["hybrid", "dense+bm25"])
-def test_a_reduced_sum_is_that_of_shorter_lists(
+def test_a_reduced_sum_equals_the_fusion_of_shorter_lists(
     index: PassageIndex, level: int, slots: int, candidates: int, mode: Mode
 ) -> None:
     answer = ask(serving(index.uri, level), query=QUERIES, mode=mode, k=4)
@@ -147,13 +147,13 @@ def test_a_reduced_sum_is_that_of_shorter_lists(
     assert pairs(answer) != searcher.search(QUERIES, k=4, modes=[mode])[mode]
 
 
-def test_as_many_passages_come_as_are_asked_for(service: Service) -> None:
+def test_reduced_candidates_are_at_least_k(service: Service) -> None:
     answer = ask(service, query=QUERIES[0], k=30)
     assert answer["reduced"]["candidates"] == 30
     assert len(answer["results"][0]["hits"]) == 30
 
 
-def test_a_number_that_is_asked_for_is_kept_and_what_is_chosen_is_lowered(service: Service) -> None:
+def test_load_lowers_adaptive_but_not_explicit_budgets(service: Service) -> None:
     asked = ask(service, query=QUERIES, budget=3, mode="dense")
     assert asked["reduced"] is None
     assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in asked["results"]} == {(3, "request")}
@@ -166,11 +166,11 @@ def test_a_number_that_is_asked_for_is_kept_and_what_is_chosen_is_lowered(servic
     assert len(vectors["results"][0]["slots"]) == 4, "vectors are for use elsewhere: they are never lowered"
 
 
-def test_a_score_by_one_exact_list_has_no_candidates_to_lower(service: Service) -> None:
+def test_a_single_exact_list_is_not_reduced(service: Service) -> None:
     assert ask(service, query=QUERIES, mode="sparse", budget=2)["reduced"] is None
 
 
-def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex) -> None:
+def test_load_lowers_the_candidates_of_a_candidate_index(encoder: Encoder, own_index: PassageIndex) -> None:
     prepare(own_index)
     service = serving(own_index.uri, 2)
     answer = ask(service, query=QUERIES, mode="dense", k=3, budget=4)
@@ -180,7 +180,7 @@ def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex
     assert many["reduced"] is None, "as many are asked for as it names in any case"
 
 
-def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIndex) -> None:
+def test_a_batch_mixes_reduced_and_full_requests(own_index: PassageIndex) -> None:
     """Each response is that of the request alone, with lists and with a candidate index, and reports its reduction."""
     prepare(own_index)
     service = local_service(own_index.uri)
@@ -199,7 +199,7 @@ def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIn
         assert found == [(own.query_slots or 4, own.candidates) for own in caps]
 
 
-def test_reduced_answers_are_counted_by_level(service: Service) -> None:
+def test_reduced_responses_are_counted_by_level(service: Service) -> None:
     measured: list[tuple[str, str]] = []
     service._measure = lambda name, value, tag="": measured.append((name, tag))
     ask(service, query=QUERIES)
@@ -208,7 +208,7 @@ def test_reduced_answers_are_counted_by_level(service: Service) -> None:
     assert {tag for name, tag in measured if name == "stage_ms"} == {"choose", "encode", "search", "passages", "total"}
 
 
-def test_requests_at_the_same_time_are_lowered_before_any_is_refused(index: PassageIndex) -> None:
+def test_concurrent_requests_are_reduced_before_any_is_rejected(index: PassageIndex) -> None:
     """As many as are worked on at a time, of which the last ones at least have the least."""
     service = local_service(index.uri, max_ongoing=4, load=BOUNDS)
     service.load = Load(4, load_levels(LoadBudget(**BOUNDS), 4), Hands())

@@ -48,7 +48,7 @@ def asked(client: TestClient, **body: Any) -> list[list[dict[str, Any]]]:
     return [result["hits"] for result in answer["results"]]
 
 
-def test_answers_are_those_of_a_job(client: TestClient, own_index: PassageIndex) -> None:
+def test_filtered_searches_equal_those_of_a_job(client: TestClient, own_index: PassageIndex) -> None:
     assert client.get("/index").json()["metadata"] == COLUMNS
     searcher = open_searcher(own_index.uri)
     for wanted in ("year >= 2010 AND lang = 'en'", "year IS NULL", "collection = 'c' AND id = 'd1'", "year > 9000"):
@@ -60,7 +60,7 @@ def test_answers_are_those_of_a_job(client: TestClient, own_index: PassageIndex)
     assert hit["metadata"] == {"year": 2004, "lang": "en", "day": None, "at": None, "price": None}
 
 
-def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex) -> None:
+def test_metadata_is_added_replaced_and_returned(client: TestClient, own_index: PassageIndex) -> None:
     sent: dict[str, Any] = {
         "id": "new",
         "text": "heat of a wing",
@@ -94,7 +94,9 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
         ({"lang": ["en"]}, "passages.0.metadata.lang", "valid string"),
     ],
 )
-def test_what_has_no_column_is_refused(client: TestClient, metadata: dict[str, Any], field: str, says: str) -> None:
+def test_metadata_without_a_column_or_of_another_type_is_rejected(
+    client: TestClient, metadata: dict[str, Any], field: str, says: str
+) -> None:
     answer = client.post("/passages", json={"passages": [{"id": "x", "text": "y", "metadata": metadata}]})
     assert answer.status_code == 422
     assert answer.json()["field"] == field

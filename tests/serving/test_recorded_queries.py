@@ -21,7 +21,7 @@ def answers(uri: str, *, recorded: bool) -> list[Any]:
     return [hit for results in found for result in results for hit in result["hits"]]
 
 
-def test_answers_are_the_same(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_passes_do_not_change_results(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[PassGraphs] = []
     states = PassGraphs.states
 

@@ -46,7 +46,7 @@ def move(own_index: PassageIndex, tmp_path: Path) -> Move:
 
 
 @pytest.mark.parametrize("is_followed", [True, False], ids=["looked at", "met by a request"])
-def test_one_of_the_same_retriever_is_served(
+def test_a_replacement_of_the_same_retriever_is_served(
     service: Service, own_index: PassageIndex, encoder: Encoder, move: Move, is_followed: bool
 ) -> None:
     with TestClient(make_api(service, Keys(), None)) as client:
@@ -64,7 +64,7 @@ def test_one_of_the_same_retriever_is_served(
     assert not service.is_other_retriever
 
 
-def test_one_of_another_retriever_needs_a_new_replica(
+def test_a_replacement_of_another_retriever_needs_a_new_replica(
     service: Service, tmp_path: Path, encoder: Encoder, move: Move
 ) -> None:
     other = random_encoder(tmp_path / "llada")
@@ -79,7 +79,7 @@ def test_one_of_another_retriever_needs_a_new_replica(
             assert "is being replaced" in refused.json()["detail"]
 
 
-def test_none_is_waited_for(service: Service, own_index: PassageIndex) -> None:
+def test_a_missing_index_is_served_again_when_it_is_back(service: Service, own_index: PassageIndex) -> None:
     away = Path(own_index.uri).rename(f"{own_index.uri}-away")
     with pytest.raises(ValueError, match="no index at"):
         asyncio.run(service.refresh())

@@ -28,7 +28,7 @@ def problem(response: Any, status: int) -> Problem:
     return Problem.model_validate(response.json())
 
 
-def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: PassageIndex) -> None:
+def test_hybrid_hits_have_all_scores_and_explanations(client: TestClient, index: PassageIndex) -> None:
     searcher = open_searcher(index.uri)
     lists = {mode: dict(hits[0]) for mode, hits in searcher.search(QUERIES[:1], k=1000).items()}
     answer = search(client, query=QUERIES[0], explain=True)
@@ -47,7 +47,7 @@ def test_hybrid_answers_say_what_they_are_made_of(client: TestClient, index: Pas
     assert answer.index.name == index.uri.rpartition("/")[2], "the place itself is nobody's"
 
 
-def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex, encoder: Encoder) -> None:
+def test_predicted_words_equal_those_of_the_encoder(client: TestClient, index: PassageIndex, encoder: Encoder) -> None:
     answer = search(client, query=QUERIES[:2], explain=True, words=3, k=4)
     plain = search(client, query=QUERIES[:2], explain=True, k=4)
     for number, (result, without) in enumerate(zip(answer.results, plain.results, strict=True)):
@@ -66,7 +66,7 @@ def test_words_of_slots_are_the_encoders(client: TestClient, index: PassageIndex
     assert client.get("/index").json()["readable"]
 
 
-def test_sums_with_bm25_are_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
+def test_sums_with_bm25_equal_those_of_a_search_job(client: TestClient, index: PassageIndex) -> None:
     offered = client.get("/index").raise_for_status().json()
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
     assert offered["default_mode"] == "hybrid"
@@ -91,12 +91,12 @@ def test_a_filter_by_collection(client: TestClient, index: PassageIndex) -> None
 
 
 @pytest.mark.parametrize(("selector", "rule"), [(None, "rule"), ("fixed:2", "fixed:2")])
-def test_the_selector_of_the_settings_chooses(index: PassageIndex, selector: str | None, rule: str) -> None:
+def test_the_selector_of_the_config_chooses_the_budget(index: PassageIndex, selector: str | None, rule: str) -> None:
     client = served(index.uri, selector=selector)
     assert search(client, query=QUERIES[0], budget="adaptive").results[0].budget.rule == rule
 
 
-def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) -> None:
+def test_encoded_queries_equal_those_of_the_encoder(client: TestClient, encoder: Encoder) -> None:
     answer = client.post("/encode", json={"query": QUERIES[:2], "budget": 3}).raise_for_status().json()
     expected = encoder.encode_queries(QUERIES[:2], [3, 3])
     vectors = [slot["vector"] for result in answer["results"] for slot in result["slots"]]
@@ -134,7 +134,7 @@ def test_encoded_queries_are_the_encoders(client: TestClient, encoder: Encoder) 
         ({"query": "a" * 4000}, 413, None, "4000 bytes"),
     ],
 )
-def test_mistakes_are_problems_that_say_what_to_mend(
+def test_mistakes_are_problems_with_a_fix(
     client: TestClient, body: Any, status: int, field: str | None, says: str
 ) -> None:
     found = problem(client.post("/search", json=body), status)
@@ -152,7 +152,7 @@ def test_mistakes_are_problems_that_say_what_to_mend(
         ({"max_hits": 7}, {"query": QUERIES[:2], "k": 4}, "8 passages are too many; request at most 7"),
     ],
 )
-def test_an_answer_of_too_many_passages_is_refused(
+def test_too_many_passages_are_rejected(
     index: PassageIndex, limits: dict[str, int], body: dict[str, Any], says: str
 ) -> None:
     with served(index.uri, limits=limits) as client:
@@ -183,7 +183,7 @@ def test_only_checks_and_openapi_need_no_key(client: TestClient) -> None:
     assert client.get("/index", headers={"Authorization": f"bearer {KEY}"}).status_code == 200
 
 
-def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
+def test_unknown_paths_and_methods_are_problems(client: TestClient) -> None:
     problem(client.get("/searches"), 404)
     # A redirect would lead to wherever the Host header says.
     problem(client.get("/index/"), 404)
@@ -192,13 +192,13 @@ def test_paths_and_methods_that_are_not_there(client: TestClient) -> None:
     assert response.headers["allow"] == "POST"
 
 
-def test_no_answer_may_be_framed_or_guessed_at(client: TestClient) -> None:
+def test_every_response_has_the_security_headers(client: TestClient) -> None:
     for path in ("/healthz", "/index", "/static/nothing", "/nowhere"):
         headers = client.get(path).headers
         assert {name: headers.get_list(name) for name in HEADERS} == {name: [value] for name, value in HEADERS.items()}
 
 
-def test_sites_that_are_named_may_ask(index: PassageIndex) -> None:
+def test_configured_origins_get_cors_headers(index: PassageIndex) -> None:
     service = local_service(index.uri, cors_origins=["https://example.org"])
     with TestClient(make_api(service, Keys.of("key"), None)) as client:
         for origin, allowed in (("https://example.org", "https://example.org"), ("https://example.com", None)):

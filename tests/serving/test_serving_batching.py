@@ -42,19 +42,19 @@ def run(items: list[int], cost: Callable[[int], int], max_cost: int) -> tuple[li
     return asyncio.run(ask()), held.batches
 
 
-def test_a_batch_fills_while_the_one_before_is_computed() -> None:
+def test_a_batch_fills_while_the_previous_one_is_computed() -> None:
     found, batches = run([1, 2, 3, 4], lambda _: 1, 8)
     assert found == [10, 20, 30, 40]
     assert batches == [[1], [2, 3, 4]]
 
 
-def test_batches_keep_within_the_cost_and_in_order() -> None:
+def test_batches_keep_the_order_and_the_maximum_cost() -> None:
     found, batches = run([1, 5, 4, 3, 99, 2], lambda item: item, 9)
     assert found == [10, 50, 40, 30, 990, 20]
     assert batches == [[1], [5, 4], [3], [99], [2]], "what costs more than a batch may goes alone"
 
 
-def test_an_item_that_fails_does_not_take_others_with_it() -> None:
+def test_a_failed_item_does_not_fail_its_batch() -> None:
     found, batches = run([1, 2, -3, 4], lambda _: 1, 8)
     assert [found[0], found[1], found[3]] == [10, 20, 40]
     assert isinstance(found[2], ValueError)

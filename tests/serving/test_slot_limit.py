@@ -15,7 +15,7 @@ from diffretriever.testing.checkpoints import write_random_checkpoint
 from tests.serving.serving_cases import served, small_index
 
 
-def test_more_slots_than_the_adapter_has(tmp_path: Path) -> None:
+def test_more_slots_than_the_adapter_has_are_rejected(tmp_path: Path) -> None:
     backbone, adapter = write_random_checkpoint("llada", tmp_path / "llada"), tmp_path / "adapter"
     write_random_adapter(backbone, adapter)
     place = {"source": str(backbone), "adapter": str(adapter), "dtype": "float32"}

@@ -35,7 +35,9 @@ def rankings(client: TestClient) -> list[Any]:
         ([build_codes, build_postings], {"dense": "codes", "sparse": "postings"}),
     ],
 )
-def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageIndex, make: Any, expected: Any) -> None:
+def test_codes_and_postings_are_used_without_changing_results(
+    own_index: PassageIndex, make: Any, expected: Any
+) -> None:
     with served(own_index.uri) as client:
         streamed = rankings(client)
     for each in make:
