@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from diffretriever.serve.front import Front
 from tests.asgi import request
-
-LONG_S = 3600.0
-"""Longer than a test may take."""
+from tests.serve.asking import LIMIT_S, run
 
 
 class Proxy:
-    """Stands for Ray's proxy: knows its routes, answers as told, and with None as if the replica had died."""
+    """Ray's proxy; the status None is that of a crashed replica."""
 
     def __init__(self, status: int | None = 200, content: Any = None) -> None:
         self.status, self.content = status, content
@@ -43,7 +40,7 @@ class Proxy:
         if self.status is not None:
             await _send_all(send, convert_object_to_asgi_messages(self.content, self.status))
         if self.lingers:
-            await asyncio.sleep(LONG_S)
+            await asyncio.sleep(LIMIT_S)
 
 
 async def _send_all(send: Send, messages: list[Message]) -> None:
@@ -52,7 +49,7 @@ async def _send_all(send: Send, messages: list[Message]) -> None:
 
 
 class Handle:
-    """Of a deployment whose replicas answer pings as told."""
+    """Handle of a deployment with these responses to pings."""
 
     def __init__(self, deployment_name: str, *pings: Any) -> None:
         self.deployment_name, self.pings = deployment_name, list(pings)
@@ -80,14 +77,6 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Handle:
         "diffretriever.serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY"))
     )
     return handles["ours"]
-
-
-def run(asking: Callable[[], Awaitable[Any]]) -> Any:
-    async def in_time() -> Any:
-        async with asyncio.timeout(LONG_S / 4):
-            return await asking()
-
-    return asyncio.run(in_time())
 
 
 def assert_retryable(answer: httpx2.Response, detail: str) -> None:

@@ -1,10 +1,9 @@
-"""Requests whose replica dies: another replica has them once, and where there is none they are refused at once."""
+"""Requests of crashed replicas go to another replica once, or fail at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +20,11 @@ from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import SearchSpec, Version
+from tests.serve.asking import LIMIT_S, run
 
 DEAD = ActorDiedError()
 NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
 FULL = BackPressureError(num_queued_requests=9, max_queued_requests=9)
-LONG_S = 3600.0
-"""What a request would wait for the next replica, far longer than a test may take."""
 
 
 class Deployment:
@@ -69,14 +67,6 @@ class Deployment:
         return self.pings
 
 
-def run(asking: Callable[[], Awaitable[Any]]) -> Any:
-    async def in_time() -> Any:
-        async with asyncio.timeout(LONG_S / 4):
-            return await asking()
-
-    return asyncio.run(in_time())
-
-
 def ask(deployment: Deployment) -> Any:
     return run(lambda: Replicas(deployment).call("encode", "text"))
 
@@ -94,19 +84,19 @@ def test_a_request_of_a_crashed_replica_goes_to_another(error: Exception) -> Non
 
 def test_losing_the_last_replica_fails_at_once() -> None:
     for pings in ([], [DEAD]):
-        deployment = Deployment([DEAD, LONG_S], pings)
+        deployment = Deployment([DEAD, LIMIT_S], pings)
         refused(deployment)
         assert deployment.asked == 1
 
 
 def test_a_waiting_request_fails_if_no_replica_is_alive() -> None:
-    deployment = Deployment([LONG_S], [])
+    deployment = Deployment([LIMIT_S], [])
     refused(deployment)
     assert deployment.abandoned == 1
 
 
 def test_waiting_requests_share_a_ping_and_later_ones_fail_first() -> None:
-    deployment = Deployment([LONG_S] * 9, [])
+    deployment = Deployment([LIMIT_S] * 9, [])
     deployment.looking_s = 1.0
 
     async def asking() -> list[Any]:
@@ -131,11 +121,11 @@ def test_a_waiting_request_fails_if_the_controller_hangs(monkeypatch: pytest.Mon
 
     def status() -> SimpleNamespace:
         looks.append(1)
-        is_back.wait(LONG_S)
+        is_back.wait(LIMIT_S)
         return SimpleNamespace(applications={})
 
     async def asking() -> None:
-        replicas = Replicas(Deployment([LONG_S], []), "search")
+        replicas = Replicas(Deployment([LIMIT_S], []), "search")
         try:
             for _ in range(3):
                 with pytest.raises(UnavailableError):
@@ -154,7 +144,7 @@ def test_a_replica_that_misses_a_ping_counts_as_alive(monkeypatch: pytest.Monkey
     deployment = Deployment([0.2], [None])
 
     async def hangs(*, return_exceptions: bool) -> None:
-        await asyncio.sleep(LONG_S)
+        await asyncio.sleep(LIMIT_S)
 
     deployment.results_async = hangs  # type: ignore[method-assign,assignment]
     assert ask(deployment) == "text 0.2"
@@ -207,7 +197,7 @@ def test_results_lack_the_passages_of_lost_shards() -> None:
 
 def test_a_shard_that_exceeds_its_timeout_is_skipped() -> None:
     with pytest.raises(UnavailableError, match="2 of 2 shards"):
-        found(LONG_S, LONG_S, needed=1, timeout_s=0.05)
+        found(LIMIT_S, LIMIT_S, needed=1, timeout_s=0.05)
 
 
 @pytest.mark.parametrize(

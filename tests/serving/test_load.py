@@ -1,4 +1,4 @@
-"""A busy server gives requests less, within its bounds and says so; what is reduced is right for what it says it is."""
+"""Load reduces requests within the configured bounds, and responses report it."""
 
 from __future__ import annotations
 
@@ -30,27 +30,18 @@ MOST = 12
 Pairs = list[tuple[str, float]]
 
 
-class Hands:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def levels(load: Load, *ongoing: int) -> list[int]:
-    """The level after each observation."""
-    found = []
+    """Return the level after each observation."""
+    levels = []
     for number in ongoing:
         load.observe(number)
-        found.append(load.caps.level)
-    return found
+        levels.append(load.caps.level)
+    return levels
 
 
-def a_load(clock: Hands) -> Load:
-    return Load(MOST, load_levels(LoadBudget(**BOUNDS), 4), clock)
+def load_at(times: list[float]) -> Load:
+    """Return a load whose clock shows the last of `times`."""
+    return Load(MOST, load_levels(LoadBudget(**BOUNDS), 4), lambda: times[-1])
 
 
 def test_load_levels_reach_the_bounds_in_equal_ratios() -> None:
@@ -76,24 +67,24 @@ def test_bounds_without_effect_are_rejected(bounds: dict[str, int], own_budget: 
 
 
 def test_the_level_rises_at_once() -> None:
-    assert levels(a_load(Hands()), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
-    assert levels(a_load(Hands()), 12) == [2]
+    assert levels(load_at([0]), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
+    assert levels(load_at([0]), 12) == [2]
 
 
 def test_the_level_falls_step_by_step_after_low_load() -> None:
-    clock = Hands()
-    load = a_load(clock)
+    times = [0.0]
+    load = load_at(times)
     assert levels(load, 12, 4, 3, 0) == [2, 2, 2, 2], "no time has passed"
-    clock.now += 0.75 * CALM_S
-    assert levels(load, 4) == [2], "the spell is over before it has made a difference"
+    times.append(0.75 * CALM_S)
+    assert levels(load, 4) == [2], "the load is too high for a lower level"
     assert levels(load, 3) == [2]
-    clock.now += 0.75 * CALM_S
+    times.append(1.5 * CALM_S)
     assert levels(load, 3) == [2]
-    clock.now += 0.25 * CALM_S
-    assert levels(load, 3) == [1], "calm enough for level 2 to end"
-    clock.now += 9 * CALM_S
-    assert levels(load, 1) == [1], "and not for level 1, whose spell begins now"
-    clock.now += CALM_S
+    times.append(1.75 * CALM_S)
+    assert levels(load, 3) == [1], "low enough for level 1"
+    times.append(10.75 * CALM_S)
+    assert levels(load, 1) == [1], "low enough for level 0 only from now on"
+    times.append(11.75 * CALM_S)
     assert levels(load, 1) == [0]
 
 
@@ -103,9 +94,9 @@ def service(index: PassageIndex) -> Service:
 
 
 def serving(uri: str, level: int, **settings: object) -> Service:
-    """Return a service that stays at a level, however few requests it has."""
+    """Return a service whose load level is fixed."""
     made = local_service(uri, max_ongoing=MOST, load=BOUNDS, **settings)
-    made.load = a_load(Hands())
+    made.load = load_at([0])
     made.load.observe([0, MOST // 3, MOST][level])
     return made
 
@@ -120,7 +111,6 @@ def pairs(answer: Any) -> list[Pairs]:
 
 
 def fused_by_hand(searcher: Searcher, mode: Mode, k: int, budgets: list[int], depth: int) -> list[Pairs]:
-    """Rank by a sum of lists of so many passages."""
     lists = searcher.search(QUERIES, k=depth, modes=lists_for([mode]), budgets=budgets)
     return list(ranked(mode, {name: lists[name] for name in lists_for([mode])}, k, depth))
 
@@ -161,9 +151,9 @@ def test_load_lowers_adaptive_but_not_explicit_budgets(service: Service) -> None
     assert chosen["reduced"] == {"query_slots": 1, "candidates": None}
     used = [each["budget"] for each in chosen["results"]]
     assert {each["slots"] for each in used} == {1}
-    assert {each["rule"] for each in used} == {"rule"}, "what chose it is still told"
+    assert {each["rule"] for each in used} == {"rule"}
     vectors = TestClient(make_api(service, Keys(), None)).post("/encode", json={"query": QUERIES[0]}).json()
-    assert len(vectors["results"][0]["slots"]) == 4, "vectors are for use elsewhere: they are never lowered"
+    assert len(vectors["results"][0]["slots"]) == 4, "POST /encode is not reduced"
 
 
 def test_a_single_exact_list_is_not_reduced(service: Service) -> None:
@@ -177,11 +167,10 @@ def test_load_lowers_the_candidates_of_a_candidate_index(encoder: Encoder, own_i
     assert answer["reduced"] == {"query_slots": None, "candidates": 5}
     assert pairs(answer) == opened(own_index, search_budget=5).search(encoder.encode_queries(QUERIES), 3)
     many = ask(service, query=QUERIES, mode="dense", k=BUDGET, budget=4)
-    assert many["reduced"] is None, "as many are asked for as it names in any case"
+    assert many["reduced"] is None, "k is not below the calibrated number"
 
 
 def test_a_batch_mixes_reduced_and_full_requests(own_index: PassageIndex) -> None:
-    """Each response is that of the request alone, with lists and with a candidate index, and reports its reduction."""
     prepare(own_index)
     service = local_service(own_index.uri)
     caps = [Caps(), Caps(2, 1, 5), Caps(1, 2, 9), Caps(), Caps(2, 1, 5)]
@@ -209,9 +198,8 @@ def test_reduced_responses_are_counted_by_level(service: Service) -> None:
 
 
 def test_concurrent_requests_are_reduced_before_any_is_rejected(index: PassageIndex) -> None:
-    """As many as are worked on at a time, of which the last ones at least have the least."""
     service = local_service(index.uri, max_ongoing=4, load=BOUNDS)
-    service.load = Load(4, load_levels(LoadBudget(**BOUNDS), 4), Hands())
+    service.load = Load(4, load_levels(LoadBudget(**BOUNDS), 4))
     api = make_api(service, Keys(), None)
 
     async def ask_all() -> list[int]:
