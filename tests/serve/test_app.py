@@ -1,4 +1,4 @@
-"""The application under Ray Serve, in both layouts: answers, versions, the key, dying replicas."""
+"""The application under Ray Serve, in both layouts: responses, versions, keys, crashed replicas."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_responses_equal_those_of_the_search_job(
 def test_added_passages_are_found_and_deleted_ones_are_not(client: httpx2.Client, index: PassageIndex) -> None:
     added = client.post("/passages", json={"passages": [{"id": "new", "text": "heat"}]}).raise_for_status().json()
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
-    found = ask(client, **body)
-    assert found["index"]["version"] == added["version"]
-    assert pairs(found) == open_searcher(index.uri).search(["heat"], k=100, modes=["dense"])["dense"]
-    assert "new" in dict(pairs(found)[0])
+    response = ask(client, **body)
+    assert response["index"]["version"] == added["version"]
+    assert pairs(response) == open_searcher(index.uri).search(["heat"], k=100, modes=["dense"])["dense"]
+    assert "new" in dict(pairs(response)[0])
     deleted = client.delete("/passages/new").raise_for_status().json()
-    found = ask(client, **body)
-    assert found["index"]["version"] == deleted["version"] > added["version"]
-    assert "new" not in dict(pairs(found)[0])
+    response = ask(client, **body)
+    assert response["index"]["version"] == deleted["version"] > added["version"]
+    assert "new" not in dict(pairs(response)[0])
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
 def test_metrics_are_exported_for_the_guide_and_the_dashboard(address: str, application: str) -> None:
     kinds = {"answer"} if application == "together" else {"answer", "encode", "search"}
-    wanted = {
+    expected = {
         "ray_diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
         "ray_diffretriever_batch_requests_count": kinds,
         "ray_diffretriever_waiting_requests": kinds,
@@ -87,7 +87,7 @@ def test_metrics_are_exported_for_the_guide_and_the_dashboard(address: str, appl
             assert "ray_node_" not in answer.text, "only Ray's measurements of serving"
             assert set(re.findall(r"# TYPE (ray_diffretriever_\w+)", answer.text)) <= documented
             note_measured(seen, answer.text, application)
-            return wanted.items() <= seen.items() and shown_metrics() <= set(seen)
+            return expected.items() <= seen.items() and shown_metrics() <= set(seen)
 
         wait_until(are_there, MEASURED_S)
 
@@ -109,7 +109,6 @@ def shown_metrics() -> set[str]:
 def test_a_killed_replica_is_replaced_and_no_request_hangs(
     application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
-    """One of two encoders is not missed; without the one replica of all there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], k=5, modes=["dense"])["dense"]
 
     def is_refused(answer: Answer) -> bool:
@@ -145,10 +144,7 @@ def test_results_are_partial_while_a_killed_shard_restarts(address: str, index: 
 
 
 def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_missed: bool, **body: Any) -> list[Answer]:
-    """Ask while an actor is killed and replaced; return the answers.
-
-    Kill the next one if this one had to be missed and was replaced before anybody asked.
-    """
+    """Send requests while an actor is killed and replaced, again if no request noticed; return the answers."""
 
     def kill() -> None:
         time.sleep(0.5)
@@ -159,7 +155,6 @@ def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_mis
         quiet = time.monotonic() + 4
 
         def has_recovered(answers: list[Answer]) -> bool:
-            """Also if there was no kill, which is told below."""
             missing = [answer.asked for answer in answers if misses(answer)]
             since = missing[0] if is_missed and missing else quiet
             return killed.done() and any(each.asked > since and not misses(each) for each in answers)

@@ -1,4 +1,4 @@
-"""`python -m serve` told to end: who is being answered is answered, and the status is 0."""
+"""Start, errors and shutdown of `python -m serve`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signals and variables are as before, afterwards."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -48,7 +47,6 @@ def test_sigterm_finishes_the_running_requests(full: bool, request: pytest.Fixtu
     answers: list[httpx2.Response] = []
 
     def ask(_: int) -> None:
-        """Go on until refused."""
         while not answers or answers[-1].status_code == 200:
             answers.append(httpx2.post(f"{url}/search", json={"query": QUERIES * 8}, timeout=LIMIT_S))
 
@@ -83,7 +81,6 @@ def test_help_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts Ray fails."""
 
     def connect(address: str) -> None:
         pytest.fail(f"Ray was started at {address}")
@@ -110,9 +107,9 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
     settings = [setting.replace("PORT", str(free_port())) for setting in settings]
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is looked at)
         main(settings)
-    said = explain(caught.value)
-    assert said.startswith(message)
-    assert "\n" not in said
+    text = explain(caught.value)
+    assert text.startswith(message)
+    assert "\n" not in text
 
 
 @pytest.mark.parametrize(
@@ -135,25 +132,25 @@ def test_a_server_on_the_network_needs_a_key(
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
     monkeypatch.setattr("diffretriever.serve.__main__._start_ray", started)
     monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
-    asked = [f"index={index.uri}", f"port={free_port()}", *address]
+    arguments = [f"index={index.uri}", f"port={free_port()}", *address]
     with pytest.raises(ValueError, match=refused or "Ray is to be started"):
-        main(asked)
+        main(arguments)
     monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-the-tests")
     with pytest.raises(ValueError, match="Ray is to be started"):
-        main(asked)
+        main(arguments)
 
 
 def test_an_unusable_index_is_rejected_before_ray_starts(index: PassageIndex, no_ray: None, tmp_path: Path) -> None:
-    places = tmp_path / "a", tmp_path / "b"
-    for copy, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
+    copies = tmp_path / "a", tmp_path / "b"
+    for copy, files in zip(copies, ("_versions/*.manifest", "data/*.lance"), strict=True):
         shutil.copytree(index.uri, copy)
         for file in copy.glob(f"passages.lance/{files}"):
             file.write_text("x")
-    settings = [(str(copy), "selector=rule") for copy in places]
+    settings = [(str(copy), "selector=rule") for copy in copies]
     settings += [(index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
-    for place, setting in settings:
+    for path, setting in settings:
         with pytest.raises(ValueError, match=r"/no/|damaged") as caught:
-            main([f"index={place}", f"port={free_port()}", setting])
+            main([f"index={path}", f"port={free_port()}", setting])
         assert "\n" not in explain(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Overload, slow clients and slow answers become problems that say when to come back."""
+"""Overload, slow bodies, keys and foreign pages become problems."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ WRITES = (
 
 
 @pytest.mark.parametrize(
-    ("keys", "given", "reading", "writing"),
+    ("keys", "key", "reading", "writing"),
     [
         (Keys(), "any", 200, 200),
         (Keys.of("w"), "w", 200, 200),
@@ -98,11 +98,11 @@ WRITES = (
         (Keys.of(None, "r"), "r", 200, 403),
     ],
 )
-def test_a_read_key_cannot_change_the_index(keys: Keys, given: str, reading: int, writing: int) -> None:
+def test_a_read_key_cannot_change_the_index(keys: Keys, key: str, reading: int, writing: int) -> None:
     through = guard(keys)
-    for expected, asked in ((reading, READS), (writing, WRITES)):
-        for method, path in asked:
-            headers = {"authorization": f"Bearer {given}"}
+    for expected, requests in ((reading, READS), (writing, WRITES)):
+        for method, path in requests:
+            headers = {"authorization": f"Bearer {key}"}
             sent = asyncio.run(request(through, path=path, method=method, headers=headers))
             assert sent.status_code == expected, (method, path)
             if expected == 403:
@@ -135,7 +135,7 @@ def test_dns_rebinding_is_rejected(keys: Keys, hosts: list[str], own: Sequence[s
 
     assert {status(host, path) for host in own for path in (*PATHS, "/healthz")} == {200}
     assert {status(host, path) for host in foreign for path in PATHS} <= {421}
-    # Of balancers and kubelets, which call a server by names of their own.
+    # Load balancers and kubelets use their own names.
     assert {status(host, path) for host in foreign for path in ("/healthz", "/readyz")} <= {200}
 
 
@@ -154,8 +154,8 @@ def test_dns_rebinding_is_rejected(keys: Keys, hosts: list[str], own: Sequence[s
 )
 def test_pages_of_other_sites_cannot_change_the_index(origin: str | None, writing: int) -> None:
     through = guard(hosts=["search.example.org"], cors_origins=["https://other.example.org:8443"])
-    for expected, asked in ((200, READS), (writing, WRITES)):
-        for method, path in asked:
+    for expected, requests in ((200, READS), (writing, WRITES)):
+        for method, path in requests:
             sent = asyncio.run(request(through, path=path, method=method, headers={"origin": origin} if origin else {}))
             assert sent.status_code == expected, (method, path)
 

@@ -1,4 +1,4 @@
-"""Passages come, change and go while others search; versions follow, and are never mixed."""
+"""Passages are added, replaced and deleted while others search, each response reading one version."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_a_deleted_passage_is_not_found(client: TestClient, own_index: PassageIn
     hits = client.post("/search", json={"query": "heat", "k": 60, "mode": "dense"}).json()["results"][0]["hits"]
     assert "d7" not in {hit["id"] for hit in hits}
     assert len(hits) == 59
-    gone = client.delete("/passages/d7")
-    assert gone.status_code == 404
-    assert gone.json()["type"] == "urn:diffretriever:problem:not-found"
+    response = client.delete("/passages/d7")
+    assert response.status_code == 404
+    assert response.json()["type"] == "urn:diffretriever:problem:not-found"
 
 
 @pytest.mark.parametrize("path", ["a'%20OR%20'1'='1", "..%2F..%2Fetc", "%00", "a/b", "%ff", "%F0%9F%98%80"])
@@ -65,7 +65,7 @@ def test_unusual_ids_delete_nothing(client: TestClient, own_index: PassageIndex,
 
 
 @pytest.mark.parametrize(
-    ("passages", "field", "says"),
+    ("passages", "field", "message"),
     [
         ([], "passages", "at least 1"),
         ([{"id": f"x{i}", "text": "a"} for i in range(4)], "passages", "at most 3"),
@@ -76,12 +76,12 @@ def test_unusual_ids_delete_nothing(client: TestClient, own_index: PassageIndex,
     ],
 )
 def test_a_bad_passage_rejects_the_whole_request(
-    client: TestClient, own_index: PassageIndex, passages: list[dict[str, str]], field: str, says: str
+    client: TestClient, own_index: PassageIndex, passages: list[dict[str, str]], field: str, message: str
 ) -> None:
     refused = client.post("/passages", json={"passages": passages})
     assert refused.status_code == 422
     assert refused.json()["field"] == field
-    assert says in refused.json()["detail"] + refused.json()["fix"]
+    assert message in refused.json()["detail"] + refused.json()["fix"]
     before = own_index.version
     own_index.refresh()
     assert own_index.version == before
@@ -101,7 +101,6 @@ def test_a_locked_index_is_a_problem_with_retry_after(client: TestClient, own_in
 def test_responses_during_writes_read_one_version(
     client: TestClient, own_index: PassageIndex, encoder: Encoder
 ) -> None:
-    """Every write adds one passage that beats all others: an answer has as many of them as its version says."""
     first = own_index.version
     answers: list[tuple[int, int, int]] = []
     done = threading.Event()

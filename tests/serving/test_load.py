@@ -119,10 +119,10 @@ def test_a_reduced_budget_equals_the_same_explicit_budget(service: Service, inde
     reduced = ask(service, query=QUERIES, mode="dense", k=7)
     assert reduced["reduced"] == {"query_slots": 1, "candidates": None}
     assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in reduced["results"]} == {(1, "load")}
-    asked = ask(local_service(index.uri), query=QUERIES, mode="dense", k=7, budget=1)
-    assert asked["reduced"] is None
-    assert pairs(reduced) == pairs(asked)
-    assert pairs(asked) == open_searcher(index.uri).search(QUERIES, k=7, modes=["dense"], budgets=[1] * 4)["dense"]
+    explicit = ask(local_service(index.uri), query=QUERIES, mode="dense", k=7, budget=1)
+    assert explicit["reduced"] is None
+    assert pairs(reduced) == pairs(explicit)
+    assert pairs(explicit) == open_searcher(index.uri).search(QUERIES, k=7, modes=["dense"], budgets=[1] * 4)["dense"]
 
 
 @pytest.mark.parametrize(("level", "slots", "candidates"), [(1, 2, 71), (2, 1, 5)])
@@ -144,9 +144,9 @@ def test_reduced_candidates_are_at_least_k(service: Service) -> None:
 
 
 def test_load_lowers_adaptive_but_not_explicit_budgets(service: Service) -> None:
-    asked = ask(service, query=QUERIES, budget=3, mode="dense")
-    assert asked["reduced"] is None
-    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in asked["results"]} == {(3, "request")}
+    explicit = ask(service, query=QUERIES, budget=3, mode="dense")
+    assert explicit["reduced"] is None
+    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in explicit["results"]} == {(3, "request")}
     chosen = ask(service, query=QUERIES, budget="adaptive", mode="dense")
     assert chosen["reduced"] == {"query_slots": 1, "candidates": None}
     used = [each["budget"] for each in chosen["results"]]
@@ -177,15 +177,17 @@ def test_a_batch_mixes_reduced_and_full_requests(own_index: PassageIndex) -> Non
     modes: tuple[Mode, ...] = ("dense", "hybrid", "sparse")
     for mode in modes:
         searches = [
-            Search(SearchRequest(query=QUERIES[n % 4], k=3), [QUERIES[n % 4]], service.view, mode, None, own)
-            for n, own in enumerate(caps)
+            Search(SearchRequest(query=QUERIES[n % 4], k=3), [QUERIES[n % 4]], service.view, mode, None, cap)
+            for n, cap in enumerate(caps)
         ]
         together, alone = service._answer(searches), [service._answer([search])[0] for search in searches]
-        for answer, own in zip(together, alone, strict=True):
-            expected: list[Any] = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in own.results[0].hits]
+        for answer, single in zip(together, alone, strict=True):
+            expected: list[Any] = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in single.results[0].hits]
             assert [(hit.id, hit.score) for hit in answer.results[0].hits] == expected
-        found = [(each.results[0].budget.slots, each.reduced.candidates if each.reduced else None) for each in together]
-        assert found == [(own.query_slots or 4, own.candidates) for own in caps]
+        reductions = [
+            (each.results[0].budget.slots, each.reduced.candidates if each.reduced else None) for each in together
+        ]
+        assert reductions == [(cap.query_slots or 4, cap.candidates) for cap in caps]
 
 
 def test_reduced_responses_are_counted_by_level(service: Service) -> None:

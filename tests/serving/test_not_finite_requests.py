@@ -1,4 +1,4 @@
-"""A model that gives NaN for some texts: requests with them are refused by a problem that says so, others answered."""
+"""Texts that the model encodes as NaN are problems; other requests succeed."""
 
 from __future__ import annotations
 

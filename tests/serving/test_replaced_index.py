@@ -1,4 +1,4 @@
-"""An index that is moved into the place of the one that is served: the server goes over to it, or says it cannot."""
+"""An index that replaces the served one is served, or reported."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def service(own_index: PassageIndex) -> Service:
 
 @pytest.fixture
 def move(own_index: PassageIndex, tmp_path: Path) -> Move:
-    """Makes an index as many commits old, and puts it into the place of the one that is served."""
+    """Replaces the served index with another one that has the same version number."""
 
     def make(encoder: Encoder) -> None:
-        place, other = Path(own_index.uri), tmp_path / "other"
+        path, other = Path(own_index.uri), tmp_path / "other"
         with patch("diffretriever.index.manifest._now", return_value="2020-01-01T00:00:00+00:00"):
             for passage in BEES:
                 write_passages(encoder, str(other), [passage])
-        shutil.rmtree(place)
-        other.rename(place)
+        shutil.rmtree(path)
+        other.rename(path)
 
     return make
 

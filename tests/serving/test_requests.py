@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from diffretriever.encoders.base import Encoder
 from diffretriever.index.table import PassageIndex
-from diffretriever.schemas.serve import Problem, SearchResponse
+from diffretriever.schemas.serve import Problem, Reading, SearchResponse
 from diffretriever.search import open_searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import HEADERS, Keys
@@ -47,19 +47,24 @@ def test_hybrid_hits_have_all_scores_and_explanations(client: TestClient, index:
     assert answer.index.name == index.uri.rpartition("/")[2], "the path is not public"
 
 
+def words_of(readings: list[Reading]) -> list[list[str]]:
+    return [[token.word for token in reading] for reading in readings]
+
+
 def test_predicted_words_equal_those_of_the_encoder(client: TestClient, index: PassageIndex, encoder: Encoder) -> None:
     answer = search(client, query=QUERIES[:2], explain=True, words=3, k=4)
     plain = search(client, query=QUERIES[:2], explain=True, k=4)
     for number, (result, without) in enumerate(zip(answer.results, plain.results, strict=True)):
-        asked = encoder.read(encoder.encode_queries(QUERIES[number : number + 1]).vectors_MH, 3)
+        query_words = encoder.read(encoder.encode_queries(QUERIES[number : number + 1]).vectors_MH, 3)
         for hit, other in zip(result.hits, without.hits, strict=True):
             assert hit.explanation is not None
             assert other.explanation is not None
             passages = index.order.passages
             assert passages.rows_P is not None
-            held = encoder.read(index.representations(passages.rows_P[passages.numbers_of([hit.id])]).vectors_MH, 3)
-            for found, expected in ((hit.explanation.query_readings, asked), (hit.explanation.passage_readings, held)):
-                assert [[each.word for each in slot] for slot in found] == [[w.word for w in slot] for slot in expected]
+            stored = index.representations(passages.rows_P[passages.numbers_of([hit.id])])
+            passage_words = encoder.read(stored.vectors_MH, 3)
+            assert words_of(hit.explanation.query_readings) == words_of(query_words)
+            assert words_of(hit.explanation.passage_readings) == words_of(passage_words)
             assert not other.explanation.query_readings
             unread: dict[str, list[Any]] = {"query_readings": [], "passage_readings": []}
             assert hit.explanation.model_copy(update=unread) == other.explanation
@@ -71,12 +76,12 @@ def test_sums_with_bm25_equal_those_of_a_search_job(client: TestClient, index: P
     assert offered["modes"] == ["dense", "sparse", "hybrid"]
     assert offered["default_mode"] == "hybrid"
     assert offered["further_modes"] == ["bm25", "dense+bm25", "sparse+bm25", "dense+sparse+bm25"]
-    found = open_searcher(index.uri).search(QUERIES, k=20, modes=["bm25", "dense+bm25", "dense+0.05bm25"])
+    expected = open_searcher(index.uri).search(QUERIES, k=20, modes=["bm25", "dense+bm25", "dense+0.05bm25"])
     answers = {mode: search(client, query=QUERIES, k=20, mode=mode) for mode in ("bm25", "bm25+dense", "dense+.05bm25")}
     assert [answer.mode for answer in answers.values()] == ["bm25", "dense+bm25", "dense+0.05bm25"]
     for answer in answers.values():
         ranked = [[(hit.id, hit.score) for hit in result.hits] for result in answer.results]
-        assert ranked == found[answer.mode]
+        assert ranked == expected[answer.mode]
     for hit in answers["bm25+dense"].results[0].hits:
         assert hit.scores.keys() == {"dense+bm25", "dense", "bm25"}
         assert hit.title
@@ -98,7 +103,7 @@ def test_encoded_queries_equal_those_of_the_encoder(client: TestClient, encoder:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "field", "says"),
+    ("body", "status", "field", "message"),
     [
         ({"query": ""}, 422, "query", "blank"),
         ({"query": ["heat", "  "]}, 422, "query.1", "blank"),
@@ -127,17 +132,17 @@ def test_encoded_queries_equal_those_of_the_encoder(client: TestClient, encoder:
     ],
 )
 def test_mistakes_are_problems_with_a_fix(
-    client: TestClient, body: Any, status: int, field: str | None, says: str
+    client: TestClient, body: Any, status: int, field: str | None, message: str
 ) -> None:
-    found = problem(client.post("/search", json=body), status)
-    assert found.field == field
-    assert says in f"{found.detail} {found.fix}"
-    assert found.instance == "/search"
-    assert found.status == status
+    answer = problem(client.post("/search", json=body), status)
+    assert answer.field == field
+    assert message in f"{answer.detail} {answer.fix}"
+    assert answer.instance == "/search"
+    assert answer.status == status
 
 
 @pytest.mark.parametrize(
-    ("limits", "body", "says"),
+    ("limits", "body", "message"),
     [
         ({}, {"query": QUERIES * 16, "k": 157}, "10048 passages are too many; request at most 10000"),
         ({}, {"query": QUERIES, "k": 51, "explain": True}, "to explain; request at most 200"),
@@ -145,12 +150,12 @@ def test_mistakes_are_problems_with_a_fix(
     ],
 )
 def test_too_many_passages_are_rejected(
-    index: PassageIndex, limits: dict[str, int], body: dict[str, Any], says: str
+    index: PassageIndex, limits: dict[str, int], body: dict[str, Any], message: str
 ) -> None:
     with served(index.uri, limits=limits) as client:
-        found = problem(client.post("/search", json=body), 422)
-    assert found.field == "k"
-    assert says in f"{found.detail}; {found.fix}"
+        answer = problem(client.post("/search", json=body), 422)
+    assert answer.field == "k"
+    assert message in f"{answer.detail}; {answer.fix}"
 
 
 def test_only_checks_and_openapi_need_no_key(client: TestClient) -> None:

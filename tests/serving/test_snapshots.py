@@ -1,4 +1,4 @@
-"""Several versions are open at once: a version that opens holds up no other, and errors are not kept."""
+"""Several versions of an index are open at once."""
 
 from __future__ import annotations
 

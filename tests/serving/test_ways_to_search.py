@@ -1,4 +1,4 @@
-"""Whatever was made beside an index is used, GET /index says what that is, and the answers stay the same."""
+"""Derived files of an index are used and reported, and do not change results."""
 
 from __future__ import annotations
 
