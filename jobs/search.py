@@ -69,11 +69,11 @@ def _as_json(
 
 
 def _why(explanation: Explanation) -> Iterator[str]:
-    """Yield a line per query slot and the passage slot it matched, unmatched slots, and terms."""
+    """Yield lines on each query slot and its match, on unmatched slots, and on terms; slots count from 0."""
     query, passage = explanation.query_readings, explanation.passage_readings
     for match in explanation.slots:
         share = "" if match.share is None else f" ({match.share:.0%})"
-        yield f"query slot {match.slot + 1} matched passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
+        yield f"query slot {match.slot} matched passage slot {match.passage_slot}: {match.product:.4f}{share}"
         yield f"  query:   {_predicted(match.words, query[match.slot] if query else [])}"
         yield f"  passage: {_predicted(match.passage_words, passage[match.passage_slot] if passage else [])}"
         if explanation.passage_parts:
@@ -81,7 +81,7 @@ def _why(explanation: Explanation) -> Iterator[str]:
     matched = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
         if slot not in matched:
-            yield f"passage slot {slot + 1}, unmatched: {_predicted(words, passage[slot] if passage else [])}"
+            yield f"passage slot {slot}, unmatched: {_predicted(words, passage[slot] if passage else [])}"
     if explanation.terms:
         shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
         yield f"shared terms: {shared}"

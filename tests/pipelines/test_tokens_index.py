@@ -129,7 +129,9 @@ def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
 
 def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> None:
     expected = by_hand(index, neural(index)[1])
-    with TestClient(make_api(local_service(index.uri), Keys.of("key"), None), headers={"X-API-Key": "key"}) as client:
+    with TestClient(
+        make_api(local_service(index.uri), Keys.of("key"), None), headers={"Authorization": "Bearer key"}
+    ) as client:
         new = {"id": "new", "title": "", "text": QUERIES[0], "collection": "corpus"}
         client.post("/passages", json={"passages": [new]}).raise_for_status()
         asked = {"query": QUERIES[0], "k": 3, "explain": True}

@@ -15,15 +15,14 @@ from diffretriever.client.exchange import Answer, Call, Retries
 from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
-    AskedBudget,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
-    Filter,
     IndexResponse,
     IngestRequest,
     IngestResponse,
     PassageIn,
+    RequestedBudget,
     SearchRequest,
     SearchResponse,
     Texts,
@@ -40,12 +39,10 @@ class SearchOptions(TypedDict, total=False):
     """Passages per query."""
     mode: Mode | None
     """Score to rank by."""
-    budget: AskedBudget
+    budget: RequestedBudget
     """Number of query slots, K_q, or `adaptive` to choose it per query."""
-    collection: str | None
-    """Name of the collection to search. Default: all."""
     filter: str | None
-    """Condition on metadata, such as `year >= 2020 AND lang = 'en'`; excludes `collection`."""
+    """Condition on metadata, `id` and `collection`, such as `year >= 2020 AND lang = 'en'`."""
     explain: bool
     """Return the slots and terms behind each score."""
     words: int
@@ -56,10 +53,8 @@ class SearchClient:
     """A thread-safe connection to a search server. Close it, or use it in a `with` block.
 
     Calls raise `ProblemError` if the server rejects the request, `AnswerError` if the response is not from this
-    service,
-    `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often a
-    request
-    that was not sent or hit a busy server is repeated.
+    service, `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often
+    a request that was not sent or hit a busy server is repeated.
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class SearchClient:
         """Search for one query, or for several at once."""
         return self._send(_search(query, **options))
 
-    def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
+    def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
         """Return the vectors and terms of one query, or of several."""
         return self._send(_encode(query, budget))
 
@@ -151,7 +146,7 @@ class AsyncSearchClient:
         """See `SearchClient.search`."""
         return await self._send(_search(query, **options))
 
-    async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
+    async def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
         """See `SearchClient.encode`."""
         return await self._send(_encode(query, budget))
 
@@ -196,14 +191,10 @@ _INDEX = Call("GET", "index", IndexResponse)
 
 
 def _search(query: Texts, **options: Unpack[SearchOptions]) -> Call[SearchResponse]:
-    collection, condition = options.pop("collection", None), options.pop("filter", None)
-    if collection is not None and condition is not None:
-        raise ValueError(f"set collection or filter, not both: write the filter as (…) AND collection = '{collection}'")
-    chosen = condition if collection is None else _body(Filter, collection=collection)
-    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **options))
+    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, **options))
 
 
-def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:
+def _encode(query: Texts, budget: RequestedBudget) -> Call[EncodeResponse]:
     return Call("POST", "encode", EncodeResponse, _body(EncodeRequest, query=query, budget=budget))
 
 

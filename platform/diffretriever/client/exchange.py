@@ -72,8 +72,7 @@ class Retries:
         """Return the seconds to wait after `sent` attempts, or None to give up.
 
         `asked` is the server's `Retry-After`. Without it, the wait is random between half and all of the doubled wait,
-        so
-        that clients do not retry at the same time.
+        so that clients do not retry at the same time.
         """
         if sent >= self.attempts:
             return None
