@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from diffretriever.backbones import packed
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.loader import load_backbone
-from diffretriever.backbones.packed import Layout, Part, Spans, packed_attention
+from diffretriever.backbones.packed import AttentionSpan, PackedLayout, TextBounds, packed_attention
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
 
 TOLERANCE = 2e-5
@@ -125,11 +125,11 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([90, 90, 71, 3])
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
-    spans = Spans.of(lengths, CPU)
-    part = Part(slice(0, len(query_TND)), spans, spans, None, window)
+    bounds = TextBounds.of(lengths, CPU)
+    span = AttentionSpan(slice(0, len(query_TND)), bounds, bounds, None, window)
     heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
-    found = packed_attention(None, *heads, None, packed_layout=Layout((part,)))[0][0]
-    layout = (spans.offsets_E, spans.offsets_E, spans.longest, spans.longest)
+    found = packed_attention(None, *heads, None, packed_layout=PackedLayout((span,)))[0][0]
+    layout = (bounds.offsets_E, bounds.offsets_E, bounds.longest, bounds.longest)
     expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *layout, window_size=window)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
@@ -150,7 +150,7 @@ def test_what_torchs_kernel_is_given(
         calls.append(1)
         return naive(*tensors, **options)
 
-    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
+    monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", kernel)
     given = sample()
     options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": nested}
@@ -161,7 +161,7 @@ def test_what_torchs_kernel_is_given(
 
 def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's kernel has none."""
-    monkeypatch.setattr(packed, "way_of", lambda *_: "varlen")
+    monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))
     backbone, given = packed_of("bert"), sample()
     backbone.model.train()

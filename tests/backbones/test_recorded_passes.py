@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from diffretriever.backbones.base import Backbone
-from diffretriever.backbones.graphs import MOST_LENGTH, MOST_ROWS
+from diffretriever.backbones.graphs import MAX_LENGTH, MAX_ROWS
 from diffretriever.backbones.inputs import PassInputs
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.slot_layers import SlotLayers, attach_slot_layers
@@ -32,7 +32,7 @@ def test_states_are_the_same(recorded: Backbone, family: str, backbone_of: Backb
         batch = pad(texts(*lengths, seed=len(lengths)), side=side)
         torch.testing.assert_close(hidden(recorded, batch), hidden(plain, batch), atol=TOLERANCE, rtol=0)
     assert recorded._graphs is not None
-    assert [(shape.rows, shape.length) for shape in recorded._graphs.shapes] == [(1, 16), (4, 32), (2, 48)]
+    assert [(key.rows, key.length) for key in recorded._graphs.keys] == [(1, 16), (4, 32), (2, 48)]
 
 
 @torch.inference_mode()
@@ -53,14 +53,14 @@ def test_slots_and_positions_too(recorded: Backbone, family: str, backbone_of: B
         torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("lengths", [(MOST_LENGTH + 1,), (4,) * (MOST_ROWS + 1), (200,) * 6])
+@pytest.mark.parametrize("lengths", [(MAX_LENGTH + 1,), (4,) * (MAX_ROWS + 1), (200,) * 6])
 def test_larger_passes_run_as_ever(lengths: tuple[int, ...], folder_of: FolderOf, backbone_of: BackboneOf) -> None:
     backbone = load_backbone(folder_of("dream"), device="cpu")
     backbone.record_passes()
     batch = pad(texts(*lengths), side="right")
     assert torch.equal(hidden(backbone, batch), hidden(backbone_of("dream"), batch))
     assert backbone._graphs is not None
-    assert not backbone._graphs.shapes
+    assert not backbone._graphs.keys
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float8"])
@@ -74,4 +74,4 @@ def test_nothing_looks_at_values(family: str, dtype: str, folder_of: FolderOf) -
     for slots_BL in (None, given):
         inputs = PassInputs(given, given, given, slots_BL)
         for nested in (False, True) if slots_BL is not None and not backbone.is_causal else (False,):
-            assert backbone._recordable_states(inputs, nested).shape == (2, 16, backbone.hidden_size)
+            assert backbone._capturable_states(inputs, nested).shape == (2, 16, backbone.hidden_size)

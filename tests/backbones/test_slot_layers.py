@@ -18,9 +18,9 @@ from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
     attach_slot_layers,
-    most_slots,
-    parts_of,
+    read_max_slots,
     read_slot_layers,
+    split_into_parts,
 )
 from diffretriever.testing.adapters import write_random_adapter
 from tests.backbones.helpers import BackboneOf, FolderOf, pad, texts
@@ -72,14 +72,14 @@ def test_a_slot_sees_its_part_alone() -> None:
     generator = torch.Generator().manual_seed(3)
     hidden_BKH, states_BLH = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 8, 4, generator=generator)
     residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
-    own_BL = torch.tensor([[True, True, False, True, True, True, True, True]])
-    view_BKL = parts_of(own_BL, torch.tensor([3]), 3)
+    is_text_BL = torch.tensor([[True, True, False, True, True, True, True, True]])
+    view_BKL = split_into_parts(is_text_BL, torch.tensor([3]), 3)
     parts = [[0, 1], [3, 4], [5, 6, 7]]
     assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_BKL[0]] == parts
     layers = SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH)
-    found_KH = layers.vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
-    untrained_KH = SlotLayers().vectors(hidden_BKH, states_BLH, own_BL, view_BKL)[0]
-    mean_H = states_BLH[0, own_BL[0]].mean(0)
+    found_KH = layers.vectors(hidden_BKH, states_BLH, is_text_BL, view_BKL)[0]
+    untrained_KH = SlotLayers().vectors(hidden_BKH, states_BLH, is_text_BL, view_BKL)[0]
+    mean_H = states_BLH[0, is_text_BL[0]].mean(0)
     for slot, part in enumerate(parts):
         own_LH = states_BLH[0, part]
         weights_L = (own_LH @ attention_HH.T @ hidden_BKH[0, slot] / 2).softmax(0)
@@ -97,7 +97,7 @@ def test_a_slot_sees_its_part_alone() -> None:
     ],
 )
 def test_parts_share_the_text_evenly(tokens: int, slots: int, parts: list[list[int]]) -> None:
-    view_KL = parts_of(torch.ones(1, tokens, dtype=torch.bool), torch.tensor([slots]), 3)[0]
+    view_KL = split_into_parts(torch.ones(1, tokens, dtype=torch.bool), torch.tensor([slots]), 3)[0]
     assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_KL] == parts
 
 
@@ -131,7 +131,7 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
     bare = load_backbone(folder_of("dream"), device="cpu", adapter=adapter)
     written = random_layers(bare.hidden_size)
     save_file(written.tensors(), adapter / SLOTS_FILE)
-    assert most_slots(adapter) == 3
+    assert read_max_slots(adapter) == 3
     layers = (found := load_backbone(folder_of("dream"), device="cpu", adapter=adapter)).slot_layers
     assert layers is not None
     for name, tensor in layers.tensors().items():

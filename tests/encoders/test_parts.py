@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diffretriever.backbones.slot_layers import parts_of
+from diffretriever.backbones.slot_layers import split_into_parts
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.schemas.retriever import TextConfig
 from tests.encoders.encoder_cases import PARTS, Make
@@ -29,10 +29,10 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
     for text in (LONG, "river", ""):
         (prepared,) = encoder.preparer.prepare_passages([""], [text])
         batch = encoder.masked_batch([prepared])
-        own_BL = batch.mask_BL.bool() & (batch.slots_BL < 0)
-        view_KL = parts_of(own_BL, batch.valid_BK.sum(1), slots)[0]
+        is_text_BL = batch.mask_BL.bool() & (batch.slots_BL < 0)
+        view_KL = split_into_parts(is_text_BL, batch.valid_BK.sum(1), slots)[0]
         left = encoder.preparer.frame("passage", slots).left
-        in_text_L = own_BL[0].clone()
+        in_text_L = is_text_BL[0].clone()
         in_text_L[: len(left)] = False
         in_text_L[len(left) + prepared.n_tokens :] = False
         expected = [tokenizer.decode(batch.ids_BL[0][sees_L & in_text_L]) for sees_L in view_KL]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from diffretriever.encoders.base import BackboneEncoder, Encoder
-from diffretriever.encoders.reading import readable_entries
+from diffretriever.encoders.logit_lens import readable_entries
 from diffretriever.encoders.readout import keep_topk, pooled_impacts, quantise
 from tests.encoders.encoder_cases import TEXTS
 

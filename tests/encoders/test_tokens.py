@@ -84,9 +84,9 @@ def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncode
     read = encoder._read
 
     def damaged(texts: Any) -> Any:
-        states_BLH, own_BL = read(texts)
+        states_BLH, is_text_BL = read(texts)
         states_BLH[-1, 1] = torch.nan
-        return states_BLH, own_BL
+        return states_BLH, is_text_BL
 
     encoder._read = damaged  # type: ignore[method-assign]
     found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))

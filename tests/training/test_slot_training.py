@@ -110,7 +110,7 @@ def test_few_tokens_run_together_with_their_slots(
     encoder = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
     found = []
     for border in (10**6, 1):
-        monkeypatch.setattr("diffretriever.backbones.base.TEXTS_APART", border)
+        monkeypatch.setattr("diffretriever.backbones.base.MIN_SEPARATE_TOKENS", border)
         found.append(encoder.encode_queries(TEXTS[:1]))
     together, apart = found
     np.testing.assert_allclose(np.float32(together.vectors_MH), np.float32(apart.vectors_MH), atol=1e-3)

@@ -17,8 +17,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from diffretriever.backbones.checkpoint import Checkpoint, ConfigFields
 from diffretriever.backbones.cpu_tuning import keep_freed_memory
-from diffretriever.backbones.device import moved
-from diffretriever.backbones.graphs import PassGraphs, Shape
+from diffretriever.backbones.device import to_device
+from diffretriever.backbones.graphs import GraphKey, PassGraphs
 from diffretriever.backbones.inputs import PassInputs, check_inputs
 from diffretriever.backbones.linear import SlotAdapter, block_weights
 from diffretriever.backbones.logits import as_states, chosen_logits
@@ -26,7 +26,7 @@ from diffretriever.backbones.packed import KERNEL, PackedBatch
 from diffretriever.backbones.slot_layers import MODULE, SlotLayers
 from diffretriever.backbones.vocabulary import Vocabulary
 
-TEXTS_APART = 128
+MIN_SEPARATE_TOKENS = 128
 """Minimum number of tokens to run texts before their slots, with an adapter on slots only (measured on a CPU)."""
 
 
@@ -112,7 +112,7 @@ class Backbone(ABC):
     def record_passes(self) -> None:
         """Capture short passes as CUDA graphs, for inference mode; see `graphs`. Do not change the weights later."""
         self._check_whole_adapter()
-        self._graphs = PassGraphs(self._recordable_states, self.device)
+        self._graphs = PassGraphs(self._capturable_states, self.device)
 
     def _check_whole_adapter(self) -> None:
         if self.adapts_slots_only:
@@ -204,7 +204,7 @@ class Backbone(ABC):
             raise ValueError("nested slots need `slots`: pass the argument")
         if nested and self.is_causal:
             raise ValueError(f"nested slots need a backbone that is not causal: family '{self.family}' is causal")
-        hidden_BPH = self._read(inputs, positions, nested=nested)
+        hidden_BPH = self._states_at(inputs, positions, nested=nested)
         return BackboneOutput(hidden_BPH, self._logits(hidden_BPH[:, :logits_of_first].contiguous(), token_ids))
 
     def logits_of(self, directions_MH: Tensor) -> Tensor:
@@ -214,23 +214,23 @@ class Backbone(ABC):
         see `logits.as_states`. Vectors of the readout `pooling` skip the slot layers.
         """
         norm = dict(self.final_norm.named_parameters())
-        states_MH = as_states(moved(directions_MH, self.device), norm["weight"], norm.get("bias")).to(self.dtype)
+        states_MH = as_states(to_device(directions_MH, self.device), norm["weight"], norm.get("bias")).to(self.dtype)
         if self.slot_layers is not None and self.slot_layers.residual is not None:
             logits_MV: Tensor = self.output_projection(self.head_input(states_MH))
             return logits_MV
         return self._logits(states_MH[None], None)[0]
 
-    def _read(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
+    def _states_at(self, inputs: PassInputs, positions_BP: Tensor, *, nested: bool) -> Tensor:
         # Packed layouts cannot express nested slots with local attention: these batches are padded.
         graphs = self._graphs if torch.is_inference_mode_enabled() else None
-        if graphs is not None and Shape.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_recorded:
-            hidden_BLH = graphs.states(inputs.placed(), nested=nested)
+        if graphs is not None and GraphKey.of(inputs.ids_BL, inputs.slots_BL, nested=nested).is_captured:
+            hidden_BLH = graphs.states(inputs.with_positions(), nested=nested)
         elif self.is_packed and not (nested and self.window is not None):
-            hidden_TH, places_BL = self._packed_states(inputs.placed(), nested=nested)
-            return hidden_TH[moved(places_BL.gather(1, positions_BP.cpu().long()), self.device)]
+            hidden_TH, row_index_BL = self._packed_states(inputs.with_positions(), nested=nested)
+            return hidden_TH[to_device(row_index_BL.gather(1, positions_BP.cpu().long()), self.device)]
         else:
             hidden_BLH = self._padded_states(inputs, nested=nested)
-        index_BPH = moved(positions_BP, self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
+        index_BPH = to_device(positions_BP, self.device, torch.long).unsqueeze(-1).expand(-1, -1, self.hidden_size)
         return hidden_BLH.gather(1, index_BPH)
 
     def _packed_states(self, inputs: PassInputs, *, nested: bool) -> tuple[Tensor, Tensor]:
@@ -239,41 +239,41 @@ class Backbone(ABC):
         With an adapter on slots only, texts run first, without gradients, unless the batch is small.
         """
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
-        assert position_ids_BL is not None, "`placed` sets positions"
+        assert position_ids_BL is not None, "`with_positions` sets positions"
         device, batch = self.device, PackedBatch(mask_BL, slots_BL if nested else None)
         layout = batch.layout(device, is_causal=self.is_causal, window=self.window)
-        ids_1T = moved(batch.row(ids_BL), device, torch.long)
-        position_ids_1T = moved(batch.row(position_ids_BL), device, torch.long)
+        ids_1T = to_device(batch.row(ids_BL), device, torch.long)
+        position_ids_1T = to_device(batch.row(position_ids_BL), device, torch.long)
         slots_1T, first, tokens = None if slots_BL is None else batch.row(slots_BL), batch.first_slot, ids_1T.shape[1]
-        apart = self.adapts_slots_only and (torch.is_grad_enabled() or tokens >= TEXTS_APART)
-        if not apart or slots_1T is None or not 0 < first < tokens:
-            return self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)[0], batch.places_BL
-        text_layout, slot_layout = layout.in_two()
+        separate = self.adapts_slots_only and (torch.is_grad_enabled() or tokens >= MIN_SEPARATE_TOKENS)
+        if not separate or slots_1T is None or not 0 < first < tokens:
+            return self._run(ids_1T, slots_1T, position_ids_1T, packed_layout=layout)[0], batch.row_index_BL
+        text_layout, slot_layout = layout.split_before_slots()
         with torch.no_grad():
             texts_1TH = self._run(ids_1T[:, :first], None, position_ids_1T[:, :first], packed_layout=text_layout)
         slots_1TH = self._run(
             ids_1T[:, first:], slots_1T[:, first:], position_ids_1T[:, first:], packed_layout=slot_layout
         )
-        return torch.cat([texts_1TH, slots_1TH], dim=1)[0], batch.places_BL
+        return torch.cat([texts_1TH, slots_1TH], dim=1)[0], batch.row_index_BL
 
     def _padded_states(self, inputs: PassInputs, *, nested: bool) -> Tensor:
         # Compiled layers always get a mask, which saves a graph.
         if self._is_compiled or not bool(inputs.mask_BL.all()):
-            inputs = inputs.placed()
+            inputs = inputs.with_positions()
         ids_BL, mask_BL, position_ids_BL, slots_BL = inputs
-        real_BL = moved(mask_BL, self.device, torch.bool)
+        real_BL = to_device(mask_BL, self.device, torch.bool)
         attention_mask: Any = None
         if nested and slots_BL is not None:
-            attention_mask = self.nested_attention(moved(slots_BL, self.device), real_BL)
+            attention_mask = self.nested_attention(to_device(slots_BL, self.device), real_BL)
         elif position_ids_BL is not None:
             # Without a mask, transformers takes a jump in the positions for a boundary of packed sequences.
             attention_mask = real_BL
         if position_ids_BL is not None:
-            position_ids_BL = moved(position_ids_BL, self.device, torch.long)
-        ids_BL = moved(ids_BL, self.device, torch.long)
+            position_ids_BL = to_device(position_ids_BL, self.device, torch.long)
+        ids_BL = to_device(ids_BL, self.device, torch.long)
         return self._run(ids_BL, slots_BL, position_ids_BL, attention_mask=attention_mask)
 
-    def _recordable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as `graphs.Run` says)
+    def _capturable_states(self, inputs: PassInputs, nested: bool) -> Tensor:  # noqa: FBT001 (as in `graphs.RunPass`)
         # CUDA graphs cannot branch on values, so this does not read them.
         real_BL = inputs.mask_BL.bool()
         if self.is_causal:
@@ -303,7 +303,7 @@ class Backbone(ABC):
         if token_ids is None:
             logits_BPV: Tensor = self.output_projection(states_BPH)
             return logits_BPV
-        return chosen_logits(self.output_projection, states_BPH, moved(token_ids, self.device, torch.long))
+        return chosen_logits(self.output_projection, states_BPH, to_device(token_ids, self.device, torch.long))
 
 
 def nested_mask(slots_BL: Tensor, real_BL: Tensor, dtype: torch.dtype) -> Tensor:

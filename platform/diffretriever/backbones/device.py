@@ -119,7 +119,7 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return the tensor on `device`, optionally in another dtype, without waiting for a GPU."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device, dtype or tensor.dtype)

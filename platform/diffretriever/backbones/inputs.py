@@ -28,7 +28,7 @@ class PassInputs(NamedTuple):
     slots_BL: Tensor | None
     """Index of a slot in its text, -1 for other tokens; None if nothing depends on it."""
 
-    def placed(self) -> PassInputs:
+    def with_positions(self) -> PassInputs:
         """Return the inputs with explicit positions."""
         if self.position_ids_BL is not None:
             return self
@@ -36,7 +36,7 @@ class PassInputs(NamedTuple):
 
     def padded(self, rows: int, length: int) -> PassInputs:
         """Pad to [R, W] with copies of the last row and columns of padding; positions must be explicit."""
-        assert self.position_ids_BL is not None, "call `placed` first"
+        assert self.position_ids_BL is not None, "call `with_positions` first"
         row_R = torch.arange(rows, device=self.ids_BL.device).clamp(max=len(self.ids_BL) - 1)
         more = (0, length - self.ids_BL.shape[1])
         return PassInputs(
@@ -63,7 +63,7 @@ def default_position_ids(mask_BL: Tensor) -> Tensor:
     return (mask_BL.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
-def rung(tokens: int) -> int:
+def round_up_length(tokens: int) -> int:
     """Round `tokens` up to a fixed set of lengths: 16, 32, … 128, 160, … 256, 320, … 512 and so on."""
     step = max(STEP, 1 << (tokens - 1).bit_length() >> 3)
     return -(-tokens // step) * step

@@ -1,7 +1,7 @@
 """Packed sequences: texts concatenated in one row without padding (varlen attention).
 
 The attention function is registered with transformers, and gets the row's layout in place of a mask. With nested slots,
-the tokens of all texts come first and then all slots, so that each part is a slice of the row.
+the tokens of all texts come first and then all slots, so that each span is a slice of the row.
 
 Legend: B texts, L padded length, T tokens of the row, M attended tokens (with repetitions), N attention heads, G heads
 of keys and values, Q queries and K keys of a text, D size of a head, E = B + 1.
@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffretriever.backbones.cpu_tuning import computes_bfloat16
-from diffretriever.backbones.device import has_varlen_kernel, moved
+from diffretriever.backbones.device import has_varlen_kernel, to_device
 
 KERNEL = "diffretriever_packed"
 """transformers' name of this attention."""
@@ -32,14 +32,14 @@ _PRODUCT_KEYS = 64
 
 
 @cache
-def way_of(device: torch.device, dtype: torch.dtype) -> str:
+def attention_kernel(device: torch.device, dtype: torch.dtype) -> str:
     """Return the fastest attention of a device: `varlen` (torch's kernel), `products` (for long texts) or `sdpa`."""
     if has_varlen_kernel(device, dtype):
         return "varlen"
     return "products" if device.type == "cpu" and dtype == torch.bfloat16 and computes_bfloat16() else "sdpa"
 
 
-class Spans(NamedTuple):
+class TextBounds(NamedTuple):
     """The boundaries of consecutive texts in a row."""
 
     offsets_E: Tensor
@@ -50,30 +50,30 @@ class Spans(NamedTuple):
     """int64, on the CPU: number of tokens of each text."""
 
     @classmethod
-    def of(cls, lengths_B: Tensor, device: torch.device) -> Spans:
+    def of(cls, lengths_B: Tensor, device: torch.device) -> TextBounds:
         """Return the boundaries of texts of these lengths, int64 on the CPU."""
         offsets_E = torch.cat([lengths_B.new_zeros(1), lengths_B.cumsum(0)]).int()
-        return cls(moved(offsets_E, device), int(lengths_B.max()), lengths_B)
+        return cls(to_device(offsets_E, device), int(lengths_B.max()), lengths_B)
 
 
-class Group(NamedTuple):
+class EqualLengths(NamedTuple):
     """Consecutive texts with equal numbers of queries and of keys."""
 
     queries: int
     keys: int
     texts: int
-    sees: Tensor | None
+    mask: Tensor | None
     """bool [Q, K], on the backbone's device: the attention mask; None: attend to all keys."""
 
 
 @dataclass(frozen=True)
-class Part:
+class AttentionSpan:
     """A slice of the row whose tokens have the same attention pattern."""
 
     tokens: slice
-    queries: Spans
+    queries: TextBounds
     """Boundaries of the texts' queries, at least one for each text."""
-    keys: Spans
+    keys: TextBounds
     """Boundaries of the texts' keys."""
     keys_M: Tensor | None
     """int64, on the backbone's device: indices of the keys in the row; None: the slice itself."""
@@ -81,32 +81,34 @@ class Part:
     """Sliding window (left, right); -1: unlimited. Queries are aligned to the end of the keys."""
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[EqualLengths]:
         """Consecutive texts of equal lengths; torch's varlen kernel does not need them."""
         device, groups = self.queries.offsets_E.device, []
         sizes = zip(self.queries.lengths_B.tolist(), self.keys.lengths_B.tolist(), strict=True)
         for (queries, keys), equal in groupby(sizes):
-            groups.append(Group(queries, keys, len(list(equal)), _window_mask(queries, keys, self.window, device)))
+            groups.append(
+                EqualLengths(queries, keys, len(list(equal)), _window_mask(queries, keys, self.window, device))
+            )
         return groups
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The attention pattern of a row, divided into consecutive parts."""
+class PackedLayout:
+    """The attention pattern of a row, divided into consecutive spans."""
 
-    everywhere: tuple[Part, ...]
-    """Parts for layers with global attention."""
-    near: tuple[Part, ...] = ()
-    """Parts for layers with local attention; empty for models without such layers."""
-    memory: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
+    global_spans: tuple[AttentionSpan, ...]
+    """Spans of layers with global attention."""
+    local_spans: tuple[AttentionSpan, ...] = ()
+    """Spans of layers with local attention; empty for models without such layers."""
+    kv_cache: dict[nn.Module, tuple[Tensor, Tensor]] | None = None
     """Keys and values [1, G, T, D] of the first of two passes over a row, by attention module."""
 
-    def in_two(self) -> tuple[Layout, Layout]:
-        """Split into a pass over all parts but the last, and a second pass over the last, which attends to both."""
-        last = self.everywhere[-1]
-        memory: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    def split_before_slots(self) -> tuple[PackedLayout, PackedLayout]:
+        """Split into a pass over the texts, and a second pass over their slots, which attend to both."""
+        last = self.global_spans[-1]
+        kv_cache: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         second = replace(last, tokens=slice(0, last.tokens.stop - last.tokens.start))
-        return Layout(self.everywhere[:-1], memory=memory), Layout((second,), memory=memory)
+        return PackedLayout(self.global_spans[:-1], kv_cache=kv_cache), PackedLayout((second,), kv_cache=kv_cache)
 
 
 class PackedBatch:
@@ -123,44 +125,45 @@ class PackedBatch:
             columns_T = torch.cat([columns_T[slot_T < 0], columns_T[slot_T >= 0]])
             self.first_slot = int((slot_T < 0).sum())
         self._columns_T = columns_T
-        places_BL = torch.zeros(real_BL.shape, dtype=torch.int64)
-        places_BL.view(-1)[columns_T] = torch.arange(len(columns_T))
-        first_B1 = places_BL.gather(1, real_BL.int().argmax(dim=1, keepdim=True))
-        self.places_BL = torch.where(real_BL, places_BL, first_B1)
+        row_index_BL = torch.zeros(real_BL.shape, dtype=torch.int64)
+        row_index_BL.view(-1)[columns_T] = torch.arange(len(columns_T))
+        first_B1 = row_index_BL.gather(1, real_BL.int().argmax(dim=1, keepdim=True))
+        self.row_index_BL = torch.where(real_BL, row_index_BL, first_B1)
         """int64, index in the row; padding has that of a token of the same text, so NaN stays within a text."""
 
     def row(self, values_BL: Tensor) -> Tensor:
         """Return the values of the row's tokens, [1, T] on the CPU."""
         return values_BL.cpu().flatten()[self._columns_T][None]
 
-    def layout(self, device: torch.device, *, is_causal: bool, window: int | None) -> Layout:
+    def layout(self, device: torch.device, *, is_causal: bool, window: int | None) -> PackedLayout:
         """Return the attention pattern of the row.
 
         `window` is the reach of local attention to either side; None without such layers, and for nested slots.
         """
-        texts, first = len(self.places_BL), self.first_slot
-        owner_T = self._columns_T // self.places_BL.shape[1]
-        texts_B = owner_T[:first].bincount(minlength=texts)
-        everywhere = _apart(texts_B, device, _CAUSAL if is_causal else _ALL)
-        if first == len(owner_T):
-            return Layout(everywhere, () if window is None else _apart(texts_B, device, (window, window)))
+        texts, first_slot = len(self.row_index_BL), self.first_slot
+        text_T = self._columns_T // self.row_index_BL.shape[1]
+        texts_B = text_T[:first_slot].bincount(minlength=texts)
+        global_spans = _text_span(texts_B, device, _CAUSAL if is_causal else _ALL)
+        if first_slot == len(text_T):
+            return PackedLayout(global_spans, () if window is None else _text_span(texts_B, device, (window, window)))
         assert window is None, "nested slots with local attention run with padding"
         # Slot i attends to its text and slots up to i: causal attention over the text followed by its slots.
-        slots_B = owner_T[first:].bincount(minlength=texts)
+        slots_B = text_T[first_slot:].bincount(minlength=texts)
         has_slots_B = slots_B > 0
-        keys_M = owner_T.argsort(stable=True)
-        keys_M = keys_M[has_slots_B[owner_T[keys_M]]]
-        queries, keys = Spans.of(slots_B[has_slots_B], device), Spans.of((texts_B + slots_B)[has_slots_B], device)
-        slots = Part(slice(first, len(owner_T)), queries, keys, moved(keys_M, device), _CAUSAL)
-        return Layout((*everywhere, slots))
+        keys_M = text_T.argsort(stable=True)
+        keys_M = keys_M[has_slots_B[text_T[keys_M]]]
+        queries = TextBounds.of(slots_B[has_slots_B], device)
+        keys = TextBounds.of((texts_B + slots_B)[has_slots_B], device)
+        slots = AttentionSpan(slice(first_slot, len(text_T)), queries, keys, to_device(keys_M, device), _CAUSAL)
+        return PackedLayout((*global_spans, slots))
 
 
-def _apart(lengths_B: Tensor, device: torch.device, window: tuple[int, int]) -> tuple[Part, ...]:
+def _text_span(lengths_B: Tensor, device: torch.device, window: tuple[int, int]) -> tuple[AttentionSpan, ...]:
     lengths_B = lengths_B[lengths_B > 0]
     if len(lengths_B) == 0:
         return ()
-    spans = Spans.of(lengths_B, device)
-    return (Part(slice(0, int(lengths_B.sum())), spans, spans, None, window),)
+    bounds = TextBounds.of(lengths_B, device)
+    return (AttentionSpan(slice(0, int(lengths_B.sum())), bounds, bounds, None, window),)
 
 
 # Not compiled: a graph would be specialised to one layout.
@@ -172,7 +175,7 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
     value_1GTD: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_layout: Layout | None = None,
+    packed_layout: PackedLayout | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -188,57 +191,57 @@ def packed_attention(  # noqa: PLR0913 (transformers' signature)
         return sdpa_attention_forward(
             module, query_1NTD, key_1GTD, value_1GTD, attention_mask, dropout=dropout, scaling=scaling
         )
-    if packed_layout.memory is not None:
-        earlier = packed_layout.memory
-        if module in earlier:
-            key_1GTD = torch.cat([earlier[module][0], key_1GTD], dim=2)
-            value_1GTD = torch.cat([earlier[module][1], value_1GTD], dim=2)
+    if packed_layout.kv_cache is not None:
+        kv_cache = packed_layout.kv_cache
+        if module in kv_cache:
+            key_1GTD = torch.cat([kv_cache[module][0], key_1GTD], dim=2)
+            value_1GTD = torch.cat([kv_cache[module][1], value_1GTD], dim=2)
         else:
-            earlier[module] = (key_1GTD, value_1GTD)
+            kv_cache[module] = (key_1GTD, value_1GTD)
     query_TND, key_TGD, value_TGD = (heads[0].transpose(0, 1) for heads in (query_1NTD, key_1GTD, value_1GTD))
     outputs = []
-    for part in packed_layout.everywhere if sliding_window is None else packed_layout.near:
-        keys = part.tokens if part.keys_M is None else part.keys_M
-        outputs.append(_attend(part, query_TND[part.tokens], key_TGD[keys], value_TGD[keys], scaling, dropout))
-    # Most rows have one part, which needs no copy.
+    for span in packed_layout.global_spans if sliding_window is None else packed_layout.local_spans:
+        keys = span.tokens if span.keys_M is None else span.keys_M
+        outputs.append(_attend(span, query_TND[span.tokens], key_TGD[keys], value_TGD[keys], scaling, dropout))
+    # Most rows have one span, which needs no copy.
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs))[None], None
 
 
 def _attend(
-    part: Part, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
+    span: AttentionSpan, query_TND: Tensor, key_MGD: Tensor, value_MGD: Tensor, scaling: float | None, dropout: float
 ) -> Tensor:
     """Return [T, N, D], by torch's varlen kernel or by one call per group of texts of equal length."""
     is_grouped = query_TND.shape[1] != key_MGD.shape[1]
-    way = way_of(query_TND.device, query_TND.dtype)
-    if way == "varlen" and dropout == 0:
+    kernel = attention_kernel(query_TND.device, query_TND.dtype)
+    if kernel == "varlen" and dropout == 0:
         attended_TND = varlen_attn(
             query_TND,
             key_MGD,
             value_MGD,
-            part.queries.offsets_E,
-            part.keys.offsets_E,
-            part.queries.longest,
-            part.keys.longest,
+            span.queries.offsets_E,
+            span.keys.offsets_E,
+            span.queries.longest,
+            span.keys.longest,
             scale=scaling,
-            window_size=part.window,
+            window_size=span.window,
             enable_gqa=is_grouped,
         )
         assert isinstance(attended_TND, Tensor), "only one result was requested"
         return attended_TND
-    is_long = part.keys.longest >= _PRODUCT_KEYS and dropout == 0
-    by_products = way == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
+    is_long = span.keys.longest >= _PRODUCT_KEYS and dropout == 0
+    by_products = kernel == "products" and is_long and not is_grouped and not torch.is_grad_enabled()
     attend = _attend_by_products if by_products else scaled_dot_product_attention
     # Split, not sliced: the gradient of each slice would be as large as the row.
-    queries = query_TND.split([group.queries * group.texts for group in part.groups])
-    rows = [group.keys * group.texts for group in part.groups]
+    queries = query_TND.split([group.queries * group.texts for group in span.groups])
+    rows = [group.keys * group.texts for group in span.groups]
     outputs = []
-    for group, *heads in zip(part.groups, queries, key_MGD.split(rows), value_MGD.split(rows), strict=True):
+    for group, *heads in zip(span.groups, queries, key_MGD.split(rows), value_MGD.split(rows), strict=True):
         query_BNQD, key_BGKD, value_BGKD = (tensor.unflatten(0, (group.texts, -1)).transpose(1, 2) for tensor in heads)
         attended_BNQD = attend(
             query_BNQD,
             key_BGKD,
             value_BGKD,
-            attn_mask=group.sees,
+            attn_mask=group.mask,
             dropout_p=dropout,
             scale=scaling,
             enable_gqa=is_grouped,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from diffretriever.backbones.checkpoint import read_tensors, tensor_shapes
-from diffretriever.backbones.device import moved
+from diffretriever.backbones.device import to_device
 
 SLOTS_FILE = "slots.safetensors"
 MODULE = "slot_layers"
@@ -54,16 +54,16 @@ class SlotLayers(nn.Module):
     def embedded(self, embedded_BLH: Tensor, slots_BL: Tensor) -> Tensor:
         """Add the slot embeddings to input embeddings; `slots_BL` has the index of each slot, -1 for text."""
         assert self.embeddings is not None, "these layers have no slot embeddings"
-        slots_BL = moved(slots_BL, embedded_BLH.device)
+        slots_BL = to_device(slots_BL, embedded_BLH.device)
         added_BLH = self.embeddings[slots_BL.clamp(min=0)].masked_fill(slots_BL[..., None] < 0, 0)
         return embedded_BLH + added_BLH.to(embedded_BLH.dtype)
 
     def check(self, slots_BL: Tensor) -> None:
         """Raise ValueError if a text has too many slots. Values on a GPU are not checked."""
-        if self.slots is None or slots_BL.device.type != "cpu" or (most := int(slots_BL.max()) + 1) <= self.slots:
+        if self.slots is None or slots_BL.device.type != "cpu" or (slots := int(slots_BL.max()) + 1) <= self.slots:
             return
         raise ValueError(
-            f"a text with {most} slots, but the adapter was trained with {self.slots} vectors: set a smaller budget"
+            f"a text with {slots} slots, but the adapter was trained with {self.slots} vectors: set a smaller budget"
         )
 
     def head_input(self, hidden_BPH: Tensor) -> Tensor:
@@ -72,12 +72,12 @@ class SlotLayers(nn.Module):
             return hidden_BPH
         return hidden_BPH + hidden_BPH @ self.token_head.to(hidden_BPH.dtype).T
 
-    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, own_BL: Tensor, parts_BKL: Tensor) -> Tensor:
+    def vectors(self, hidden_BKH: Tensor, states_BLH: Tensor, is_text_BL: Tensor, parts_BKL: Tensor) -> Tensor:
         """Return the unnormalised vectors of slots, mean + R p, float32 [B, K, H].
 
-        mean is that of the states of the text (`own_BL`). p is the mean over the slot's part of the text (`parts_BKL`),
-        weighted by softmax(h A x / √H) for the slot's state h and each state x. Without A, weights are equal.
-        Without R, the result is mean + p.
+        mean is that of the states of the text (`is_text_BL`). p is the mean over the slot's part of the text
+        (`parts_BKL`), weighted by softmax(h A x / √H) for the slot's state h and each state x. Without A, weights are
+        equal. Without R, the result is mean + p.
         """
         states_BLH = states_BLH.float()
         if self.attention is None:
@@ -89,7 +89,7 @@ class SlotLayers(nn.Module):
             pooled_BKH = weights_BKL.masked_fill(~parts_BKL, 0) @ states_BLH
         if self.residual is not None:
             pooled_BKH = pooled_BKH @ self.residual.T
-        return mean_state(states_BLH, own_BL)[:, None] + pooled_BKH
+        return mean_state(states_BLH, is_text_BL)[:, None] + pooled_BKH
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names in the file, on the CPU."""
@@ -97,24 +97,24 @@ class SlotLayers(nn.Module):
         return trained if self.word_weights is None else {**trained, "word_weights": self.word_weights}
 
 
-def mean_state(states_BLH: Tensor, own_BL: Tensor) -> Tensor:
-    """Return the mean of each text's states at tokens `own_BL`, float32 [B, H]; zero if it has none."""
-    weights_BL1 = moved(own_BL[..., None], states_BLH.device, torch.float32)
+def mean_state(states_BLH: Tensor, is_text_BL: Tensor) -> Tensor:
+    """Return the mean of each text's states at tokens `is_text_BL`, float32 [B, H]; zero if it has none."""
+    weights_BL1 = to_device(is_text_BL[..., None], states_BLH.device, torch.float32)
     return (states_BLH.float() * weights_BL1).sum(1) / weights_BL1.sum(1).clamp(min=1)
 
 
-def parts_of(own_BL: Tensor, slots_B: Tensor, most: int) -> Tensor:
+def split_into_parts(is_text_BL: Tensor, slots_B: Tensor, max_slots: int) -> Tensor:
     """Split each text into as many consecutive parts as it has slots, and return the parts' masks, bool [B, K, L].
 
-    `own_BL` marks the text's tokens, `slots_B` (int64, same device) is the number of slots, K is `most`. Parts overlap
-    if there are fewer tokens than slots. Missing slots have the last part.
+    `slots_B` (int64, same device) is the number of slots, K is `max_slots`. Parts overlap if there are fewer tokens
+    than slots. Missing slots have the last part.
     """
-    tokens_B1, slots_B1 = own_BL.sum(1, keepdim=True), slots_B[:, None]
-    index_BK = torch.arange(most, device=own_BL.device).minimum(slots_B1 - 1)
+    tokens_B1, slots_B1 = is_text_BL.sum(1, keepdim=True), slots_B[:, None]
+    index_BK = torch.arange(max_slots, device=is_text_BL.device).minimum(slots_B1 - 1)
     first_BK = index_BK * tokens_B1 // slots_B1
     end_BK = ((index_BK + 1) * tokens_B1 // slots_B1).maximum(first_BK + 1)
-    index_B1L = (own_BL.cumsum(1) - 1)[:, None]
-    return own_BL[:, None] & (index_B1L >= first_BK[..., None]) & (index_B1L < end_BK[..., None])
+    index_B1L = (is_text_BL.cumsum(1) - 1)[:, None]
+    return is_text_BL[:, None] & (index_B1L >= first_BK[..., None]) & (index_B1L < end_BK[..., None])
 
 
 def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLayers | None:
@@ -139,7 +139,7 @@ def read_slot_layers(folder: Path, hidden_size: int, vocab_size: int) -> SlotLay
     return SlotLayers(*(tensors[name].float() if name in tensors else None for name in TENSORS))
 
 
-def most_slots(folder: Path) -> int | None:
+def read_max_slots(folder: Path) -> int | None:
     """Return the maximum number of slots of the adapter in `folder`; None: no limit."""
     file = folder / SLOTS_FILE
     shape = tensor_shapes(file).get("embeddings") if file.is_file() else None

@@ -28,11 +28,11 @@ from diffretriever.vectors.representations import Representations, refuse_querie
 
 if TYPE_CHECKING:
     from diffretriever.backbones.base import Backbone
-    from diffretriever.encoders.reading import VectorReader
+    from diffretriever.encoders.logit_lens import LogitLens
     from diffretriever.encoders.readout import TextStates
 
 # Vectors whose logits are in memory at a time: 80 MB in fp32 for a vocabulary of 150,000.
-_READ_AT_ONCE = 128
+_READ_BATCH = 128
 # Batches queued on the device while the host processes an earlier one, to keep the device busy.
 _IN_FLIGHT = 2
 
@@ -194,9 +194,9 @@ class Encoder(ABC):
         lengths_N = np.array([len(text.input_ids) for text in texts], np.int64)
         launched: Launched[Any] | None
         submitted = Submitted(self, len(budgets))
-        waiting = self._batches(lengths_N)
-        while waiting:
-            rows_B = waiting[0]
+        remaining = self._batches(lengths_N)
+        while remaining:
+            rows_B = remaining[0]
             lengths_B = lengths_N[rows_B]
             padded = int(lengths_B.sum()) if self.is_packed else len(lengths_B) * int(lengths_B.max())
             batch = [texts[row] for row in rows_B]
@@ -208,10 +208,10 @@ class Encoder(ABC):
             # Outside of `except`: the error's frames, which keep the batch's tensors in memory, are freed.
             if launched is None:
                 self._halve(lengths_B, padded)
-                rest = np.concatenate(waiting)
-                waiting = [rest[rows] for rows in self._batches(lengths_N[rest])]
+                rest = np.concatenate(remaining)
+                remaining = [rest[rows] for rows in self._batches(lengths_N[rest])]
                 continue
-            del waiting[0]
+            del remaining[0]
             submitted.add(rows_B, batch, launched, int(lengths_B.sum()), padded)
             if on_progress is not None:
                 on_progress(len(batch))
@@ -293,41 +293,41 @@ class BackboneEncoder(Encoder):
     def read(self, vectors_MH: np.ndarray, words: int = READ_WORDS) -> list[Reading]:
         """See the base class."""
         readings: list[Reading] = []
-        for start in range(0, len(vectors_MH), _READ_AT_ONCE):
-            launched = self._queue.launch(self._reader.compute, vectors_MH[start : start + _READ_AT_ONCE], words)
+        for start in range(0, len(vectors_MH), _READ_BATCH):
+            launched = self._queue.launch(self._logit_lens.top_logits, vectors_MH[start : start + _READ_BATCH], words)
             launched.wait()
-            readings += self._reader.readings(*launched.output, words)
+            readings += self._logit_lens.to_words(*launched.output, words)
         return readings
 
     @cached_property
-    def _reader(self) -> VectorReader:
-        from diffretriever.encoders.reading import VectorReader
+    def _logit_lens(self) -> LogitLens:
+        from diffretriever.encoders.logit_lens import LogitLens
 
-        return VectorReader(self.backbone)
+        return LogitLens(self.backbone)
 
     @classmethod
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
-        """Load the tokenizer and check that the adapter was trained for `config`; see `trained_for`.
+        """Load the tokenizer and check that the adapter was trained for `config`; see `adapter_compatibility`.
 
         Raises:
             ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
         """
         from diffretriever.backbones.loader import load_vocabulary
-        from diffretriever.backbones.slot_layers import most_slots
+        from diffretriever.backbones.slot_layers import read_max_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.trained_for import check_trained_for
+        from diffretriever.encoders.adapter_compatibility import check_adapter_fits
 
         backbone = config.backbone
         preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
         if backbone.adapter is not None:
             folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
-            check_trained_for(config, preparer, folder)
-            preparer.most_slots = most_slots(folder)
+            check_adapter_fits(config, preparer, folder)
+            preparer.max_slots = read_max_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
-            if preparer.most_slots is not None and slots > preparer.most_slots:
+            if preparer.max_slots is not None and slots > preparer.max_slots:
                 raise ValueError(
                     f"the budget has up to {slots} slots, but the adapter {backbone.adapter} vectors for "
-                    f"{preparer.most_slots}: set a smaller budget"
+                    f"{preparer.max_slots}: set a smaller budget"
                 )
         return preparer
 

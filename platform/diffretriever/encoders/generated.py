@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from diffretriever.backbones.decoding import Prefix, compute_prefix, start_decoding
-from diffretriever.backbones.device import moved
+from diffretriever.backbones.device import to_device
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.logits import chosen_logits
 from diffretriever.encoders.base import BackboneEncoder
@@ -74,7 +74,7 @@ class GeneratedEncoder(BackboneEncoder):
             logits_BNG = chosen_logits(
                 self.backbone.output_projection,
                 self.backbone.head_input(hidden_BNH),
-                moved(content.gathered_BG, self.backbone.device),
+                to_device(content.gathered_BG, self.backbone.device),
             )
             return read_slots(TextStates(hidden_BNH, _valid(fed_BN), content, logits_BNG))
 
@@ -132,7 +132,7 @@ class GeneratedEncoder(BackboneEncoder):
                 decoding.keep(kept_A)
                 active_A, tokens_A = active_A[kept_A], tokens_A[kept_A]
             fed_BN[active_A, step] = tokens_A
-            hidden_BNH[moved(active_A, hidden_BNH.device), step] = decoding.feed(tokens_A)
+            hidden_BNH[to_device(active_A, hidden_BNH.device), step] = decoding.feed(tokens_A)
             steps = step + 1
         return hidden_BNH[:, :steps], fed_BN[:, :steps]
 

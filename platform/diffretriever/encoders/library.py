@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from diffretriever.backbones.device import moved, resolve_attention, resolve_device, resolve_dtype, to_host
+from diffretriever.backbones.device import resolve_attention, resolve_device, resolve_dtype, to_device, to_host
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.core.files import understood
@@ -193,11 +193,14 @@ class LibraryEncoder(Encoder):
         counts = np.array([len(text.vector_positions) for text in texts])
         rows_M = torch.from_numpy(np.repeat(np.arange(len(texts)), counts))
         positions_M = torch.from_numpy(np.concatenate([text.vector_positions for text in texts])).long()
-        return states_BLH[moved(rows_M, states_BLH.device), moved(positions_M, states_BLH.device)], counts
+        return states_BLH[to_device(rows_M, states_BLH.device), to_device(positions_M, states_BLH.device)], counts
 
     def _run(self, texts: Sequence[PreparedText], ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> dict[str, Any]:
         device = self.facts.device
-        features: dict[str, Any] = {"input_ids": moved(ids_BL, device), "attention_mask": moved(mask_BL, device)}
+        features: dict[str, Any] = {
+            "input_ids": to_device(ids_BL, device),
+            "attention_mask": to_device(mask_BL, device),
+        }
         (features["prompt_length"],) = {text.prefix_tokens for text in texts}
         with torch.inference_mode():
             return self.model(features)

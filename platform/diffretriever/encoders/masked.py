@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
 
 import torch
 
-from diffretriever.backbones.device import FLOAT8, moved
+from diffretriever.backbones.device import FLOAT8, to_device
 from diffretriever.backbones.inputs import pad_right
-from diffretriever.backbones.slot_layers import SlotLayers, parts_of
+from diffretriever.backbones.slot_layers import SlotLayers, split_into_parts
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.encoders.preparer import PreparedText, PromptedPreparer
 from diffretriever.encoders.readout import (
@@ -72,7 +72,7 @@ class MaskedPreparer(PromptedPreparer):
         spans = self.vocabulary.spans(text, frame.limit)
         left, length = len(frame.left), len(frame.left) + len(spans) + len(frame.right) + len(self.tail)
         mask_1L = torch.ones(1, length, dtype=torch.bool)
-        parts_KL = parts_of(mask_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
+        parts_KL = split_into_parts(mask_1L, torch.tensor([slots]), slots)[0, :, left : left + len(spans)]
         parts = [list(compress(spans, part_L.tolist())) for part_L in parts_KL]
         # A part may consist of prompt tokens only.
         return [text[part[0][0] : part[-1][1]].strip() if part else "" for part in parts]
@@ -188,8 +188,9 @@ class MaskedEncoder(BackboneEncoder):
         if self.config.readout == "states":
             return states
         assert states.tokens is not None, "pooling reads the text's states"
-        layers, own_BL = self.backbone.slot_layers or SlotLayers(), states.tokens.own_BL
-        parts_BKL = parts_of(own_BL, moved(states.valid_BK.sum(1), own_BL.device), states.valid_BK.shape[1])
+        layers, is_text_BL = self.backbone.slot_layers or SlotLayers(), states.tokens.is_text_BL
+        slots_B = to_device(states.valid_BK.sum(1), is_text_BL.device)
+        parts_BKL = split_into_parts(is_text_BL, slots_B, states.valid_BK.shape[1])
         return states._replace(hidden_BKH=layers.vectors(states.hidden_BKH, *states.tokens, parts_BKL))
 
     def _states(self, texts: Sequence[PreparedText]) -> TextStates:
@@ -211,15 +212,15 @@ class MaskedEncoder(BackboneEncoder):
             if predicts:
                 predicted_BK, finite_BK = predict(read_BKX.detach())
                 self._check_finite(batch, masked_BK & ~finite_BK.cpu())
-                index_BKG = moved(content.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKX.device)
+                index_BKG = to_device(content.gathered_BG[:, None].expand(-1, masked_BK.shape[1], -1), read_BKX.device)
                 read_BKX = read_BKX.gather(-1, index_BKG)
                 row_M, slot_M = revealed_BK.nonzero(as_tuple=True)
                 ids_BL = batch.ids_BL.clone()
                 ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = predicted_BK.cpu()[row_M, slot_M]
                 batch = batch._replace(ids_BL=ids_BL)
             if passes > 1:
-                learns_BK1 = moved(ends_B[:, None, None], read_BKX.device)
-                takes_BK1 = moved(revealed_BK[..., None], read_BKX.device)
+                learns_BK1 = to_device(ends_B[:, None, None], read_BKX.device)
+                takes_BK1 = to_device(revealed_BK[..., None], read_BKX.device)
                 hidden_BKH = _revealed(read_BKH, hidden_BKH, learns_BK1, takes_BK1)
                 logits_BKG = _revealed(read_BKX, logits_BKG, learns_BK1, takes_BK1)
             else:
@@ -252,8 +253,8 @@ class MaskedEncoder(BackboneEncoder):
         )
         if not reads_text:
             return hidden_BPH, logits_BKX, None
-        own_BL = moved(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
-        return hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], own_BL)
+        is_text_BL = to_device(batch.mask_BL.bool() & (batch.slots_BL < 0), hidden_BPH.device)
+        return hidden_BPH[:, :slots], logits_BKX, TokenStates(hidden_BPH[:, slots:], is_text_BL)
 
     def _check_finite(self, batch: MaskedBatch, broken_BK: torch.Tensor) -> None:
         if not broken_BK.any():

@@ -102,7 +102,7 @@ class Preparer(ABC):
     def __init__(self, vocabulary: Vocabulary, text: TextConfig) -> None:
         self.vocabulary = vocabulary
         self.text = text
-        self.most_slots: int | None = None
+        self.max_slots: int | None = None
         """Maximum number of slots that the adapter supports; None: no limit."""
 
     @abstractmethod
@@ -121,8 +121,8 @@ class Preparer(ABC):
             raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: pass one K_q per query")
         if budgets is not None and min(slots, default=1) < 1:
             raise ValueError("a query's budget must be at least 1")
-        if budgets is not None and self.most_slots is not None and max(slots, default=1) > self.most_slots:
-            raise ValueError(f"a query's budget must be at most {self.most_slots}, for which the adapter was trained")
+        if budgets is not None and self.max_slots is not None and max(slots, default=1) > self.max_slots:
+            raise ValueError(f"a query's budget must be at most {self.max_slots}, for which the adapter was trained")
         return self.prepare(texts, "query", slots)
 
     def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import moved, to_host
+from diffretriever.backbones.device import to_device, to_host
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.encoders.preparer import PreparedText
 from diffretriever.schemas.retriever import PromptedRetriever
@@ -49,7 +49,7 @@ class TokenStates(NamedTuple):
 
     hidden_BLH: torch.Tensor
     """floating, slots and padding included."""
-    own_BL: torch.Tensor
+    is_text_BL: torch.Tensor
     """bool, True for tokens other than slots and padding."""
 
 
@@ -93,7 +93,7 @@ def unit_float16(vectors_MH: torch.Tensor) -> torch.Tensor:
 def stored_vectors(states_BKH: torch.Tensor, valid_BK: torch.Tensor) -> torch.Tensor:
     """Return the unit vectors of the valid states, float16 [M, H] on the device."""
     # Indices, not a mask: indexing with a mask on a GPU synchronises with the host.
-    rows_M = moved(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
+    rows_M = to_device(valid_BK.flatten().nonzero().squeeze(1), states_BKH.device)
     return unit_float16(states_BKH.flatten(0, 1)[rows_M])
 
 
@@ -113,7 +113,7 @@ def pooled_impacts(logits_BKT: torch.Tensor, valid_BK: torch.Tensor, weights_BT:
     """Return log(1 + max(0, logit)), max-pooled over valid slots, [B, T] (Eq. 3 of the paper, arXiv 2605.07210)."""
     weights_BKT = torch.log1p(torch.relu(logits_BKT))
     pooled_BT = weights_BKT.masked_fill(~valid_BK[:, :, None], 0).amax(dim=1)
-    return pooled_BT if weights_BT is None else pooled_BT * moved(weights_BT, pooled_BT.device)
+    return pooled_BT if weights_BT is None else pooled_BT * to_device(weights_BT, pooled_BT.device)
 
 
 def read_slots(states: TextStates) -> SlotReadout:

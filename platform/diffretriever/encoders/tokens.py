@@ -43,13 +43,13 @@ class TokensEncoder(BackboneEncoder):
     def encode_batch(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return vectors float16 [M, H], token counts [B], and, if texts are clustered, their means [B, H]."""
         with torch.inference_mode():
-            hidden_BLH, own_BL = self._read(texts)
+            hidden_BLH, is_text_BL = self._read(texts)
             means_BH = None
             if any(text.slots for text in texts):
-                means_BH = to_host(mean_state(hidden_BLH, own_BL))
+                means_BH = to_host(mean_state(hidden_BLH, is_text_BL))
             elif self.config.mean_share:
-                hidden_BLH = self._with_share(hidden_BLH, own_BL)
-            return to_host(stored_vectors(hidden_BLH, own_BL)), own_BL.sum(1), means_BH
+                hidden_BLH = self._with_share(hidden_BLH, is_text_BL)
+            return to_host(stored_vectors(hidden_BLH, is_text_BL)), is_text_BL.sum(1), means_BH
 
     def represent(
         self, texts: Sequence[PreparedText], computed: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
@@ -68,11 +68,13 @@ class TokensEncoder(BackboneEncoder):
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
         """See the base class: all token states, floating [B, L, H], with the mean's share."""
-        hidden_BLH, own_BL = self._read(texts)
-        return TextStates(self._with_share(hidden_BLH, own_BL) if self.config.mean_share else hidden_BLH, own_BL)
+        hidden_BLH, is_text_BL = self._read(texts)
+        if self.config.mean_share:
+            hidden_BLH = self._with_share(hidden_BLH, is_text_BL)
+        return TextStates(hidden_BLH, is_text_BL)
 
-    def _with_share(self, hidden_BLH: torch.Tensor, own_BL: torch.Tensor) -> torch.Tensor:
-        return with_mean(hidden_BLH, mean_state(hidden_BLH, own_BL)[:, None], self.config.mean_share)
+    def _with_share(self, hidden_BLH: torch.Tensor, is_text_BL: torch.Tensor) -> torch.Tensor:
+        return with_mean(hidden_BLH, mean_state(hidden_BLH, is_text_BL)[:, None], self.config.mean_share)
 
     def _read(self, texts: Sequence[PreparedText]) -> tuple[torch.Tensor, torch.Tensor]:
         ids_BL, mask_BL = pad_right([text.input_ids for text in texts], self.backbone.vocabulary.pad_token_id)

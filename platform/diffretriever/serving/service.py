@@ -87,7 +87,7 @@ class Service:
             ValueError: the selector cannot be used for the index, or a bound of `config.load` has no effect.
         """
         self.config = config
-        most = min(config.limits.max_budget, preparer.most_slots or config.limits.max_budget)
+        most = min(config.limits.max_budget, preparer.max_slots or config.limits.max_budget)
         self.limits = config.limits.model_copy(update={"max_budget": most})
         self.view = View(index)
         self.is_other_retriever = False

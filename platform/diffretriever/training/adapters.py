@@ -36,7 +36,7 @@ from diffretriever.backbones.slot_layers import (
     SLOTS_FILE,
     SlotLayers,
     attach_slot_layers,
-    most_slots,
+    read_max_slots,
     read_slot_layers,
 )
 from diffretriever.backbones.source import resolve_adapter, resolve_source
@@ -202,7 +202,7 @@ def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
     if place.adapter is None:
         return None
     folder = resolve_adapter(place.adapter, place.adapter_revision)
-    config, slots = AdapterFiles.open(folder).config, most_slots(folder) or 0
+    config, slots = AdapterFiles.open(folder).config, read_max_slots(folder) or 0
     if config["r"] != LORA_RANK:
         raise ValueError(f"{folder}: rank {config['r']}, but training uses {LORA_RANK}: start from another adapter")
     if slots > recipe.slot_layers:

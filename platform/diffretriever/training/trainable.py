@@ -63,21 +63,21 @@ class TextVectors(NamedTuple):
     """bool, False at padding of the ids."""
     tokens_BLH: Tensor
     """float32, mean of the L2-normalised token state and text mean; L is 0 without distillation."""
-    own_BL: Tensor
+    is_text_BL: Tensor
     """bool, True for tokens of the text."""
 
     @property
     def widths(self) -> tuple[int, int, int]:
         """K, T and L."""
-        return self.valid_BK.shape[1], self.ids_BT.shape[1], self.own_BL.shape[1]
+        return self.valid_BK.shape[1], self.ids_BT.shape[1], self.is_text_BL.shape[1]
 
     def by_tokens(self) -> TextVectors:
         """Return the same texts with token vectors in place of slot vectors."""
         return self._replace(
             vectors_BKH=self.tokens_BLH,
-            valid_BK=self.own_BL,
+            valid_BK=self.is_text_BL,
             tokens_BLH=self.tokens_BLH[:, :0],
-            own_BL=self.own_BL[:, :0],
+            is_text_BL=self.is_text_BL[:, :0],
         )
 
     def padded(self, slots: int, ids: int, tokens: int) -> TextVectors:
@@ -111,9 +111,9 @@ def _token_vectors(states: TextStates) -> tuple[Tensor, Tensor]:
     if states.tokens is None:
         none_B0H = states.hidden_BKH.detach()[:, :0].float()
         return none_B0H, none_B0H[..., 0].bool()
-    hidden_BLH, own_BL = states.tokens
-    means_BH = mean_state(hidden_BLH, own_BL)
-    return unit(with_mean(hidden_BLH, means_BH[:, None], _TEACHERS_MEAN)).masked_fill(~own_BL[..., None], 0), own_BL
+    hidden_BLH, is_text_BL = states.tokens
+    vectors_BLH = unit(with_mean(hidden_BLH, mean_state(hidden_BLH, is_text_BL)[:, None], _TEACHERS_MEAN))
+    return vectors_BLH.masked_fill(~is_text_BL[..., None], 0), is_text_BL
 
 
 def join(parts: Sequence[TextVectors]) -> TextVectors:

@@ -17,7 +17,7 @@ from diffretriever.backbones.checkpoint import shards_of
 from diffretriever.backbones.source import WEIGHTS_SHA256, minilm_folder
 from diffretriever.core.files import is_file
 from diffretriever.core.ledger import Ledger
-from diffretriever.encoders.trained_for import trained_fields
+from diffretriever.encoders.adapter_compatibility import trained_fields
 from diffretriever.presets import load_retriever, with_places
 from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath

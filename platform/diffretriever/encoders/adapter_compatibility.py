@@ -16,7 +16,7 @@ from diffretriever.encoders.preparer import Preparer, PromptedPreparer
 from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, has_slots
 from diffretriever.schemas.training import MANIFEST_FILE
 
-_FREE = ASKED_BY | frozenset(
+_MAY_DIFFER = ASKED_BY | frozenset(
     {
         "backbone",
         "budget",
@@ -33,7 +33,7 @@ _FREE = ASKED_BY | frozenset(
     }
 )
 """Fields that may differ from training, because the backbone's input does not depend on them."""
-_METHODS = {
+_AUTHORS_FILES = {
     "retriever_config.json": "masked",
     "matryoshka_config.json": "masked",
     "ar_retriever_config.json": "generated",
@@ -43,7 +43,7 @@ _METHODS = {
 """The authors' file in an adapter's folder → the method that it belongs to."""
 
 
-def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Path) -> None:
+def check_adapter_fits(config: BackboneRetriever, preparer: Preparer, folder: Path) -> None:
     """Check `config` against the training files in the adapter's `folder`, if there are any.
 
     Raises:
@@ -54,7 +54,7 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Pat
         with understood(manifest, "fetch the adapter again"):
             trained = dict(read_json(manifest)["retriever"])
         _check_same(manifest, {name: (trained.get(name), ours) for name, ours in trained_fields(config).items()})
-    for name, method in _METHODS.items():
+    for name, method in _AUTHORS_FILES.items():
         file = folder / name
         if not file.is_file():
             continue
@@ -66,15 +66,17 @@ def check_trained_for(config: BackboneRetriever, preparer: Preparer, folder: Pat
             )
         if has_slots(config):
             assert isinstance(preparer, PromptedPreparer), "a masked config makes a masked preparer"
-            _check_masked(trained, file, config, preparer)
+            _check_authors_fields(trained, file, config, preparer)
 
 
 def trained_fields(config: BackboneRetriever) -> dict[str, Any]:
     """Return the fields, as JSON values, that must be equal in training and use."""
-    return config.model_dump(mode="json", exclude=set(_FREE))
+    return config.model_dump(mode="json", exclude=set(_MAY_DIFFER))
 
 
-def _check_masked(trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: PromptedPreparer) -> None:
+def _check_authors_fields(
+    trained: Mapping[str, Any], file: Path, config: MaskedRetriever, preparer: PromptedPreparer
+) -> None:
     for name in ("use_k_adapter", "use_k_pre_encoder"):
         if trained.get(name):
             raise ValueError(f"{file}: {name} is true: adapters that choose the number of slots are not supported")

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from diffretriever.backbones.device import moved, to_host
+from diffretriever.backbones.device import to_device, to_host
 from diffretriever.schemas.serve import Reading, ReadWord
 
 if TYPE_CHECKING:
     from diffretriever.backbones.base import Backbone
 
-_MAYBE_EQUAL = 64
+_POSSIBLE_TIES = 64
 """Extra entries: in half precision several may have the same logit, and the first one must be among them."""
 _LEAST_LETTERS, _LEAST_ASCII_LETTERS = 2, 3
 
 
-class VectorReader:
+class LogitLens:
     """Reads vectors of one backbone as words; see `readable_entries`."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -35,21 +35,21 @@ class VectorReader:
         tokenizer = backbone.vocabulary.tokenizer
         texts = tokenizer.batch_decode([[token] for token in range(min(len(tokenizer), backbone.vocab_size))])
         entries = readable_entries(texts, set(tokenizer.all_special_ids))
-        self._entries_R = moved(torch.tensor(entries, dtype=torch.int64), backbone.device)
+        self._entries_R = to_device(torch.tensor(entries, dtype=torch.int64), backbone.device)
         self._texts = [texts[entry].strip() for entry in entries]
         self._most_forms = max(Counter(map(str.casefold, self._texts)).values(), default=0)
 
-    def compute(self, vectors_mH: np.ndarray, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits [m, C] and indices [m, C] of the strongest entries, for `readings`."""
+    def top_logits(self, vectors_mH: np.ndarray, words: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits [m, C] and indices [m, C] of the strongest entries, for `to_words`."""
         # Enough entries for `words` words, even if each appears in all its forms.
-        count = min(words * self._most_forms + _MAYBE_EQUAL, len(self._texts))
+        count = min(words * self._most_forms + _POSSIBLE_TIES, len(self._texts))
         with torch.inference_mode():
             logits_mR = self._backbone.logits_of(torch.from_numpy(vectors_mH.astype(np.float32)))[:, self._entries_R]
             best = logits_mR.float().topk(count)
             return to_host(best.values), to_host(best.indices)
 
-    def readings(self, logits_mC: torch.Tensor, entries_mC: torch.Tensor, words: int) -> list[Reading]:
-        """Return the readings of the results of `compute`."""
+    def to_words(self, logits_mC: torch.Tensor, entries_mC: torch.Tensor, words: int) -> list[Reading]:
+        """Return the readings of the results of `top_logits`."""
         readings = []
         for logits, entries in zip(logits_mC.tolist(), entries_mC.tolist(), strict=True):
             strongest: dict[str, tuple[str, float]] = {}
