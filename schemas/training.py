@@ -83,7 +83,7 @@ class RecipeOptions(Model):
     over the workers; use it above some 100 million trained parameters. The gradients are the same."""
 
     @model_validator(mode="after")
-    def _whole_parts(self) -> Self:
+    def _whole_micro_batches(self) -> Self:
         if self.batch_queries % self.queries_per_device:
             raise ValueError(
                 f"batch_queries ({self.batch_queries}) must be a multiple of queries_per_device "
@@ -93,19 +93,20 @@ class RecipeOptions(Model):
             raise ValueError("queries have no negatives: raise hard_negatives or queries_per_device")
         return self
 
-    def parts_per_worker(self, workers: int) -> int:
+    def micro_batches_per_worker(self, workers: int) -> int:
         """Return the number of forward passes that a worker accumulates in each step.
 
         Raises:
             ValueError: The batch does not divide evenly.
         """
-        parts = self.batch_queries // self.queries_per_device
-        if parts % workers:
+        micro_batches = self.batch_queries // self.queries_per_device
+        if micro_batches % workers:
             raise ValueError(
-                f"a batch of {self.batch_queries} queries has {parts} parts of {self.queries_per_device}, which "
-                f"{workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
+                f"a batch of {self.batch_queries} queries has {micro_batches} micro-batches of "
+                f"{self.queries_per_device}, which {workers} workers cannot share evenly: change --workers, "
+                "--batch-queries or --queries-per-device"
             )
-        return parts // workers
+        return micro_batches // workers
 
 
 class Recipe(RecipeOptions):
@@ -169,7 +170,7 @@ class TrainJob(RecipeOptions, RetrieverOptions):
 
     @model_validator(mode="after")
     def _workers_share_evenly(self) -> Self:
-        self.parts_per_worker(self.workers)
+        self.micro_batches_per_worker(self.workers)
         return self
 
     @property

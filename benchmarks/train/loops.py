@@ -101,7 +101,7 @@ def _retriever(wanted: Setting) -> MaskedRetriever:
 
 def _lengths(batches: Batches) -> np.ndarray:
     """Tokens of each text of all measured steps."""
-    parts = [part for step in range(1, batches.total_steps) for part in batches.parts(step)]
+    parts = [part for step in range(1, batches.total_steps) for part in batches.micro_batches(step)]
     return np.concatenate([part.lengths for part in parts])
 
 
@@ -181,7 +181,7 @@ class Item(NamedTuple):
 
 def items_of(batches: Batches, each: int) -> list[Item]:
     """Return all queries of a training, in order, with `each` passages."""
-    parts = [part for step in range(batches.total_steps) for part in batches.parts(step)]
+    parts = [part for step in range(batches.total_steps) for part in batches.micro_batches(step)]
     return [
         Item(query, part.passages[place * each : (place + 1) * each])
         for part in parts

@@ -34,7 +34,7 @@ def test_answers_are_the_same(index: PassageIndex, monkeypatch: pytest.MonkeyPat
     assert not made
     recorded = answers(index.uri, recorded=True)
     assert len(made) == 2 * len(QUERIES) + 1
-    assert len(made[0].shapes) <= 4
+    assert len(made[0].keys) <= 4
     assert [hit["id"] for hit in recorded] == [hit["id"] for hit in plain]
     for ours, theirs in zip(recorded, plain, strict=True):
         assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-3)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from diffretriever.training.adapters import trainable_parameters
-from diffretriever.training.batches import Part
+from diffretriever.training.batches import MicroBatch
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.gather import Workers
 from diffretriever.training.objective import objective
@@ -43,9 +43,9 @@ def start(session: Session) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 10)
 
 
-def slow_answers(parts: list[Part], each: int) -> Tensor:
+def slow_answers(micro_batches: list[MicroBatch], each: int) -> Tensor:
     """Which candidates have a text that is known to answer a query."""
-    rows = [int(query_id[1:]) for part in parts for query_id in part.query_ids]
+    rows = [int(query_id[1:]) for part in micro_batches for query_id in part.query_ids]
     candidates = [text for row in rows for text in own_texts(row, each)]
     return torch.tensor([[text in answers_to(row) for text in candidates] for row in rows])
 
@@ -74,14 +74,14 @@ def slow_gradients(session: Session) -> Gradients:
     start(session)
     trainer = session.trainer
     session.encoder.backbone.model.train()
-    parts = trainer.batches.parts(0)
+    micro_batches = trainer.batches.micro_batches(0)
     for pool in POOLS:
         queries, passages = [], []
         for number in pool:
             seed_torch("dropout", trainer.recipe.seed, 0, number)
-            queries.append(encode_with_gradients(trainer.encoder, parts[number].queries))
-            passages.append(encode_with_gradients(trainer.encoder, parts[number].passages))
-        answers_QP = slow_answers([parts[number] for number in pool], 1 + trainer.recipe.hard_negatives)
+            queries.append(encode_with_gradients(trainer.encoder, micro_batches[number].queries))
+            passages.append(encode_with_gradients(trainer.encoder, micro_batches[number].passages))
+        answers_QP = slow_answers([micro_batches[number] for number in pool], 1 + trainer.recipe.hard_negatives)
         if trainer.recipe.equal_passages == "keep":
             answers_QP[:] = False
         loss = objective(join(queries), join(passages), trainer.recipe, answers_QP).loss

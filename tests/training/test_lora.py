@@ -45,7 +45,7 @@ def test_attached(family: str, folder_of: FolderOf) -> None:
 
 
 def test_the_seed_determines_a_new_adapter(folder_of: FolderOf) -> None:
-    adapters = []
+    adapters: list[dict[str, Tensor]] = []
     for seed in (42, 42, 43):
         backbone = load_backbone(folder_of("dream"), device="cpu")
         torch.rand(len(adapters))

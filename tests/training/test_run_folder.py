@@ -13,7 +13,7 @@ from diffretriever.core.files import file_digest
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
-from diffretriever.training.run_folder import Journal, RunFolder
+from diffretriever.training.run_folder import MetricsLog, RunFolder
 from diffretriever.training.session import describe_training
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
@@ -29,15 +29,15 @@ def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> Traini
 def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out")
     manifest = manifest_of(folder_of)
-    folder.begin(manifest, job_for(tmp_path))
-    RunFolder(tmp_path / "out").begin(manifest, job_for(tmp_path))
+    folder.start(manifest, job_for(tmp_path))
+    RunFolder(tmp_path / "out").start(manifest, job_for(tmp_path))
     with pytest.raises(ValueError, match=r"examples: 48 != 40\n  recipe\.seed: 42 != 7\n  total_steps: 6 != 5"):
-        folder.begin(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
+        folder.start(manifest_of(folder_of, size=40, seed=7), job_for(tmp_path))
     other = manifest.model_copy(update={"data": "other", "weights": "w"})
     with pytest.raises(ValueError, match=r"data: of the tests != other\n  weights: .* != w"):
-        folder.begin(other, job_for(tmp_path))
+        folder.start(other, job_for(tmp_path))
     with pytest.raises(ValueError, match="workers: 1 != 2"):
-        folder.begin(manifest.model_copy(update={"workers": 2}), job_for(tmp_path))
+        folder.start(manifest.model_copy(update={"workers": 2}), job_for(tmp_path))
     assert not folder.finished
 
 
@@ -67,7 +67,7 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
 
 def test_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5, "utilisation": 0.456}
-    with Journal(tmp_path, "masked minilm", 2, 1) as journal:
+    with MetricsLog(tmp_path, "masked minilm", 2, 1) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
         journal.add({"step": 1, **step})
         journal.add({"step": 2, **step})

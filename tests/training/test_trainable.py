@@ -85,7 +85,7 @@ def test_texts_of_different_lengths_are_encoded_in_several_passes(
     budgets = [3, 1, 4, 1, 2] if case.startswith("masked") else None
     texts = encoder.preparer.prepare_queries(TEXTS, budgets)
     together = encode_with_gradients(encoder, texts)
-    monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", 1)
+    monkeypatch.setattr("diffretriever.training.trainable._MIN_TOKENS_CPU", 1)
     with patch.object(encoder, "forward", wraps=encoder.forward) as forward:
         grouped = encode_with_gradients(encoder, texts)
     passes = [len(call.args[0]) for call in forward.call_args_list]
@@ -122,8 +122,8 @@ def test_packed_texts_give_the_same_gradients_in_one_pass(
     case: str, folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gradients = []
-    for attention, least_tokens in (("sdpa", 1), ("packed", 10_000)):
-        monkeypatch.setattr("diffretriever.training.trainable._LEAST_TOKENS_CPU", least_tokens)
+    for attention, min_tokens in (("sdpa", 1), ("packed", 10_000)):
+        monkeypatch.setattr("diffretriever.training.trainable._MIN_TOKENS_CPU", min_tokens)
         place = config_of(case, folder_of).backbone.model_copy(update={"attention": attention})
         encoder = changed(load(case, folder_of, backbone=place.model_dump()))
         assert encoder.is_packed == (attention == "packed")

@@ -24,8 +24,10 @@ def test_a_batch_is_the_same_for_any_number_of_workers(folder_of: FolderOf) -> N
     assert (alone.total_steps, batches_of(quick_recipe(), folder_of).total_steps) == (12, 50 // 8)
     several = [batches_of(recipe, folder_of, Workers(rank, 4)) for rank in range(4)]
     for step in range(alone.total_steps):
-        expected = alone.parts(step)
-        found = sorted((part for batches in several for part in batches.parts(step)), key=lambda part: part.number)
+        expected = alone.micro_batches(step)
+        found = sorted(
+            (part for batches in several for part in batches.micro_batches(step)), key=lambda part: part.number
+        )
         assert [part.number for part in expected] == [part.number for part in found] == [0, 1, 2, 3]
         for one, other in zip(expected, found, strict=True):
             assert one.query_ids == other.query_ids
@@ -37,25 +39,29 @@ def test_a_batch_is_the_same_for_any_number_of_workers(folder_of: FolderOf) -> N
 def test_an_epoch_has_each_query_at_most_once(folder_of: FolderOf) -> None:
     batches = batches_of(quick_recipe(max_steps=12), folder_of)
     epochs = [
-        [query for step in range(start, start + 6) for part in batches.parts(step) for query in part.query_ids]
+        [query for step in range(start, start + 6) for part in batches.micro_batches(step) for query in part.query_ids]
         for start in (0, 6)
     ]
     assert all(len(set(queries)) == len(queries) == 48 for queries in epochs)
     assert epochs[0] != epochs[1]
-    assert len(batches.parts(0)[0].passages) == 2 * 3
+    assert len(batches.micro_batches(0)[0].passages) == 2 * 3
 
 
-def test_prefetching_gives_the_same_parts(folder_of: FolderOf) -> None:
+def test_prefetching_gives_the_same_micro_batches(folder_of: FolderOf) -> None:
     batches = batches_of(quick_recipe(max_steps=4), folder_of)
     assert [step for step, _ in batches.prefetched(1)] == [1, 2, 3]
-    assert [parts[0].query_ids for _, parts in batches.prefetched(2)] == [batches.parts(s)[0].query_ids for s in (2, 3)]
+    prefetched = [micro_batches[0].query_ids for _, micro_batches in batches.prefetched(2)]
+    assert prefetched == [batches.micro_batches(step)[0].query_ids for step in (2, 3)]
     assert list(batches.prefetched(4)) == []
 
 
 def test_budgets_are_drawn_by_the_step(folder_of: FolderOf) -> None:
     batches = batches_of(quick_recipe(query_budgets=(1, 2, 4), passage_budgets=(1, 3), max_steps=30), folder_of)
     drawn = [
-        ({t.slots for part in batches.parts(s) for t in part.queries}, {t.slots for t in batches.parts(s)[0].passages})
+        (
+            {t.slots for part in batches.micro_batches(s) for t in part.queries},
+            {t.slots for t in batches.micro_batches(s)[0].passages},
+        )
         for s in range(30)
     ]
     assert all(len(query) == len(passage) == 1 for query, passage in drawn)

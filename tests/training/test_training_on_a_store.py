@@ -15,7 +15,7 @@ from diffretriever.pipelines.training_data import finished, open_inputs
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
-from diffretriever.training.run_folder import METRICS_FILE, Journal
+from diffretriever.training.run_folder import METRICS_FILE, MetricsLog
 from tests.training.example_cases import examples, jsonl, prepared, tevatron
 
 MANY = examples(20)
@@ -71,7 +71,7 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
 
 def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:
     def course(*steps: int) -> None:
-        with Journal(output, "masked", 4, 2) as journal:
+        with MetricsLog(output, "masked", 4, 2) as journal:
             for step in steps:
                 journal.add({"step": step, "loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0, "utilisation": 0.1})
                 seen = read_bytes(output / METRICS_FILE).count(b"\n") if step > 1 else 0
@@ -87,7 +87,7 @@ def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) ->
 def test_a_store_that_refuses_the_journal_does_not_end_the_training(
     output: StorePath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Journal(output, "masked", 4, 1) as journal:
+    with MetricsLog(output, "masked", 4, 1) as journal:
         with monkeypatch.context() as patch:
             patch.setattr("diffretriever.training.run_folder.put_file", _refused)
             journal.add({"step": 1, "validation/dense": 0.5})

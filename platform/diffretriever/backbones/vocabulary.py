@@ -47,6 +47,10 @@ class Vocabulary:
             kind = self.older_tokenizer if is_older else PreTrainedTokenizerFast
             return kind.from_pretrained(str(self._folder), local_files_only=True)
 
+    def word(self, token: int) -> str:
+        """Return a vocabulary entry as text."""
+        return str(self.tokenizer.decode([token])).strip()
+
     def digest(self) -> str:
         """Return a digest of the tokenizer, 32 hex digits; config.json is part of the weights' digest."""
         backend = self.tokenizer.backend_tokenizer

@@ -14,7 +14,7 @@ TOKENS_PER_BATCH_GPU = 16_384
 """Keeps a GPU busy, and is small enough that sorting a write batch of the encode job by length saves padding."""
 TOKENS_PER_BATCH_CPU = 2048
 # Limit of rows x longest row for packed texts, in multiples of the token budget.
-_MOST_PADDED = 2
+_MAX_PADDING = 2
 # Minimum length in a group, relative to its longest text.
 _SIMILAR = 0.8
 
@@ -38,17 +38,17 @@ def token_batches(lengths: np.ndarray, max_tokens: int, *, packed: bool = False)
         rows = max_tokens // longest
         if packed:
             fitting = int(np.searchsorted(ends, used + max_tokens, side="right")) - start
-            rows = min(fitting, _MOST_PADDED * max_tokens // longest)
+            rows = min(fitting, _MAX_PADDING * max_tokens // longest)
         rows = max(1, rows)
         yield order[start : start + rows]
         start += rows
         used = int(ends[min(start, len(ends)) - 1])
 
 
-def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarray]:
+def similar_lengths(lengths: np.ndarray, min_tokens: int) -> Iterator[np.ndarray]:
     """Yield index arrays of groups whose texts have at least 80 % of the tokens of the group's longest text.
 
-    Groups of fewer than `least_tokens` are filled up with shorter texts, because small passes are not faster.
+    Groups of fewer than `min_tokens` are filled up with shorter texts, because small passes are not faster.
     """
     order = np.argsort(-lengths, kind="stable")
     descending = -lengths[order]
@@ -56,6 +56,6 @@ def similar_lengths(lengths: np.ndarray, least_tokens: int) -> Iterator[np.ndarr
     while start < len(order):
         longest = max(1, -int(descending[start]))
         similar = int(np.searchsorted(descending, -_SIMILAR * longest, side="right"))
-        end = max(similar, start + -(-least_tokens // longest))
+        end = max(similar, start + -(-min_tokens // longest))
         yield order[start:end]
         start = end

@@ -34,7 +34,7 @@ from diffretriever.training.adapters import ADAPTER
 from diffretriever.training.data.training_set import MANIFEST_FILE, TrainingSet
 from diffretriever.training.gather import Workers
 from diffretriever.training.loop import Record
-from diffretriever.training.run_folder import Journal, RunFolder
+from diffretriever.training.run_folder import MetricsLog, RunFolder
 from diffretriever.training.session import Session, check_trainable, describe_training, open_session
 
 _PUMP_SECONDS = 0.5
@@ -60,7 +60,7 @@ def train(job: TrainJob) -> TrainingManifest:
         gpus = _gpus_that_fit(job)
         task = _describe.options(num_cpus=job.cpus_per_worker, num_gpus=gpus)
         manifest = result_of(task.remote(job, retriever, "cuda" if gpus else "cpu"))
-        folder.begin(manifest, job)
+        folder.start(manifest, job)
         if not folder.finished:
             _fit(job, manifest, folder, gpus)
     return folder.result()
@@ -110,7 +110,7 @@ def _unseen(flag: str, place: object) -> ValueError:
 
 
 def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: float) -> None:
-    filesystem, path = filesystem_of(folder.place)
+    filesystem, path = filesystem_of(folder.location)
     # On the node of this process, as Ray has its own controller: nodes of workers come and go.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     inbox = _Inbox.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined] # Ray's is not typed
@@ -134,7 +134,7 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
     label = f"{manifest.retriever.method} {job.backbone or job.retriever}"
     ended = threading.Event()
     with (
-        Journal(folder.place, label, manifest.total_steps, job.checkpoint_every) as journal,
+        MetricsLog(folder.location, label, manifest.total_steps, job.checkpoint_every) as journal,
         ThreadPoolExecutor(1) as pool,
     ):
         pump = pool.submit(_pump, inbox, journal, ended)
@@ -153,7 +153,7 @@ def _fit(job: TrainJob, manifest: TrainingManifest, folder: RunFolder, gpus: flo
         folder.finish(Path(saved))
 
 
-def _pump(inbox: Any, journal: Journal, ended: threading.Event) -> None:
+def _pump(inbox: Any, journal: MetricsLog, ended: threading.Event) -> None:
     is_last = False
     while not is_last:
         is_last = ended.wait(_PUMP_SECONDS)
@@ -208,7 +208,7 @@ def _work(config: dict[str, Any]) -> None:
 
 def _train(job: TrainJob, manifest: TrainingManifest, inbox: Any) -> None:
     # Before weights are loaded: a checkpoint that only one node sees could not be put together.
-    if not RunFolder(job.output).begun:
+    if not RunFolder(job.output).has_started:
         raise _unseen("output", job.output)
     context = ray.train.get_context()
     workers = Workers(context.get_world_rank(), context.get_world_size())

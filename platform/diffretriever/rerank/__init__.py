@@ -26,5 +26,5 @@ def reranker_config(name: str, backbone: str | None = None) -> RerankerConfig:
     config = _PRESETS.load(name)
     if backbone is None:
         return config
-    place = config.backbone.model_copy(update={"source": absolute_source(backbone), "revision": None})
-    return config.model_copy(update={"backbone": place})
+    backbone_config = config.backbone.model_copy(update={"source": absolute_source(backbone), "revision": None})
+    return config.model_copy(update={"backbone": backbone_config})

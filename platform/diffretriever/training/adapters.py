@@ -193,15 +193,15 @@ def adapter_digest(folder: Path) -> str:
     return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()
 
 
-def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
+def describe_start(backbone_config: BackboneConfig, recipe: Recipe) -> Start | None:
     """Return the adapter that a training starts from, if the backbone's config names one.
 
     Raises:
         ValueError: The adapter is missing, or has a rank or slots that the recipe does not train.
     """
-    if place.adapter is None:
+    if backbone_config.adapter is None:
         return None
-    folder = resolve_adapter(place.adapter, place.adapter_revision)
+    folder = resolve_adapter(backbone_config.adapter, backbone_config.adapter_revision)
     config, slots = AdapterFiles.open(folder).config, read_max_slots(folder) or 0
     if config["r"] != LORA_RANK:
         raise ValueError(f"{folder}: rank {config['r']}, but training uses {LORA_RANK}: start from another adapter")
@@ -210,10 +210,12 @@ def describe_start(place: BackboneConfig, recipe: Recipe) -> Start | None:
             f"{folder}: layers for {slots} slots, but the recipe has {recipe.slot_layers}: set --recipe minilm, or "
             "start from another adapter"
         )
-    return Start(adapter=place.adapter, revision=place.adapter_revision, digest=adapter_digest(folder))
+    return Start(
+        adapter=backbone_config.adapter, revision=backbone_config.adapter_revision, digest=adapter_digest(folder)
+    )
 
 
-def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -> StartingValues | None:
+def read_start(backbone: Backbone, backbone_config: BackboneConfig, start: Start | None) -> StartingValues | None:
     """Read the adapter that a training starts from, for a backbone without an adapter.
 
     Raises:
@@ -225,10 +227,10 @@ def read_start(backbone: Backbone, place: BackboneConfig, start: Start | None) -
     if adapter_digest(folder) != start.digest:
         raise ValueError(f"{folder}: the adapter is not what it was when this training began: restore the old one")
     files = AdapterFiles.open(folder)
-    checkpoint = Checkpoint.open(resolve_source(place.source, place.revision))
+    checkpoint = Checkpoint.open(resolve_source(backbone_config.source, backbone_config.revision))
     names = module_names(backbone, checkpoint)
     parts = match_modules(files, backbone.model, names)
-    if place.adapter_head == "drop":
+    if backbone_config.adapter_head == "drop":
         on_head = outside_of_layers(backbone.model)
         parts = {name: part for name, part in parts.items() if name not in on_head}
     return StartingValues(files.file, parts, read_slot_layers(folder, backbone.hidden_size, backbone.vocab_size))
@@ -243,7 +245,7 @@ class StartingValues:
     slots: SlotLayers | None
 
     @torch.no_grad()
-    def put_on(self, backbone: Backbone) -> None:
+    def copy_to(self, backbone: Backbone) -> None:
         """Copy these values into the new adapter of `backbone`; other tensors keep their values.
 
         Raises:

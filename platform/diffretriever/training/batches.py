@@ -1,9 +1,10 @@
-"""Prepares each worker's parts of a batch, on the CPU, while the previous step runs.
+"""Prepares each worker's micro-batches on the CPU, while the previous step runs.
 
-A batch is the same for any number of workers. It has parts of `queries_per_device` queries, which are distributed
-round-robin over the workers. Equal text keys (`examples.passage_key`, 64 bits as int64) identify false negatives.
+A batch is the same for any number of workers. It has micro-batches of `queries_per_device` queries, which are
+distributed round-robin over the workers. Equal text keys (`examples.passage_key`, 64 bits as int64) identify false
+negatives.
 
-Legend: B queries of a part, C passages of a query, Q queries and P candidates of all workers, n keys.
+Legend: B queries of a micro-batch, C passages of a query, Q queries and P candidates of all workers, n keys.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from diffretriever.training.data.training_set import TrainingSet
 from diffretriever.training.gather import Workers, gather_rows
 
 
-class Part(NamedTuple):
-    """A part of a batch: queries with their passages."""
+class MicroBatch(NamedTuple):
+    """Queries with their passages, encoded in one pass."""
 
     number: int
-    """Number of the part in its batch, over all workers."""
+    """Number of the micro-batch in its batch, over all workers."""
     query_ids: list[str]
     queries: list[PreparedText]
     passages: list[PreparedText]
@@ -49,7 +50,7 @@ class Part(NamedTuple):
 
 
 class Batches:
-    """One worker's parts of all batches of a training."""
+    """One worker's micro-batches of a training."""
 
     def __init__(self, data: TrainingSet, preparer: Preparer, recipe: Recipe, workers: Workers) -> None:
         """Plan the batches. `preparer` must not be shared, because another thread uses it.
@@ -58,7 +59,7 @@ class Batches:
             ValueError: The set has fewer queries than one batch, or a batch cannot be divided evenly among workers.
         """
         self._data, self._preparer, self._recipe, self._workers = data, preparer, recipe, workers
-        self._parts = recipe.parts_per_worker(workers.total)
+        self._micro_batches_per_worker = recipe.micro_batches_per_worker(workers.total)
         self._per_epoch = len(data) // recipe.batch_queries
         if self._per_epoch == 0:
             raise ValueError(
@@ -68,22 +69,22 @@ class Batches:
         self._order = lru_cache(maxsize=1)(data.order)
         self.total_steps: int = recipe.max_steps or self._per_epoch
 
-    def prefetched(self, first: int) -> Iterator[tuple[int, list[Part]]]:
-        """Yield each step from `first` on with its parts, preparing the next step in a thread."""
+    def prefetched(self, first: int) -> Iterator[tuple[int, list[MicroBatch]]]:
+        """Yield each step from `first` on with its micro-batches, preparing the next step in a thread."""
         if first >= self.total_steps:
             return
         with ThreadPoolExecutor(max_workers=1) as executor:
-            following = executor.submit(self.parts, first)
+            following = executor.submit(self.micro_batches, first)
             for step in range(first, self.total_steps):
-                parts = following.result()
+                micro_batches = following.result()
                 if step + 1 < self.total_steps:
-                    following = executor.submit(self.parts, step + 1)
-                yield step, parts
+                    following = executor.submit(self.micro_batches, step + 1)
+                yield step, micro_batches
 
-    def parts(self, step: int) -> list[Part]:
-        """Return this worker's parts of a step."""
-        numbers = [self._workers.rank + i * self._workers.total for i in range(self._parts)]
-        return [self._part(step, number) for number in numbers]
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return this worker's micro-batches of a step."""
+        numbers = [self._workers.rank + i * self._workers.total for i in range(self._micro_batches_per_worker)]
+        return [self._micro_batch(step, number) for number in numbers]
 
     def first_passages(self, count: int) -> list[Passage]:
         """Return the first `count` passages of the training or a few more; fewer if an epoch has fewer."""
@@ -91,14 +92,14 @@ class Batches:
         rows = self._data.order(0, recipe.seed)[: math.ceil(count / (1 + recipe.hard_negatives))]
         return [passage for group in self._groups(0, rows) for passage in group.passages]
 
-    def _part(self, step: int, number: int) -> Part:
+    def _micro_batch(self, step: int, number: int) -> MicroBatch:
         recipe = self._recipe
         epoch, batch = divmod(step, self._per_epoch)
         start = batch * recipe.batch_queries + number * recipe.queries_per_device
         groups = self._groups(epoch, self._order(epoch, recipe.seed)[start : start + recipe.queries_per_device])
         passages = [passage for group in groups for passage in group.passages]
         texts = [join_title(passage.title, passage.text, self._preparer.text) for passage in passages]
-        return Part(
+        return MicroBatch(
             number,
             [group.query_id for group in groups],
             self._prepare([group.query for group in groups], "query", step),

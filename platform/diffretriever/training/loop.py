@@ -19,7 +19,7 @@ from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.core.files import understood
 from diffretriever.encoders.base import BackboneEncoder
 from diffretriever.schemas.training import WARMUP, Recipe
-from diffretriever.training.batches import Batches, Part, known_answers
+from diffretriever.training.batches import Batches, MicroBatch, known_answers
 from diffretriever.training.data.seeds import seed_torch
 from diffretriever.training.engine import Engine
 from diffretriever.training.gather import Workers, gather
@@ -34,7 +34,7 @@ _STEP_FILE = "step.txt"
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The metrics of a step; losses are means over workers and parts of the batch."""
+    """The metrics of a step; losses are means over workers and micro-batches."""
 
     step: int
     """Number of completed steps, including this one."""
@@ -55,7 +55,7 @@ class StepMetrics:
 
 
 class Trainer:
-    """Trains an encoder step by step. Each worker runs one, with its parts of each batch."""
+    """Trains an encoder step by step. Each worker runs one, with its own micro-batches."""
 
     def __init__(
         self, encoder: BackboneEncoder, batches: Batches, engine: Engine, recipe: Recipe, workers: Workers
@@ -73,22 +73,22 @@ class Trainer:
         Raises:
             ValueError: A loss or a gradient is not a finite number.
         """
-        for step, parts in self.batches.prefetched(self.step):
+        for step, micro_batches in self.batches.prefetched(self.step):
             started = time.perf_counter()
             self.encoder.backbone.model.train()
             outcomes = []
-            for part in parts:
-                outcome = self._outcome(step, part)
+            for micro_batch in micro_batches:
+                outcome = self._outcome(step, micro_batch)
                 # Each worker has the loss of all queries, and engines average gradients; see `gather`.
-                self.engine.backward(outcome.loss * self.workers.total / len(parts))
+                self.engine.backward(outcome.loss * self.workers.total / len(micro_batches))
                 outcomes.append(outcome.detached())
             rate = learning_rate(self.recipe.learning_rate, step, self.batches.total_steps)
             norm = self.engine.step(rate)
             self.encoder.backbone.model.eval()
             if not math.isfinite(norm):
-                raise ValueError(self._broken("the gradient's norm", norm, step, parts))
+                raise ValueError(self._broken("the gradient's norm", norm, step, micro_batches))
             self.step = step + 1
-            yield self._metrics(outcomes, norm, rate, parts, started)
+            yield self._metrics(outcomes, norm, rate, micro_batches, started)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint to `folder`. It needs no random state: that follows from seed and step."""
@@ -102,22 +102,22 @@ class Trainer:
         with understood(folder / _STEP_FILE, "remove this checkpoint to resume from the previous one"):
             self.step = int((folder / _STEP_FILE).read_text("utf-8"))
 
-    def _outcome(self, step: int, part: Part) -> Outcome:
-        """Return the loss of all workers' parts with this number; only this worker's texts have gradients."""
-        seed_torch("dropout", self.recipe.seed, step, part.number)
-        queries = gather(encode_with_gradients(self.encoder, part.queries), self.workers)
-        passages = gather(encode_with_gradients(self.encoder, part.passages), self.workers)
+    def _outcome(self, step: int, micro_batch: MicroBatch) -> Outcome:
+        """Return the loss of all workers' micro-batches of this number; only this worker's texts have gradients."""
+        seed_torch("dropout", self.recipe.seed, step, micro_batch.number)
+        queries = gather(encode_with_gradients(self.encoder, micro_batch.queries), self.workers)
+        passages = gather(encode_with_gradients(self.encoder, micro_batch.passages), self.workers)
         answers_QP = None
         if self.recipe.equal_passages == "mask":
-            keys = part.passage_keys.to(queries.vectors_BKH.device)
-            answers_QP = known_answers(part.answers, keys, self.workers)
+            keys = micro_batch.passage_keys.to(queries.vectors_BKH.device)
+            answers_QP = known_answers(micro_batch.answers, keys, self.workers)
         outcome = objective(queries, passages, self.recipe, answers_QP)
         if not torch.isfinite(outcome.loss):
-            raise ValueError(self._broken("the loss", outcome.loss.item(), step, [part]))
+            raise ValueError(self._broken("the loss", outcome.loss.item(), step, [micro_batch]))
         return outcome
 
-    def _broken(self, quantity: str, value: float, step: int, parts: list[Part]) -> str:
-        queries = ", ".join(query for part in parts for query in part.query_ids)
+    def _broken(self, quantity: str, value: float, step: int, micro_batches: list[MicroBatch]) -> str:
+        queries = ", ".join(query for micro_batch in micro_batches for query in micro_batch.query_ids)
         return (
             f"{quantity} is {value} at step {step}, with these queries on worker {self.workers.rank}: {queries}: check "
             "their texts, lower --learning-rate, or set the retriever's backbone.dtype to float32, and resume from the "
@@ -125,9 +125,9 @@ class Trainer:
         )
 
     def _metrics(
-        self, outcomes: list[Outcome], norm: float, rate: float, parts: list[Part], started: float
+        self, outcomes: list[Outcome], norm: float, rate: float, micro_batches: list[MicroBatch], started: float
     ) -> StepMetrics:
-        lengths = np.concatenate([part.lengths for part in parts])
+        lengths = np.concatenate([micro_batch.lengths for micro_batch in micro_batches])
         # With an adapter on slots only, text tokens have no backward pass; that of the few slots is not counted.
         slots_only = self.encoder.backbone.adapts_slots_only
         flops_of = self._matrices.forward_flops if slots_only else self._matrices.training_flops

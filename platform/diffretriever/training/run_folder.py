@@ -44,40 +44,40 @@ class RunFolder:
     """The output folder of a training.
 
     Attributes:
-        place: path or URI of the folder.
+        location: path or URI of the folder.
         checkpoints: folder of Ray's checkpoints.
         adapter: folder of the trained adapter, which exists once the training has finished.
     """
 
-    def __init__(self, place: AnyPlace) -> None:
-        path = as_place(place)
-        self.place = path.absolute() if isinstance(path, Path) else path
-        self.checkpoints = self.place / "checkpoints"
-        self.adapter = self.place / ADAPTER
-        self._begun = self.place / "run.json"
+    def __init__(self, location: AnyPlace) -> None:
+        path = as_place(location)
+        self.location = path.absolute() if isinstance(path, Path) else path
+        self.checkpoints = self.location / "checkpoints"
+        self.adapter = self.location / ADAPTER
+        self._manifest = self.location / "run.json"
 
     @property
-    def begun(self) -> bool:
-        """Whether a training has begun in this folder."""
-        return is_file(self._begun)
+    def has_started(self) -> bool:
+        """Whether a training has started in this folder."""
+        return is_file(self._manifest)
 
     @property
     def finished(self) -> bool:
         """Whether the training has finished."""
         return is_file(self.adapter / MANIFEST_FILE)
 
-    def begin(self, manifest: TrainingManifest, job: TrainJob) -> None:
+    def start(self, manifest: TrainingManifest, job: TrainJob) -> None:
         """Write the manifest, or check that the folder already belongs to this training.
 
         Raises:
             ValueError: The folder belongs to another training; the message names the fields that differ.
         """
-        if self.begun:
-            begun = read_model(self._begun, TrainingManifest, _RESTART)
-            refuse_another(self.place, "another training", begun.identity, manifest.identity)
+        if self.has_started:
+            existing = read_model(self._manifest, TrainingManifest, _RESTART)
+            refuse_another(self.location, "another training", existing.identity, manifest.identity)
             return
-        write_text(self.place / "train.yaml", job.to_yaml())
-        write_text(self._begun, manifest.model_dump_json(indent=2) + "\n")
+        write_text(self.location / "train.yaml", job.to_yaml())
+        write_text(self._manifest, manifest.model_dump_json(indent=2) + "\n")
 
     def finish(self, checkpoint: Path) -> TrainingManifest:
         """Copy the adapter of the last checkpoint (a local folder), and write a `retriever.yaml` that uses it."""
@@ -87,7 +87,7 @@ class RunFolder:
             "method": manifest.retriever.method
         }
         retriever["backbone"]["adapter"] = str(self.adapter)
-        write_text(self.place / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
+        write_text(self.location / "retriever.yaml", yaml.safe_dump(retriever, sort_keys=False))
         # Last, because `finished` checks it.
         if isinstance(self.adapter, StorePath):
             put_folder(trained, self.adapter, last=MANIFEST_FILE)
@@ -101,25 +101,26 @@ class RunFolder:
         return read_model(self.adapter / MANIFEST_FILE, TrainingManifest, _RESTART)
 
 
-class Journal:
+class MetricsLog:
     """Writes metrics in step order. After a resume, later lines override earlier ones of the same step."""
 
-    def __init__(self, place: AnyPlace, label: str, total_steps: int, put_every: int) -> None:
-        """Prefix printed lines by `label`; upload files to an object store every `put_every` steps."""
-        self._place, self._label, self._total, self._put_every = as_place(place), label, total_steps, put_every
+    def __init__(self, location: AnyPlace, label: str, total_steps: int, upload_every: int) -> None:
+        """Prefix printed lines by `label`; upload files to an object store every `upload_every` steps."""
+        self._location, self._label = as_place(location), label
+        self._total, self._upload_every = total_steps, upload_every
         self._logged = 0.0
         self._writer: SummaryWriter | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = Path()
 
-    def __enter__(self) -> Journal:
-        if isinstance(self._place, StorePath):
+    def __enter__(self) -> MetricsLog:
+        if isinstance(self._location, StorePath):
             self._temporary = tempfile.TemporaryDirectory(prefix="journal-")
             self._folder = Path(self._temporary.name)
-            if is_file(self._place / METRICS_FILE):
-                (self._folder / METRICS_FILE).write_bytes(read_bytes(self._place / METRICS_FILE))
+            if is_file(self._location / METRICS_FILE):
+                (self._folder / METRICS_FILE).write_bytes(read_bytes(self._location / METRICS_FILE))
         else:
-            self._folder = self._place
+            self._folder = self._location
             self._folder.mkdir(parents=True, exist_ok=True)
         self._print(counted(self._total, "steps"))
         return self
@@ -138,8 +139,8 @@ class Journal:
             if name != "step":
                 self._writer.add_scalar(name, value, step)
         self._show(step, record)
-        if step % self._put_every == 0:
-            self._try_to_put()
+        if step % self._upload_every == 0:
+            self._try_to_upload()
 
     def _show(self, step: int, record: Record) -> None:
         if "loss" not in record:
@@ -153,20 +154,20 @@ class Journal:
                 f"{100 * record['utilisation']:.0f} % of the device's FLOPs"
             )
 
-    def _try_to_put(self) -> None:
+    def _try_to_upload(self) -> None:
         try:
-            self._put()
+            self._upload()
         except (ValueError, OSError) as error:
             self._print(f"{error}: {METRICS_FILE} and the curves are uploaded at the next checkpoint")
 
-    def _put(self) -> None:
+    def _upload(self) -> None:
         if self._temporary is None:
             return
         if self._writer is not None:
             self._writer.flush()
         for file in (self._folder / METRICS_FILE, *(self._folder / _CURVES).glob("*")):
             if file.is_file():
-                put_file(file, self._place / str(file.relative_to(self._folder)))
+                put_file(file, self._location / str(file.relative_to(self._folder)))
 
     def _print(self, text: str) -> None:
         print(f"{self._label}: {text}", file=sys.stderr, flush=True)
@@ -177,6 +178,6 @@ class Journal:
         if self._temporary is not None:
             with self._temporary:
                 if kind is None:
-                    self._put()
+                    self._upload()
                 else:
-                    self._try_to_put()
+                    self._try_to_upload()

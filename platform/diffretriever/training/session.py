@@ -60,10 +60,10 @@ def describe_training(
     dtype = resolve_dtype(retriever.backbone.dtype, resolve_device(device))
     start = describe_start(retriever.backbone, recipe)
     changes = {"dtype": str(dtype).removeprefix("torch."), "adapter": None, "adapter_revision": None}
-    place = retriever.backbone.model_copy(update=changes)
+    backbone = retriever.backbone.model_copy(update=changes)
     batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, Workers(0, workers))
     return TrainingManifest(
-        retriever=retriever.model_copy(update={"backbone": place}),
+        retriever=retriever.model_copy(update={"backbone": backbone}),
         weights=weights,
         start=start,
         recipe=recipe,
@@ -146,7 +146,7 @@ def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, wor
     word_weights_V = _word_weights(batches, encoder, start) if recipe.slot_layers else None
     lora = attach_lora(encoder.backbone, recipe, readout, word_weights_V)
     if start is not None:
-        start.put_on(encoder.backbone)
+        start.copy_to(encoder.backbone)
     if has_slots(retriever) and retriever.adapter_on == "slots":
         encoder.backbone.adapt_slots_only()
         cast("MaskedEncoder", encoder).keeps_tokens = recipe.distillation_weight > 0

@@ -26,8 +26,8 @@ from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import Recipe
 
 _TEACHERS_MEAN = 0.5
-_LEAST_TOKENS_CPU = 512
-_LEAST_TOKENS_GPU = 8192
+_MIN_TOKENS_CPU = 512
+_MIN_TOKENS_GPU = 8192
 
 
 def encode_with_gradients(encoder: BackboneEncoder, texts: Sequence[PreparedText]) -> TextVectors:
@@ -37,10 +37,10 @@ def encode_with_gradients(encoder: BackboneEncoder, texts: Sequence[PreparedText
     """
     # On a GPU, packed texts run in one pass. On a CPU, smaller passes stay in its cache.
     on_cpu = encoder.backbone.device.type == "cpu"
-    groups = [np.arange(len(texts))]
+    groups: list[np.ndarray] = [np.arange(len(texts))]
     if on_cpu or not encoder.is_packed:
-        least_tokens = _LEAST_TOKENS_CPU if on_cpu else _LEAST_TOKENS_GPU
-        groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), least_tokens))
+        min_tokens = _MIN_TOKENS_CPU if on_cpu else _MIN_TOKENS_GPU
+        groups = list(similar_lengths(np.array([len(text.input_ids) for text in texts]), min_tokens))
     if len(groups) == 1:
         return _text_vectors(encoder.forward(texts))
     sorted_texts = join([_text_vectors(encoder.forward([texts[i] for i in group])) for group in groups])

@@ -41,15 +41,15 @@ def open_source(source: str, split: str) -> ExampleSource:
     Raises:
         ValueError: The source has an unknown format, or lacks the split.
     """
-    place = as_place(source)
-    place = place.absolute() if isinstance(place, Path) else place
-    if source and is_file(place) and place.suffix != ".zip":
-        file = TextFile(place, source)
+    location = as_place(source)
+    location = location.absolute() if isinstance(location, Path) else location
+    if source and is_file(location) and location.suffix != ".zip":
+        file = TextFile(location, source)
         if not file.name.endswith(_ENDS):
             raise ValueError(f"{source}: a training file must end in {', '.join(_ENDS)}; a collection in .zip")
         return FilesSource(source, (file,))
-    if is_folder(place) and not any(find_file(place, name, source) for name in _COLLECTION_FILES):
-        return _folder(place, source.rstrip("/"), split)
+    if is_folder(location) and not any(find_file(location, name, source) for name in _COLLECTION_FILES):
+        return _folder(location, source.rstrip("/"), split)
     collection = open_collection(source)
     if split not in collection.splits():
         splits = ", ".join(collection.splits()) or "none"
@@ -58,8 +58,8 @@ def open_source(source: str, split: str) -> ExampleSource:
 
 
 def _folder(folder: Path | StorePath, shown: str, split: str) -> FilesSource:
-    places = [folder / info.base_name for info in files_in(folder) if info.base_name.startswith(split)]
-    all_files = (TextFile(place, f"{shown}/{place.name}") for place in places)
+    locations = [folder / info.base_name for info in files_in(folder) if info.base_name.startswith(split)]
+    all_files = (TextFile(location, f"{shown}/{location.name}") for location in locations)
     files = tuple(file for file in all_files if file.name.endswith(_ENDS))
     if not files:
         raise ValueError(

@@ -32,9 +32,9 @@ _ROWS_DRAWN = 64
 class TrainingSet:
     """Examples by row, and the candidates of a training step. Unpickling opens the set again."""
 
-    def __init__(self, place: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
-        """Map the files in `folder`, the local copy of `place`. Use `open` instead."""
-        self.place, self.folder = place, folder
+    def __init__(self, location: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
+        """Map the files in `folder`, the local copy of `location`. Use `open` instead."""
+        self.location, self.folder = location, folder
         self.manifest = manifest
         self.digest = manifest.digest
         file = folder / EXAMPLES_FILE
@@ -46,30 +46,30 @@ class TrainingSet:
             ) from error
 
     @classmethod
-    def open(cls, place: AnyPlace) -> TrainingSet:
+    def open(cls, location: AnyPlace) -> TrainingSet:
         """Open a training set, local or on an object store.
 
         Raises:
             ValueError: The training set is missing, incomplete or damaged.
         """
-        manifest = read_manifest(place)
-        path = as_place(place)
-        folder = path if isinstance(path, Path) else _fetched(path, manifest)
+        manifest = read_manifest(location)
+        path = as_place(location)
+        folder = path if isinstance(path, Path) else _download(path, manifest)
         if not _is_whole(folder, manifest):
             raise ValueError(
-                f"{folder / EXAMPLES_FILE}: missing or truncated: remove {place} and prepare the training set again"
+                f"{folder / EXAMPLES_FILE}: missing or truncated: remove {location} and prepare the training set again"
             )
-        return cls(place, folder, manifest)
+        return cls(location, folder, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TrainingSet.open, (self.place,)
+        return TrainingSet.open, (self.location,)
 
     def __len__(self) -> int:
         return len(self._examples)
 
     def example(self, row: int) -> Example:
         """Return the example of a row, from 0 to len - 1."""
-        stored = self._stored(row)
+        stored = self._read(row)
         passages = tuple(stored.passage(number) for number in range(len(stored.passages)))
         return Example(stored.query_id, stored.query, passages[: stored.positives], passages[stored.positives :])
 
@@ -86,7 +86,7 @@ class TrainingSet:
         Raises:
             ValueError: The whole training set has too few passages.
         """
-        stored = self._stored(row)
+        stored = self._read(row)
         hard = len(stored.passages) - stored.positives
         positive = (int(draws(1, "positive", stored.query_id, seed)[0] >> np.uint64(1)) + epoch) % stored.positives
         taken = min(negatives, hard)
@@ -95,17 +95,17 @@ class TrainingSet:
         chosen = [positive, *(stored.positives + order[indices]).tolist()]
         passages = [stored.passage(number) for number in chosen]
         if taken < negatives:
-            passages += self._borrowed(row, negatives - taken, f"{stored.query_id}\x1f{seed}\x1f{epoch}")
+            passages += self._random_negatives(row, negatives - taken, f"{stored.query_id}\x1f{seed}\x1f{epoch}")
         answers = tuple(passage_key(stored.passage(number)) for number in range(stored.positives))
         return Group(stored.query_id, stored.query, tuple(passages), answers)
 
-    def _borrowed(self, row: int, count: int, name: str) -> list[Passage]:
+    def _random_negatives(self, row: int, count: int, name: str) -> list[Passage]:
         example = self.example(row)
         passages = (*example.positives, *example.negatives)
         ids, keys = {passage.id for passage in passages}, {passage_key(passage) for passage in passages}
-        borrowed: list[Passage] = []
-        for other, draw in self._other_rows(name):
-            stored = self._stored(other)
+        drawn: list[Passage] = []
+        for other, draw in self._random_rows(name):
+            stored = self._read(other)
             if other == row or stored.query == example.query:
                 continue
             passage = stored.passage(draw % stored.positives)
@@ -114,15 +114,15 @@ class TrainingSet:
                 continue
             ids.add(passage.id)
             keys.add(key)
-            borrowed.append(passage)
-            if len(borrowed) == count:
-                return borrowed
+            drawn.append(passage)
+            if len(drawn) == count:
+                return drawn
         raise ValueError(
-            f"{self.place}: too few passages for {count} more negatives of query '{example.query_id}': mine "
+            f"{self.location}: too few passages for {count} more negatives of query '{example.query_id}': mine "
             "negatives with `python jobs/mine_negatives.py`, or train with fewer"
         )
 
-    def _other_rows(self, name: str) -> Iterator[tuple[int, int]]:
+    def _random_rows(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield random rows, each with a random number, and then all rows once."""
         for draw in draws(_ROWS_DRAWN, "borrowed", name).tolist():
             yield (draw >> 32) % len(self), draw & 0xFFFFFFFF
@@ -130,14 +130,14 @@ class TrainingSet:
         for step in range(len(self)):
             yield (start + step) % len(self), step
 
-    def _stored(self, row: int) -> _Stored:
+    def _read(self, row: int) -> _Row:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         query_id, query, positives, passages = (column[row] for column in self._examples.columns)
-        return _Stored(query_id.as_py(), query.as_py(), positives.as_py(), passages.values)
+        return _Row(query_id.as_py(), query.as_py(), positives.as_py(), passages.values)
 
 
-class _Stored(NamedTuple):
+class _Row(NamedTuple):
     """A row of `examples.arrow`."""
 
     query_id: str
@@ -150,29 +150,31 @@ class _Stored(NamedTuple):
         return Passage(**self.passages[number].as_py())
 
 
-def read_manifest(place: AnyPlace) -> TrainingSetManifest:
+def read_manifest(location: AnyPlace) -> TrainingSetManifest:
     """Return the manifest of a training set. Raises ValueError if it is missing or damaged."""
-    path = as_place(place) / MANIFEST_FILE
+    path = as_place(location) / MANIFEST_FILE
     try:
         manifest = read_model(path, TrainingSetManifest, "prepare the training set again")
     except (FileNotFoundError, NotADirectoryError):
-        state = "incomplete" if exists(as_place(place) / EXAMPLES_FILE) else "no training set"
+        state = "incomplete" if exists(as_place(location) / EXAMPLES_FILE) else "no training set"
         raise ValueError(
-            f"{place}: {state}, {MANIFEST_FILE} is missing: run jobs/prepare_training.py to make it"
+            f"{location}: {state}, {MANIFEST_FILE} is missing: run jobs/prepare_training.py to make it"
         ) from None
     return manifest
 
 
-def _fetched(place: StorePath, manifest: TrainingSetManifest) -> Path:
+def _download(location: StorePath, manifest: TrainingSetManifest) -> Path:
     copy = cache_dir() / "training-sets" / manifest.digest
     with locked(copy.with_suffix(".lock")):
         if not _is_whole(copy, manifest):
             shutil.rmtree(copy, ignore_errors=True)
             with whole_folder(copy) as folder:
-                with open_input(place / EXAMPLES_FILE) as source, (folder / EXAMPLES_FILE).open("wb") as sink:
+                with open_input(location / EXAMPLES_FILE) as source, (folder / EXAMPLES_FILE).open("wb") as sink:
                     shutil.copyfileobj(source, sink, _COPIED_BYTES)
                 if not _is_whole(folder, manifest):
-                    raise ValueError(f"{place / EXAMPLES_FILE}: missing or truncated: prepare the training set again")
+                    raise ValueError(
+                        f"{location / EXAMPLES_FILE}: missing or truncated: prepare the training set again"
+                    )
     return copy
 
 

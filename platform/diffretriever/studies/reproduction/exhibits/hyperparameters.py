@@ -87,7 +87,7 @@ def code_values() -> dict[str, str]:
         "learning_rate": f"{recipe.learning_rate:g}",
         "precision": "bf16",
         "strategy": f"{_STRATEGIES[recipe.strategy]}, {job.workers}\N{MULTIPLICATION SIGN}H100",
-        "accumulation": str(recipe.parts_per_worker(job.workers)),
+        "accumulation": str(recipe.micro_batches_per_worker(job.workers)),
         "negatives": f"1 positive + {recipe.hard_negatives} hard",
         "lengths": f"{recipe.max_query_tokens} / {recipe.max_passage_tokens} tokens",
         "temperature": f"τ = {recipe.temperature:g}",
