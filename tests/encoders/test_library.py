@@ -136,7 +136,7 @@ def test_truncation_cuts_the_text_only(semantics: Any, length: int, model_of: Mo
     assert long.input_ids.tolist() == [*whole.input_ids[:3], *[river] * (length - 4), whole.input_ids[-1]]
     assert long.n_tokens == length
     short = TextConfig(max_query_tokens=5, length_semantics="total")
-    with pytest.raises(ValueError, match="no room for the text"):
+    with pytest.raises(ValueError, match="no tokens left for the text"):
         encoder_of(model_of("bert", "mean"), query_prompt="a b c", text=short).encode_queries(["river"])
 
 

@@ -50,7 +50,7 @@ def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
     assert (context[: len(left)], context[-len(right) :]) == (left, right)
     assert framed.query_ids.tolist() == pair.query
     assert framed.tail.tolist() == pair.tail
-    with pytest.raises(ValueError, match=r"no room for a passage.*max_query_tokens"):
+    with pytest.raises(ValueError, match=r"no tokens left for a passage.*max_query_tokens"):
         make_reranker("bert", max_query_tokens=600).score("honey " * 600, PASSAGES)
     assert np.isfinite(reranker.score(QUERY, [Passage("long", "", "honey " * 50_000)])).all()
 

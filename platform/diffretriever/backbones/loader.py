@@ -18,7 +18,7 @@ from diffretriever.backbones.vocabulary import Vocabulary
 from diffretriever.backbones.weights import load_model
 
 
-def load_backbone(  # noqa: PLR0913 (a backbone's place and its adapter's)
+def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     source: str | Path,
     *,
     dtype: str = "float32",

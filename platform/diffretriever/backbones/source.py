@@ -56,13 +56,13 @@ def resolve_adapter(adapter: str | Path, revision: str | None = None, *, weights
     return _resolve("adapter", adapter, revision, patterns, EMBEDDED_ADAPTERS.get(str(adapter)))
 
 
-def pinned(place: BackboneConfig) -> BackboneConfig:
+def pinned(backbone: BackboneConfig) -> BackboneConfig:
     """Return the config with the hub's current commits as revisions, without fetching weights."""
     pins = {
-        "revision": _commit(resolve_source, place.source, place.revision),
-        "adapter_revision": _commit(resolve_adapter, place.adapter, place.adapter_revision),
+        "revision": _commit(resolve_source, backbone.source, backbone.revision),
+        "adapter_revision": _commit(resolve_adapter, backbone.adapter, backbone.adapter_revision),
     }
-    return place.model_copy(update=pins)
+    return backbone.model_copy(update=pins)
 
 
 def _commit(resolve: Callable[..., Path], source: str | None, revision: str | None) -> str | None:
@@ -87,14 +87,14 @@ def minilm_folder() -> Path:
 
 
 def _resolve(kind: str, source: str | Path, revision: str | None, patterns: list[str], embedded: Path | None) -> Path:
-    place = as_place(source)
-    if embedded is None and isinstance(place, Path) and not place.is_dir():
+    location = as_place(source)
+    if embedded is None and isinstance(location, Path) and not location.is_dir():
         if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
             raise ValueError(f"{kind} folder '{source}' does not exist")
         return _fetch(kind, source, revision, patterns)
     if revision is not None:
         raise ValueError(f"revision {revision!r} has no meaning for '{source}', which is not on the hub: remove it")
-    return embedded or (place if isinstance(place, Path) else fetched_folder(place, patterns))
+    return embedded or (location if isinstance(location, Path) else fetched_folder(location, patterns))
 
 
 def _fetch(kind: str, hub_id: str, revision: str | None, patterns: list[str]) -> Path:

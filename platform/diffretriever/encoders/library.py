@@ -52,10 +52,10 @@ class LibraryPreparer(Preparer):
             raise ValueError("append_eos: this model's tokenizer has no end-of-sequence token")
         self._appends_eos = config.append_eos
         query, passage = config.query_prompt, config.passage_prompt
-        own_passage = next((prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)), "")
+        passage_prompts = (prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name))
         self.prompts: dict[Side, str] = {
             "query": query if query is not None else prompts.get("query") or "",
-            "passage": passage if passage is not None else own_passage,
+            "passage": passage if passage is not None else next(passage_prompts, ""),
         }
         self._limits: dict[Side, int] = {side: self._model_limit(side) for side in _TASKS}
         if mask is not None:
@@ -106,8 +106,8 @@ class LibraryPreparer(Preparer):
         # The space that ends a prompt becomes part of the text's first word.
         framing = len(self.vocabulary.tokenizer(self.prompts[side].rstrip(" "))["input_ids"]) + self._appends_eos
         side_limit = self._transformer.query_length if side == "query" else self._transformer.document_length
-        most = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
-        return framing + self.text_limit(side, framing, 0, most)
+        model_limit = min(self.vocabulary.max_length, side_limit or self.vocabulary.max_length)
+        return framing + self.text_limit(side, framing, 0, model_limit)
 
     def _set_query_length(self, length: int | None) -> None:
         # Late-interaction queries are truncated to this length, and padded to it by models with query expansion.

@@ -130,8 +130,8 @@ class LibraryFiles:
 
     def _foreign_code(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> list[str]:
         """Return the names of code outside of the libraries: modules, `auto_map` classes and kernels."""
-        known = ("sentence_transformers.", "pylate.")
-        foreign = [module.type for module in self.modules if not module.type.startswith(known)]
+        library_prefixes = ("sentence_transformers.", "pylate.")
+        foreign = [module.type for module in self.modules if not module.type.startswith(library_prefixes)]
         for values in (transformer_config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
             foreign += _kernels(values)
         mapped = {} if config.bidirectional else transformer_config.get("auto_map") or {}

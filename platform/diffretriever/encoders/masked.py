@@ -198,17 +198,17 @@ class MaskedEncoder(BackboneEncoder):
         content = content_ids(texts, self.config, self.backbone.slot_layers)
         batch = self.masked_batch(texts)
         counts_BP = reveal_counts(batch.valid_BK.sum(1), self.config.steps, self.config.schedule)
-        passes, cuts = counts_BP.shape[1], self.config.stop_truncation != "none"
+        passes, truncates = counts_BP.shape[1], self.config.stop_truncation != "none"
         masked_BK, hidden_BKH, logits_BKG, tokens = batch.valid_BK, None, None, None
         for step, counts_B in enumerate(counts_BP.unbind(1), start=1):
-            ends_B = (counts_B > 0) & (counts_B == masked_BK.sum(1))
-            predicts = cuts or step < passes
-            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(ends_B.any())):
+            is_last_pass_B = (counts_B > 0) & (counts_B == masked_BK.sum(1))
+            predicts = truncates or step < passes
+            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(is_last_pass_B.any())):
                 read_BKH, read_BKX, tokens = self._read(batch, None if predicts else content.gathered_BG)
             revealed_BK = masked_BK
             if step < passes:
-                surest_BK = confidences(read_BKX.detach()).cpu()
-                revealed_BK = choose(surest_BK, masked_BK, counts_B)
+                confidence_BK = confidences(read_BKX.detach()).cpu()
+                revealed_BK = choose(confidence_BK, masked_BK, counts_B)
             if predicts:
                 predicted_BK, finite_BK = predict(read_BKX.detach())
                 self._check_finite(batch, masked_BK & ~finite_BK.cpu())
@@ -219,16 +219,16 @@ class MaskedEncoder(BackboneEncoder):
                 ids_BL[row_M, batch.columns_BK[row_M, slot_M]] = predicted_BK.cpu()[row_M, slot_M]
                 batch = batch._replace(ids_BL=ids_BL)
             if passes > 1:
-                learns_BK1 = to_device(ends_B[:, None, None], read_BKX.device)
-                takes_BK1 = to_device(revealed_BK[..., None], read_BKX.device)
-                hidden_BKH = _revealed(read_BKH, hidden_BKH, learns_BK1, takes_BK1)
-                logits_BKG = _revealed(read_BKX, logits_BKG, learns_BK1, takes_BK1)
+                has_gradient_BK1 = to_device(is_last_pass_B[:, None, None], read_BKX.device)
+                is_filled_BK1 = to_device(revealed_BK[..., None], read_BKX.device)
+                hidden_BKH = _update_revealed(read_BKH, hidden_BKH, has_gradient_BK1, is_filled_BK1)
+                logits_BKG = _update_revealed(read_BKX, logits_BKG, has_gradient_BK1, is_filled_BK1)
             else:
                 hidden_BKH, logits_BKG = read_BKH, read_BKX
             masked_BK = masked_BK & ~revealed_BK
         assert hidden_BKH is not None, "there is a pass"
         valid_BK = batch.valid_BK
-        if cuts:
+        if truncates:
             valid_BK = before_stop(batch.ids_BL.gather(1, batch.columns_BK), valid_BK, self._stop_ids)
         return TextStates(hidden_BKH, valid_BK, content, logits_BKG, tokens)
 
@@ -292,12 +292,15 @@ class MaskedEncoder(BackboneEncoder):
         return MaskedBatch(ids_BL, mask_BL, position_ids_BL, columns_BK, valid_BK, slots_BL)
 
 
-def _revealed(
-    read_BKX: torch.Tensor, earlier_BKX: torch.Tensor | None, learns_BK1: torch.Tensor, takes_BK1: torch.Tensor
+def _update_revealed(
+    read_BKX: torch.Tensor,
+    earlier_BKX: torch.Tensor | None,
+    has_gradient_BK1: torch.Tensor,
+    is_filled_BK1: torch.Tensor,
 ) -> torch.Tensor:
-    """Replace earlier values by a pass's values in the slots that it fills; only `learns_BK1` keeps gradients."""
-    read_BKX = torch.where(learns_BK1, read_BKX, read_BKX.detach())
-    return read_BKX if earlier_BKX is None else torch.where(takes_BK1, read_BKX, earlier_BKX)
+    """Replace earlier values by a pass's values in the slots that it fills; only `has_gradient_BK1` keeps gradients."""
+    read_BKX = torch.where(has_gradient_BK1, read_BKX, read_BKX.detach())
+    return read_BKX if earlier_BKX is None else torch.where(is_filled_BK1, read_BKX, earlier_BKX)
 
 
 def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:

@@ -37,7 +37,7 @@ SYSTEM = "You are an AI assistant that can understand human language."
 # Stands for the text while a chat template is rendered.
 _SENTINEL = "\ue000"
 _WORD = re.compile(r"[^\W_]+")
-_MOST_WORDS_KEPT = 1_000_000
+_CACHED_WORDS = 1_000_000
 NO_IDS = np.zeros(0, np.int32)
 PREPARED_SCHEMA = pa.schema(
     [
@@ -115,7 +115,7 @@ class Preparer(ABC):
 
     def prepare_queries(self, texts: Sequence[str], budgets: Sequence[int] | None = None) -> list[PreparedText]:
         """Prepare queries; `budgets` sets the K_q of each. None: the configured K_q."""
-        _refuse_text(texts)
+        _check_is_list(texts)
         slots = [self.default_slots("query")] * len(texts) if budgets is None else list(budgets)
         if len(slots) != len(texts):
             raise ValueError(f"{len(texts)} queries but {len(slots)} budgets: pass one K_q per query")
@@ -127,8 +127,8 @@ class Preparer(ABC):
 
     def prepare_passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[PreparedText]:
         """Prepare passages, title and text joined by `text.title_join`."""
-        _refuse_text(titles)
-        _refuse_text(texts)
+        _check_is_list(titles)
+        _check_is_list(texts)
         joined = [join_title(title, text, self.text) for title, text in zip(titles, texts, strict=True)]
         return self.prepare(joined, "passage", [self.default_slots("passage")] * len(joined))
 
@@ -140,31 +140,31 @@ class Preparer(ABC):
         """Return the token ids of queries without prompt and special tokens, truncated at the limit."""
         return self.vocabulary.tokenise(texts, [self.text.max_query_tokens] * len(texts))
 
-    def text_limit(self, side: Side, framing: int, following: int, most: int) -> int:
+    def text_limit(self, side: Side, framing: int, following: int, model_limit: int) -> int:
         """Return the maximum number of tokens of a text, given the number of tokens around it.
 
         Args:
             side: the side, which has a limit in the config.
             framing: number of tokens of prompt, prefix and special tokens.
             following: number of tokens of slots, tail or generated tokens.
-            most: maximum length of the model.
+            model_limit: maximum length of the model.
 
         Raises:
             ValueError: No tokens are left for the text.
         """
         configured = self.text.max_query_tokens if side == "query" else self.text.max_passage_tokens
         counted = framing if self.text.length_semantics == "total" else 0
-        limit = min(configured - counted, most - framing - following)
+        limit = min(configured - counted, model_limit - framing - following)
         if limit < 1:
             raise ValueError(
-                f"no room for the text: prompt and special tokens take {framing} tokens, slots, tail or generated "
-                f"tokens {following}; the {side} limit is {configured}, the model's {most}: raise the limit, or use a "
-                "smaller budget (max_tokens if generated) or a shorter prompt"
+                f"no tokens left for the text: prompt and special tokens take {framing} tokens, slots, tail or "
+                f"generated tokens {following}; the {side} limit is {configured}, the model's {model_limit}: raise the "
+                "limit, or use a smaller budget (max_tokens if generated) or a shorter prompt"
             )
         return limit
 
 
-def _refuse_text(texts: Sequence[str]) -> None:
+def _check_is_list(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
         # A string is a sequence of its characters.
         raise ValueError("this is a single text: pass a list of texts")
@@ -218,8 +218,8 @@ def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
         {"role": "user", "content": f"{prompt.before}{_SENTINEL}{prompt.after}"},
     ]
     rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    left, found, right = rendered.partition(_SENTINEL)
-    if not found:
+    left, sentinel, right = rendered.partition(_SENTINEL)
+    if not sentinel:
         raise ValueError("the tokenizer's chat template drops the user's message: check chat_template")
     return left, right + prompt.assistant
 
@@ -272,8 +272,8 @@ class PromptedPreparer(Preparer):
 
     def frame(self, side: Side, slots: int) -> Frame:
         """Return the cached frame of one side and number of slots. Raises ValueError if no text fits."""
-        if known := self._frames.get((side, slots)):
-            return known
+        if cached := self._frames.get((side, slots)):
+            return cached
         tokenizer = self.vocabulary.tokenizer
         prefix = tokenizer.cls_token or tokenizer.bos_token or ""
         suffix = ""
@@ -307,7 +307,7 @@ class ContentWords:
     def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
         self._tokenizer = tokenizer
         self._config = config
-        self._known = lru_cache(_MOST_WORDS_KEPT)(self._look_up)
+        self._cached_ids = lru_cache(_CACHED_WORDS)(self._look_up)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return `ids`, ascending and distinct, and their `variants`, int32 [T] each.
@@ -317,7 +317,7 @@ class ContentWords:
         """
         pairs: dict[int, int] = {}
         for word in content_words(text):
-            for token, variant in self._known(word):
+            for token, variant in self._cached_ids(word):
                 # A word that is also a fragment of another keeps its variant, in either order.
                 pairs[token] = variant if variant != token else pairs.get(token, token)
         ids = sorted(pairs)
@@ -357,17 +357,17 @@ class PrefixedPreparer(Preparer):
             self._end = [vocabulary.eos_token_id]
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
-        """See the base class. Raises ValueError if prefix and special tokens leave no room for a text."""
+        """See the base class. Raises ValueError if prefix and special tokens leave no tokens for a text."""
         prefix = self.config.query_prefix if side == "query" else self.config.passage_prefix
         # The space that ends a prefix becomes part of the text's first word.
         (framed,) = self.vocabulary.tokenise([prefix.rstrip()], [self.vocabulary.max_length], special=True)
         framing = len(framed) + len(self._end)
         limit = len(framed) + self.text_limit(side, framing, 0, self.vocabulary.max_length)
         rows = self.vocabulary.tokenise([prefix + text for text in texts], [limit] * len(texts), special=True)
-        most, prepared = self.default_slots(side), []
+        max_vectors, prepared = self.default_slots(side), []
         for row in rows:
             ids = row + self._end
             # An empty text without special tokens becomes a padding token, because every text has a vector.
             filled = np.array(ids or [self.vocabulary.pad_token_id], np.int32)
-            prepared.append(PreparedText(filled, most, NO_IDS, NO_IDS, len(ids)))
+            prepared.append(PreparedText(filled, max_vectors, NO_IDS, NO_IDS, len(ids)))
         return prepared

@@ -89,17 +89,17 @@ def with_mean(vectors_MH: torch.Tensor, means_MH: torch.Tensor, share: float) ->
     return share * unit(means_MH) + (1 - share) * unit(vectors_MH)
 
 
-def clustered(tokens_NH: torch.Tensor, most: int) -> torch.Tensor:
+def clustered(tokens_NH: torch.Tensor, max_clusters: int) -> torch.Tensor:
     """Cluster a text's token vectors by Ward's method (1963) and return the clusters' sums, float32 [C, H].
 
-    C ≤ `most`; clusters are in the order of their first tokens. Texts of up to `most` tokens are returned as they are.
+    C ≤ `max_clusters`; clusters are in the order of their first tokens. Shorter texts are returned as they are.
     """
-    if len(tokens_NH) <= most:
+    if len(tokens_NH) <= max_clusters:
         return tokens_NH
     labels_N = np.ones(len(tokens_NH), np.int32)
     # Values that are not finite stay in the sum: storing and searching reject them.
     if bool(tokens_NH.isfinite().all()):
-        labels_N = fcluster(ward(torch.pdist(tokens_NH).numpy()), most, "maxclust")
+        labels_N = fcluster(ward(torch.pdist(tokens_NH).numpy()), max_clusters, "maxclust")
     _, first_C = np.unique(labels_N, return_index=True)
     members_CN = torch.from_numpy(labels_N == labels_N[np.sort(first_C)][:, None])
     return members_CN.float() @ tokens_NH

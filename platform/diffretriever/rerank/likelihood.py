@@ -108,18 +108,18 @@ class QueryLikelihood:
         config, vocabulary = self.config, self.backbone.vocabulary
         query_ids = vocabulary.tokenise([query], [config.max_query_tokens])[0]
         framing = len(self._left) + len(self._right) + len(self._tail)
-        room = min(config.max_passage_tokens, vocabulary.max_length - framing - len(query_ids))
-        if room < 1:
+        limit = min(config.max_passage_tokens, vocabulary.max_length - framing - len(query_ids))
+        if limit < 1:
             raise ValueError(
-                f"no room for a passage: the prompt takes {framing} tokens, the query {len(query_ids)}, the model has "
-                f"{vocabulary.max_length}. Lower max_query_tokens."
+                f"no tokens left for a passage: the prompt takes {framing} tokens, the query {len(query_ids)}, the "
+                f"model has {vocabulary.max_length}: lower max_query_tokens"
             )
         join = TextConfig(title_join=config.title_join)
         texts = [join_title(passage.title, passage.text, join) for passage in passages]
         return FramedQuery(
             [
                 np.array([*self._left, *row, *self._right], np.int32)
-                for row in vocabulary.tokenise(texts, [room] * len(texts))
+                for row in vocabulary.tokenise(texts, [limit] * len(texts))
             ],
             np.array(query_ids, np.int32),
             np.array(self._tail, np.int32),

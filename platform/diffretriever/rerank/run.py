@@ -49,32 +49,32 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     config = reranker_config(job.reranker, job.backbone)
     candidates = read_candidates(job, records)
     reranker = QueryLikelihood.load(config, job.device)
-    ledger = Ledger(_path_beside(job, "partial"))
+    ledger = Ledger(_sidecar_path(job, "partial"))
     # An entry is named after all that its scores depend on: a job with other settings never takes them.
-    names = {c.query.id: _entry(reranker, c) for c in candidates}
-    scores = {c.query.id: found for c in candidates if (found := ledger.get_json(names[c.query.id])) is not None}
-    resumed, passages, started = len(scores), 0, time.monotonic()
+    names = {c.query.id: _ledger_name(reranker, c) for c in candidates}
+    scores = {c.query.id: stored for c in candidates if (stored := ledger.get_json(names[c.query.id])) is not None}
+    resumed, n_passages, started = len(scores), 0, time.monotonic()
     with Progress("reranking", len(candidates), unit="queries", done=resumed, quiet=True) as progress:
-        for query, own, _ in candidates:
+        for query, passages, _ in candidates:
             if query.id in scores:
                 continue
-            scores[query.id] = reranker.score(query.text, own).tolist()
+            scores[query.id] = reranker.score(query.text, passages).tolist()
             ledger.put_json(names[query.id], scores[query.id])
-            passages += len(own)
+            n_passages += len(passages)
             progress.update()
     seconds = time.monotonic() - started
-    write_text(_path_beside(job, "yaml"), _description(job, reranker))
+    write_text(_sidecar_path(job, "yaml"), _description(job, reranker))
     run = Run.of_lists((c.query.id, reordered(c, np.array(scores[c.query.id]))) for c in candidates)
     write_run(job.output, [run], f"{in_tag(as_place(job.reranker).name.removesuffix('.yaml'))}.query-likelihood")
     ledger.clear()
-    return RerankSummary(queries=len(candidates), resumed=resumed, passages=passages, seconds=seconds)
+    return RerankSummary(queries=len(candidates), resumed=resumed, passages=n_passages, seconds=seconds)
 
 
-def _path_beside(job: RerankJob, end: str) -> Path | StorePath:
+def _sidecar_path(job: RerankJob, end: str) -> Path | StorePath:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
-def _entry(reranker: QueryLikelihood, candidates: Candidates) -> str:
+def _ledger_name(reranker: QueryLikelihood, candidates: Candidates) -> str:
     passages = [[passage.id, passage.digest.hex()] for passage in candidates.passages]
     return f"{json_digest([reranker.identity, candidates.query.text, passages])}.json"
 
@@ -130,17 +130,17 @@ def _find_queries(job: RerankJob, query_ids: Iterable[str]) -> dict[str, Query]:
 def _find_passages(
     job: RerankJob, records: Iterable[Passage | BadRecord], query_of: dict[str, str]
 ) -> dict[str, Passage]:
-    found: dict[str, Passage] = {}
+    passages: dict[str, Passage] = {}
     for record in records if query_of else ():
         if isinstance(record, Passage) and record.id in query_of:
-            found.setdefault(record.id, record)
-            if len(found) == len(query_of):
+            passages.setdefault(record.id, record)
+            if len(passages) == len(query_of):
                 break
-    missing = [passage_id for passage_id in query_of if passage_id not in found]
+    missing = [passage_id for passage_id in query_of if passage_id not in passages]
     if missing:
         source, flag = (job.index, "--index") if job.index else (job.collection, "--collection")
         raise ValueError(
             f"{job.run}: {len(missing)} of the passages to rerank are not in {source}, for example '{missing[0]}' of "
             f"query '{query_of[missing[0]]}'. Give another {flag}, the one that the run was made from."
         )
-    return found
+    return passages
