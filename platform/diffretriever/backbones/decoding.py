@@ -8,8 +8,6 @@ V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -18,34 +16,26 @@ from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.inputs import check_lengths, default_position_ids
 
 
-class Prefix(NamedTuple):
-    """The keys and values of a prefix that texts share."""
-
-    length: int
-    """P; 0 without a prefix."""
-    layers: tuple[tuple[Tensor, Tensor], ...]
-    """Keys and values of each layer, one row."""
-
-
-def compute_prefix(backbone: Backbone, ids_P: Tensor) -> Prefix:
-    """Compute the keys and values of a prefix, which may be empty."""
-    cache = DynamicCache()
+def compute_prefix(backbone: Backbone, ids_P: Tensor) -> DynamicCache:
+    """Compute the keys and values of a prefix that texts share, one row; it may be empty."""
+    prefix = DynamicCache()
     if len(ids_P):
-        _run(backbone, cache, ids_P[None], torch.arange(len(ids_P))[None], torch.ones(1, len(ids_P), dtype=torch.bool))
-    return Prefix(len(ids_P), tuple((layer.keys, layer.values) for layer in cache.layers))
+        positions_1P = torch.arange(len(ids_P))[None]
+        _run(backbone, prefix, ids_P[None], positions_1P, torch.ones_like(positions_1P, dtype=torch.bool))
+    return prefix
 
 
-def start_decoding(backbone: Backbone, prefix: Prefix, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
+def start_decoding(backbone: Backbone, prefix: DynamicCache, ids_BL: Tensor, mask_BL: Tensor) -> Decoding:
     """Run texts after `prefix`; CPU tensors, padded on the left. Raises ValueError if a text is too long."""
-    rows = len(ids_BL)
+    rows, length = len(ids_BL), prefix.get_seq_length()
     assert bool(mask_BL[:, -1].all()), "texts are padded on the left"
-    lengths_B = prefix.length + mask_BL.long().sum(dim=1)
+    lengths_B = length + mask_BL.long().sum(dim=1)
     check_lengths(lengths_B, backbone.max_length)
-    real_BC = torch.cat([mask_BL.new_ones(rows, prefix.length), mask_BL], dim=1).bool()
-    positions_BL = default_position_ids(real_BC)[:, prefix.length :]
+    real_BC = torch.cat([mask_BL.new_ones(rows, length), mask_BL], dim=1).bool()
+    positions_BL = default_position_ids(real_BC)[:, length:]
     cache = DynamicCache()
-    for number, (keys, values) in enumerate(prefix.layers):
-        cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), number)
+    for number, layer in enumerate(prefix.layers):
+        cache.update(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1), number)
     real_BC = real_BC.to(backbone.device)
     hidden_BH = _run(backbone, cache, ids_BL, positions_BL, real_BC)[:, -1]
     return Decoding(backbone, cache, real_BC, lengths_B, hidden_BH)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
-from diffretriever.backbones.decoding import Prefix, compute_prefix, start_decoding
+from diffretriever.backbones.decoding import compute_prefix, start_decoding
 from diffretriever.backbones.device import to_device
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.logits import chosen_logits
@@ -64,7 +65,7 @@ class GeneratedEncoder(BackboneEncoder):
                 "use Qwen2.5 or LLaMA 3, or the method `masked`"
             )
         self.whole_text_backbone = None
-        self._prefixes: dict[bytes, Prefix] = {}
+        self._prefixes: dict[bytes, DynamicCache] = {}
 
     def encode_batch(self, texts: Sequence[PreparedText]) -> SlotReadout:
         """Encode one batch: a pass over its texts, then up to N - 1 decoding steps."""

@@ -129,7 +129,6 @@ class LibraryFiles:
                 )
 
     def _foreign_code(self, config: LibraryRetriever, transformer_config: dict[str, Any]) -> list[str]:
-        """Return the names of code outside of the libraries: modules, `auto_map` classes and kernels."""
         library_prefixes = ("sentence_transformers.", "pylate.")
         foreign = [module.type for module in self.modules if not module.type.startswith(library_prefixes)]
         for values in (transformer_config, *map(read_json, sorted(self.transformer.glob("sentence_*_config.json")))):
@@ -169,7 +168,6 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
 
 
 def _kernels(values: dict[str, Any]) -> Iterator[str]:
-    """Yield the options that make transformers download kernels."""
     for key, value in values.items():
         names = value.values() if isinstance(value, dict) else [value]
         if "implementation" in key and any("/" in str(name) for name in names):

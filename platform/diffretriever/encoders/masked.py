@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 import torch
 
@@ -45,8 +45,6 @@ _LAST_TIME = 0.001
 _TINY = 1e-10
 # Slots whose probabilities are in memory in fp32 at a time: 0.6 GB for a vocabulary of 150,000.
 _SLOTS_AT_ONCE = 1024
-
-Schedule: TypeAlias = Literal["time-grid", "even"]
 
 
 class MaskedPreparer(PromptedPreparer):
@@ -269,7 +267,6 @@ class MaskedEncoder(BackboneEncoder):
 
     @cached_property
     def _stop_ids(self) -> torch.Tensor:
-        """The tokenizer's special tokens, int64."""
         vocabulary = self.preparer.vocabulary
         return torch.tensor(sorted(set(vocabulary.tokenizer.all_special_ids) - {vocabulary.mask_token_id}))
 
@@ -303,7 +300,7 @@ def _update_revealed(
     return read_BKX if earlier_BKX is None else torch.where(is_filled_BK1, read_BKX, earlier_BKX)
 
 
-def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Schedule) -> torch.Tensor:
+def reveal_counts(slots_B: torch.Tensor, steps: int, schedule: Literal["time-grid", "even"]) -> torch.Tensor:
     """Return the number of slots that each pass fills, int64 [B, P]; rows sum to `slots_B` (paper App. A.1).
 
     `time-grid` fills floor(n (1 - t_next / t)) of n masks, for times t from 1 to 0.001. `even` fills floor(K / S). Each

@@ -8,7 +8,7 @@ that have a leading space.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,6 @@ from diffretriever.vectors.representations import Representations, offsets_of
 
 if TYPE_CHECKING:
     from diffretriever.backbones.slot_layers import SlotLayers
-
-Rounding: TypeAlias = Literal["none", "trunc100", "round100"]
 
 
 class ContentIds(NamedTuple):
@@ -155,7 +153,7 @@ def _strongest_words(content: ContentIds, logits_BKT: torch.Tensor) -> torch.Ten
     return torch.where(content.mask_BT.any(1)[:, None], tokens_BK, -1).int()
 
 
-def quantise(weights: np.ndarray, rounding: Rounding) -> np.ndarray:
+def quantise(weights: np.ndarray, rounding: Literal["none", "trunc100", "round100"]) -> np.ndarray:
     """Return float32 weights of the same shape: unchanged (paper), or in hundredths (the authors' code).
 
     `trunc100` truncates to whole hundredths, `round100` rounds half to even.

@@ -126,7 +126,6 @@ class QueryLikelihood:
         )
 
     def _log_likelihoods(self, framed: FramedQuery, contexts: Sequence[np.ndarray]) -> np.ndarray:
-        """Return summed log-probabilities of the query tokens, float64 [B]."""
         length = len(framed.query_ids)
         masks_L = np.full(length, self.backbone.vocabulary.mask_token_id, np.int32)
         rows = [np.concatenate([context, masks_L, framed.tail]) for context in contexts]

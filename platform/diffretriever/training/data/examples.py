@@ -170,7 +170,6 @@ def _string(name: str, value: Any) -> str:
 
 
 def _without_repeated(passages: list[Passage], seen: set[str | int]) -> tuple[Passage, ...]:
-    """Return the passages whose id and key are not in `seen`, and add these to it."""
     kept = []
     for passage in passages:
         key = passage_key(passage)

@@ -138,8 +138,6 @@ class TrainingSet:
 
 
 class _Row(NamedTuple):
-    """A row of `examples.arrow`."""
-
     query_id: str
     query: str
     positives: int
