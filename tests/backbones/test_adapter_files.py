@@ -40,13 +40,13 @@ BAD_TENSORS: dict[str, tuple[Callable[[Tensor], dict[str, Tensor]], str]] = {
 
 
 @pytest.mark.parametrize("case", list(BAD_TENSORS))
-def test_every_tensor_must_find_its_place(case: str, changed: Path, folder_of: FolderOf) -> None:
+def test_a_tensor_that_does_not_fit_the_backbone_is_refused(case: str, changed: Path, folder_of: FolderOf) -> None:
     make, message = BAD_TENSORS[case]
     edit_tensors(changed, lambda tensors: tensors | make(tensors[A]))
     refused(folder_of("dream"), changed, rf"adapter_model\.safetensors: .*{message}")
 
 
-def test_a_half_alone(changed: Path, folder_of: FolderOf) -> None:
+def test_lora_a_without_lora_b_is_refused(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, drop(A))
     refused(folder_of("dream"), changed, f"'{B}' lacks its counterpart")
 
@@ -85,12 +85,12 @@ def test_an_adapter_for_another_family(adapter_of: FolderOf, folder_of: FolderOf
         {"new_option": 3},
     ],
 )
-def test_what_the_config_may_not_ask_for(changes: dict[str, Any], changed: Path, folder_of: FolderOf) -> None:
+def test_an_unsupported_adapter_field_is_refused(changes: dict[str, Any], changed: Path, folder_of: FolderOf) -> None:
     edit_config(changed, **changes)
     refused(folder_of("dream"), changed, rf"adapter_config\.json: .*field '{next(iter(changes))}'")
 
 
-def test_folders_that_are_no_adapter(changed: Path, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_folders_without_an_adapter_are_refused(changed: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     backbone = folder_of("dream")
     refused(backbone, backbone, r"it has no adapter_config\.json\. Is it a backbone")
     edit_tensors(changed, lambda _: {})

@@ -41,9 +41,7 @@ def changed(adapter_copy_of: FolderOf) -> Path:
 
 
 @pytest.mark.parametrize("name", ["dream", "llada", "bert", "modernbert"])
-def test_it_computes_what_the_sum_of_weights_computes(
-    name: str, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path
-) -> None:
+def test_an_adapter_equals_summed_weights(name: str, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
     expected = outputs(load(merge_by_hand(folder_of(name), adapter_of(name), tmp_path / "sum")), BATCH)
     merged = outputs(load(folder_of(name), adapter_of(name)), BATCH)
     beside = outputs(load(folder_of(name), adapter_of(name), merge_adapter=False), BATCH)
@@ -56,7 +54,9 @@ def test_it_computes_what_the_sum_of_weights_computes(
 
 @pytest.mark.parametrize("merge", [True, False])
 @torch.inference_mode()
-def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
+def test_an_adapter_on_the_head_changes_only_logits(
+    merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path
+) -> None:
     place = folder_of("llada"), adapter_of("llada")
     whole = load(*place, merge_adapter=merge)
     dropped = load(*place, merge_adapter=merge, adapter_head="drop")
@@ -70,7 +70,7 @@ def test_the_head_touches_logits_only(merge: bool, folder_of: FolderOf, adapter_
         torch.testing.assert_close(chosen[:, 0], full[:, -1][:, [3, 7]], atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_is_left_of_an_adapter_on_the_head_alone(changed: Path, folder_of: FolderOf) -> None:
+def test_dropping_the_head_of_a_head_only_adapter_is_refused(changed: Path, folder_of: FolderOf) -> None:
     edit_tensors(changed, lambda tensors: {k: v for k, v in tensors.items() if HEAD in k})
     edit_config(changed, target_modules=[HEAD])
     with pytest.raises(ValueError, match="adapts only the output head"):
@@ -98,7 +98,7 @@ def test_a_tied_head_gets_weights_of_its_own(merge: bool, tmp_path: Path) -> Non
         torch.testing.assert_close(output.logits, output.hidden @ head.T, atol=1e-5, rtol=1e-5)
 
 
-def test_the_digest_follows_the_adapter_not_its_place(
+def test_the_digest_depends_on_the_adapter_not_on_its_path(
     changed: Path, folder_of: FolderOf, adapter_of: FolderOf, backbone_of: BackboneOf
 ) -> None:
     def digest(folder: Path, **options: Any) -> str:

@@ -28,7 +28,7 @@ def test_pads_are_never_attended(backbone: Backbone, side: str) -> None:
     assert first.isfinite().all()
 
 
-def test_only_a_causal_model_ignores_what_follows(backbone: Backbone) -> None:
+def test_only_causal_models_ignore_later_tokens(backbone: Backbone) -> None:
     (row,) = texts(9)
     changed = row.clone()
     changed[-1] += 1
@@ -76,7 +76,7 @@ def test_given_position_ids_replace_the_default(backbone: Backbone) -> None:
 
 
 @torch.inference_mode()
-def test_bfloat16(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
+def test_bfloat16_states_are_close_to_float32(family: str, backbone: Backbone, folder_of: FolderOf) -> None:
     attention = "packed" if backbone.is_packed else "auto"
     half = load_backbone(folder_of(family), dtype="bfloat16", device="cpu", attention=attention)
     batch = pad(texts(6, 13))

@@ -60,7 +60,7 @@ def test_the_old_names_of_layer_norm(backbone_of: BackboneOf, copy_of: FolderOf)
 
 
 @torch.inference_mode()
-def test_the_embedded_weights_know_what_belongs_together() -> None:
+def test_the_embedded_model_ranks_related_sentences_first() -> None:
     backbone = load_backbone("minilm", device="cpu")
     vocabulary = backbone.vocabulary
     assert (backbone.hidden_size, backbone.vocab_size, backbone.max_length) == (384, 30522, 512)

@@ -41,7 +41,7 @@ def test_the_fields_of_every_transformers_config_are_harmless_at_their_defaults(
         load(copied)
 
 
-def test_a_preset_may_accept_further_fields(copied: Path) -> None:
+def test_accepted_fields_may_be_unknown(copied: Path) -> None:
     edit_config(copied, query_norm=True, other_norm=True)
     place = BackboneConfig(source=str(copied), accepted_fields=("query_norm",))
     with pytest.raises(ValueError, match=r"unknown field 'other_norm'.*accepted_fields"):
@@ -75,7 +75,7 @@ def test_a_missing_config_field_is_an_error(family: str, copied: Path) -> None:
         ("modernbert", {"tie_word_embeddings": False}),
     ],
 )
-def test_a_field_that_changes_the_maths_is_an_error(name: str, changes: dict[str, Any], copy_of: FolderOf) -> None:
+def test_an_unsupported_config_field_is_an_error(name: str, changes: dict[str, Any], copy_of: FolderOf) -> None:
     folder = copy_of(name)
     edit_config(folder, **changes)
     field = next(iter(changes))
@@ -142,13 +142,13 @@ def test_tied_embeddings(copy_of: FolderOf) -> None:
     torch.testing.assert_close(output.logits, output.hidden @ embeddings.T)
 
 
-def test_the_digest_follows_content_not_place(copied: Path, backbone: Backbone) -> None:
+def test_the_digest_depends_on_contents_not_on_the_path(copied: Path, backbone: Backbone) -> None:
     assert load(copied).weights_digest == backbone.weights_digest
     edit_config(copied, use_cache="changed")
     assert load(copied).weights_digest != backbone.weights_digest
 
 
-def test_folders_that_are_no_checkpoint(tmp_path: Path, folder_of: FolderOf) -> None:
+def test_folders_without_a_checkpoint_are_refused(tmp_path: Path, folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match="only safetensors are read"):
         load(tmp_path)
     shutil.copy(folder_of("bert") / "model.safetensors", tmp_path)

@@ -17,7 +17,7 @@ from tests.backbones.helpers import BackboneOf, FolderOf, hidden, pad, texts
 BATCH = pad(texts(12, 7, 12), side="right")
 
 
-def test_each_row_fills_the_range() -> None:
+def test_each_row_is_scaled_to_the_e4m3_range() -> None:
     values_TI = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1], [1e-3], [300], [0]])
     found_TI, scale_T1 = to_e4m3(values_TI.bfloat16())
     assert found_TI.dtype == E4M3
@@ -27,7 +27,7 @@ def test_each_row_fills_the_range() -> None:
     torch.testing.assert_close(found_TI.float(), exact_TI, rtol=2**-4 + 2**-8, atol=2**-10)
 
 
-def test_the_layers_alone_are_in_it(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
+def test_only_layers_are_converted(family: str, folder_of: FolderOf, backbone_of: BackboneOf) -> None:
     exact = backbone_of(family)
     loaded = load_backbone(folder_of(family), dtype="float8", device="cpu")
     assert loaded.precision == "float8"
@@ -51,7 +51,7 @@ def test_an_adapter_is_merged_first(folder_of: FolderOf, adapter_of: FolderOf) -
         load_backbone(folder_of("dream"), dtype="float8", adapter=adapter_of("dream"), merge_adapter=False)
 
 
-def test_who_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_methods_without_float8_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     for found in ((8, 9), (9, 0), (10, 0)):

@@ -24,7 +24,7 @@ def test_a_forward_pass_as_torch_counts_it(family: str, folder_of: FolderOf) -> 
         assert counter.get_total_flops() == pytest.approx(Matrices.of(backbone).forward_flops([length] * 2), rel=2e-3)
 
 
-def test_by_hand() -> None:
+def test_flops_equal_the_formula() -> None:
     # Two texts of 3 and 1 tokens; one layer with a matrix of 10 weights and 2 of LoRA, attention 5 wide.
     matrices, lengths = Matrices(frozen=10, trained=2, layers=1, width=5), np.array([3, 1])
     assert matrices.forward_flops(lengths) == 4 * 2 * 12 + 4 * 5 * (9 + 1)

@@ -66,7 +66,7 @@ def test_nested_states_equal_those_with_pads(
 
 
 @torch.inference_mode()
-def test_a_text_that_is_not_finite_spoils_no_other(family: str, folder_of: FolderOf) -> None:
+def test_nan_stays_within_its_text(family: str, folder_of: FolderOf) -> None:
     """Not at pads either, which pooling weights with zero."""
     backbone = load_backbone(folder_of(family), device="cpu", attention="packed")
     ids_BL, mask_BL, _ = pad([torch.tensor([7, 9, 7]), torch.tensor([7]), torch.tensor([7, 7])])
@@ -137,7 +137,7 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 @torch.inference_mode()
-def test_what_torchs_kernel_is_given(
+def test_the_varlen_kernel_gets_the_right_spans(
     family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel runs on GPUs alone: what it documents is computed in its place, from what it would be given."""
@@ -159,7 +159,7 @@ def test_what_torchs_kernel_is_given(
     assert len(calls) == (1 + nested) * backbone.model.config.num_hidden_layers
 
 
-def test_dropout_is_not_the_kernels(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_does_not_use_the_varlen_kernel(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's kernel has none."""
     monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))

@@ -26,7 +26,7 @@ def recorded(family: str, folder_of: FolderOf) -> Backbone:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_states_are_the_same(recorded: Backbone, family: str, backbone_of: BackboneOf, side: str) -> None:
+def test_recorded_states_are_the_same(recorded: Backbone, family: str, backbone_of: BackboneOf, side: str) -> None:
     plain = backbone_of(family)
     for lengths in ((9,), (16,), (5, 23, 11), (40, 8)):
         batch = pad(texts(*lengths, seed=len(lengths)), side=side)
@@ -36,7 +36,9 @@ def test_states_are_the_same(recorded: Backbone, family: str, backbone_of: Backb
 
 
 @torch.inference_mode()
-def test_slots_and_positions_too(recorded: Backbone, family: str, backbone_of: BackboneOf) -> None:
+def test_recorded_states_with_slots_and_positions_are_the_same(
+    recorded: Backbone, family: str, backbone_of: BackboneOf
+) -> None:
     plain = backbone_of(family)
     ids_BL, mask_BL, last_B1 = pad(texts(9, 6), side="right")
     slots_BL = torch.full_like(ids_BL, -1)
@@ -54,7 +56,7 @@ def test_slots_and_positions_too(recorded: Backbone, family: str, backbone_of: B
 
 
 @pytest.mark.parametrize("lengths", [(MAX_LENGTH + 1,), (4,) * (MAX_ROWS + 1), (200,) * 6])
-def test_larger_passes_run_as_ever(lengths: tuple[int, ...], folder_of: FolderOf, backbone_of: BackboneOf) -> None:
+def test_larger_passes_are_not_recorded(lengths: tuple[int, ...], folder_of: FolderOf, backbone_of: BackboneOf) -> None:
     backbone = load_backbone(folder_of("dream"), device="cpu")
     backbone.record_passes()
     batch = pad(texts(*lengths), side="right")
@@ -65,7 +67,7 @@ def test_larger_passes_run_as_ever(lengths: tuple[int, ...], folder_of: FolderOf
 
 @pytest.mark.parametrize("dtype", ["float32", "float8"])
 @torch.inference_mode()
-def test_nothing_looks_at_values(family: str, dtype: str, folder_of: FolderOf) -> None:
+def test_a_captured_pass_reads_no_values(family: str, dtype: str, folder_of: FolderOf) -> None:
     """A look at a value would wait for the GPU, which no recording can; tensors on the device `meta` have none."""
     backbone = load_backbone(folder_of(family), device="cpu", dtype=dtype)
     attach_slot_layers(backbone.model, SlotLayers(torch.zeros(2, backbone.hidden_size), None))

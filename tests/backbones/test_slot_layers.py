@@ -46,7 +46,9 @@ def with_layers(request: pytest.FixtureRequest, family: str, folder_of: FolderOf
     return backbone
 
 
-def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: str) -> None:
+def test_slot_embeddings_and_token_head_are_applied(
+    with_layers: Backbone, backbone_of: BackboneOf, family: str
+) -> None:
     layers = with_layers.slot_layers
     assert layers is not None
     assert layers.embeddings is not None
@@ -68,7 +70,7 @@ def test_what_is_added(with_layers: Backbone, backbone_of: BackboneOf, family: s
     torch.testing.assert_close(some.logits, expected_BKV[..., [3, 7]], atol=1e-4, rtol=1e-4)
 
 
-def test_a_slot_sees_its_part_alone() -> None:
+def test_a_slot_pools_only_its_part() -> None:
     generator = torch.Generator().manual_seed(3)
     hidden_BKH, states_BLH = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 8, 4, generator=generator)
     residual_HH, attention_HH = torch.randn(2, 4, 4, generator=generator)
@@ -101,7 +103,7 @@ def test_parts_share_the_text_evenly(tokens: int, slots: int, parts: list[list[i
     assert [view_L.nonzero().squeeze(1).tolist() for view_L in view_KL] == parts
 
 
-def test_more_slots_than_vectors(with_layers: Backbone) -> None:
+def test_too_many_slots_are_refused(with_layers: Backbone) -> None:
     with pytest.raises(ValueError, match="a text with 4 slots, but the adapter was trained with 3 vectors"):
         with_layers.forward(BATCH.ids_BL, BATCH.mask_BL, COLUMNS_BK, slots=SLOTS_BL + (SLOTS_BL == 2))
 
@@ -126,7 +128,7 @@ def test_nested_states_do_not_depend_on_what_follows(family: str, attention: str
     assert (states(8, nested=False) - whole).abs().max() > 1e-3
 
 
-def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
+def test_slot_layers_are_read_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
     adapter = write_random_adapter(folder_of("dream"), tmp_path)
     bare = load_backbone(folder_of("dream"), device="cpu", adapter=adapter)
     written = random_layers(bare.hidden_size)
@@ -152,7 +154,7 @@ def test_from_a_file(tmp_path: Path, folder_of: FolderOf) -> None:
         ({"embeddings": torch.full((2, 4), torch.nan)}, "'embeddings' has values that are not finite"),
     ],
 )
-def test_files_that_are_not_theirs(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
+def test_slot_layers_that_do_not_fit_are_refused(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / SLOTS_FILE)
     with pytest.raises(ValueError, match=message):
         read_slot_layers(tmp_path, 4, 9)

@@ -32,13 +32,13 @@ def model(bucket: str, folder_of: Callable[[str], Path]) -> str:
     return put(folder_of("llada"), f"{bucket}/models/llada")
 
 
-def test_it_is_the_same_checkpoint(model: str, folder_of: Callable[[str], Path]) -> None:
+def test_a_checkpoint_on_a_store_has_the_same_digest(model: str, folder_of: Callable[[str], Path]) -> None:
     assert load_backbone(model).weights_digest == load_backbone(str(folder_of("llada"))).weights_digest
     with pytest.raises(ValueError, match=r"revision 'main' has no meaning for 's3://"):
         resolve_source(model, "main")
 
 
-def test_it_is_fetched_once_and_again_when_it_changes(model: str, cache: Path) -> None:
+def test_a_model_is_fetched_once_and_again_after_a_change(model: str, cache: Path) -> None:
     folder = resolve_source(model)
     assert folder.parent == cache
     with patch("diffretriever.core.files.fetch_file", side_effect=AssertionError("it is here")):

@@ -47,13 +47,15 @@ def test_packed_texts_equal_padded_ones(case: str, encoder_of: Callable[[str], E
     assert_close(packed.encode_queries(TEXTS, budgets), padded.encode_queries(TEXTS, budgets))
 
 
-def test_a_second_call_gives_the_same_bits(encoder: Encoder) -> None:
+def test_encoding_twice_gives_the_same_bits(encoder: Encoder) -> None:
     first = encoded(encoder)
     assert_identical(encoder.encode_queries(TEXTS), first)
 
 
 @pytest.mark.parametrize("tokens", [1, 150])
-def test_the_size_of_batches_does_not_matter(encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_the_batch_size(
+    encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = encoded(encoder)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
     prepared = encoder.preparer.prepare_queries(TEXTS)

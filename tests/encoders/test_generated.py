@@ -132,7 +132,7 @@ def test_a_batch_may_mix_sides(make_generated: Make[GeneratedEncoder]) -> None:
     assert_close(mixed.take(np.array([1, 3, 5])), encoder.encode(queries))
 
 
-def test_a_query_may_have_a_cap_of_its_own(make_generated: Make[GeneratedEncoder]) -> None:
+def test_a_querys_budget_limits_its_tokens(make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated("llama3", max_tokens=2)
     most = [1, 4, 2, 6, 1, 3, 5, 2]
     found = encoder.encode_queries(TEXTS, most)
@@ -140,7 +140,7 @@ def test_a_query_may_have_a_cap_of_its_own(make_generated: Make[GeneratedEncoder
     assert_as_described(encoder, found, most)
 
 
-def test_folding_and_topk(make_generated: Make[GeneratedEncoder]) -> None:
+def test_space_variants_and_top_k(make_generated: Make[GeneratedEncoder]) -> None:
     text = "honey bees store water in winter"
     fold = ContentWordsConfig(fold_space_variants=True)
     encoder = make_generated("qwen2", max_tokens=3, stop="cap", content_words=fold)

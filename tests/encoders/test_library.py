@@ -118,7 +118,7 @@ def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:
     np.testing.assert_allclose(together, np.concatenate([own(encoder, [text]) for text in TEXTS]), atol=2e-6, rtol=0)
 
 
-def test_a_family_that_stays_causal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bidirectional_is_refused_if_the_model_stays_causal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = plain("mistral", tmp_path)
     always = property(lambda _: True, lambda *_: None)
     monkeypatch.setattr("transformers.MistralConfig.is_causal", always, raising=False)
@@ -159,7 +159,7 @@ def test_preparing_needs_no_weights_and_travels_as_arrow(tmp_path: Path) -> None
         ({"vectors": "token"}, "not a late-interaction model"),
     ],
 )
-def test_fields_that_do_not_fit(fields: dict[str, Any], message: str) -> None:
+def test_contradicting_fields_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_encoder(LibraryRetriever.model_validate({"backbone": {"source": "minilm"}, **fields}), "cpu")
 

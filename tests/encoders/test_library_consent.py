@@ -106,7 +106,7 @@ CARRIED: dict[str, tuple[Callable[[Path], None], str | None]] = {
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_nothing_that_a_models_files_name_is_run(name: str, model: Path, tmp_path: Path) -> None:
+def test_code_named_in_a_models_files_never_runs(name: str, model: Path, tmp_path: Path) -> None:
     write, refusal = CARRIED[name]
     write(model)
     config = LibraryRetriever(backbone=BackboneConfig(source=str(model), dtype="float32"))

@@ -94,7 +94,7 @@ def test_skipped_words_have_no_vector_in_passages(name: str, kept: list[str], fo
     assert query.slots == len(query.input_ids)
 
 
-def test_these_models_have_no_single_vectors(folders: dict[str, Path]) -> None:
+def test_late_interaction_models_need_vectors_token(folders: dict[str, Path]) -> None:
     for name in ("native", "pylate", "stanford"):
         with pytest.raises(ValueError, match="not a model of one vector per text"):
             encoder_of(folders[name])

@@ -48,7 +48,7 @@ def index(own_package: Path, tmp_path: Path) -> dr.Index:
 
 
 @pytest.mark.usefixtures("own_package")
-def test_it_is_named_like_a_preset_or_in_a_file(tmp_path: Path) -> None:
+def test_an_installed_method_works_by_name_and_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump({"method": METHOD, "size": 64, "backbone": {"source": "minilm"}})
     )
@@ -70,7 +70,7 @@ def test_its_indexes_are_searched(index: dr.Index) -> None:
     assert repr(index).endswith(f"4 passages, {METHOD}, version {index.version})")
 
 
-def test_settings_and_what_the_encoder_says_of_its_weights_are_the_fingerprint(index: dr.Index) -> None:
+def test_the_fingerprint_covers_settings_and_weights(index: dr.Index) -> None:
     made = PassageIndex.open(index.place).manifest
     assert IndexManifest.model_validate_json(made.model_dump_json()) == made
     assert made.libraries["diffretriever-random-indexing"] == "1.0"
@@ -99,7 +99,7 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
 
 
 @pytest.mark.usefixtures("uninstalled")
-def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
+def test_a_broken_package_is_named(tmp_path: Path) -> None:
     folder = install(tmp_path / "broken", module=False)
     sys.path.insert(0, str(folder))
     with pytest.raises(ValueError, match="cannot be imported: No module named 'random_indexing'"):
@@ -114,7 +114,7 @@ def test_a_package_that_is_not_whole(tmp_path: Path) -> None:
     "method",
     ["hostile:Hostile", "./hostile:Hostile", "hostile.py:Hostile", "json:"],
 )
-def test_what_an_index_names_is_never_imported_by_its_name(
+def test_opening_an_index_never_imports_the_method_it_names(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even where Python would find it: beside the index, in the current directory, on the path."""

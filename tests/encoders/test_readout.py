@@ -59,7 +59,7 @@ def test_impacts_by_hand() -> None:
         ([], []),
     ],
 )
-def test_what_people_read_as_words(texts: list[str], readable: list[int]) -> None:
+def test_readable_entries_are_words(texts: list[str], readable: list[int]) -> None:
     assert readable_entries(texts, set()) == sorted(readable)
     assert readable_entries(["mask", "dog"], {0}) == [1], "special tokens are not words"
 

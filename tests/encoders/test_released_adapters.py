@@ -105,7 +105,9 @@ def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: Mask
         ({"use_k_adapter": True}, "use_k_adapter is true: .* not supported"),
     ],
 )
-def test_what_an_adapter_may_not_need(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
+def test_an_adapter_with_unsupported_training_is_refused(
+    changes: dict[str, Any], message: str, config: MaskedRetriever
+) -> None:
     edit(config, **changes)
     refused(config, f"retriever_config.json: {message}")
 
@@ -156,7 +158,7 @@ def masked(config: MaskedRetriever) -> MaskedEncoder:
     return found
 
 
-def test_it_encodes_as_the_sum_of_weights_does(config: MaskedRetriever, tmp_path: Path) -> None:
+def test_encoding_equals_that_of_summed_weights(config: MaskedRetriever, tmp_path: Path) -> None:
     assert config.backbone.adapter is not None
     summed = merge_by_hand(Path(config.backbone.source), Path(config.backbone.adapter), tmp_path / "sum")
     expected = masked(with_place(config, source=str(summed), adapter=None)).encode_passages([""] * len(TEXTS), TEXTS)

@@ -56,7 +56,7 @@ def prepare(preparer: Preparer, side: str, *texts: str) -> list[PreparedText]:
     ("family", "slots", "tail"),
     [("llada", 1, 0), ("llada", 4, 1), ("llada", 4, 3), ("qwen2", 1, None), ("qwen2", 4, None), ("llama3", 4, None)],
 )
-def test_the_sequence(
+def test_sequences_have_prompt_text_slots_and_tail(
     family: str,
     slots: int,
     tail: int | None,
@@ -93,7 +93,9 @@ def test_the_sequence(
         ("bert", {"slot_positions": "spread"}),
     ],
 )
-def test_what_is_read_where(family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]) -> None:
+def test_vectors_are_the_states_at_the_slots(
+    family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]
+) -> None:
     encoder = make_masked(family, budget=Budget(4, 4), **fields)
     (prepared,) = encoder.preparer.prepare_queries([TEXT])
     ids = torch.tensor([prepared.input_ids.tolist()])

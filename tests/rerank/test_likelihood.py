@@ -37,7 +37,7 @@ def test_a_score_does_not_depend_on_its_batch(make_reranker: MakeReranker) -> No
     assert np.ptp(together) > 1e-3, "the passages matter"
 
 
-def test_only_the_passage_makes_room(make_reranker: MakeReranker) -> None:
+def test_only_the_passage_is_truncated(make_reranker: MakeReranker) -> None:
     reranker = make_reranker("bert", max_passage_tokens=10_000)
     framed = reranker.framed(QUERY, [Passage("long", "", "honey " * 50_000)])
     pair = SlowLikelihood("bert", reranker, QUERY, Passage("none", "", "honey"))

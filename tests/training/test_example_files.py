@@ -67,7 +67,7 @@ def test_a_collection_gives_its_positives(tmp_path: Path) -> None:
         open_source(str(tmp_path / "beir"), "dev")
 
 
-def test_plain_files_agree(tmp_path: Path) -> None:
+def test_tsv_jsonl_and_parquet_give_equal_examples(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("why\tbecause\tno\r\nwho\tme\n", "utf-8")
     rows = [{"query": "why", "positive": "because", "negatives": ["no"]}, {"query": "who", "positive": "me"}]
     (tmp_path / "a.jsonl").write_text(jsonl(rows), "utf-8")
@@ -115,7 +115,9 @@ def test_a_judged_passage_that_is_not_there(tmp_path: Path) -> None:
         ("nothing", "no collection 'nothing'"),
     ],
 )
-def test_what_cannot_be_read(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_sources_are_refused(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("a,b", "utf-8")
     (tmp_path / "folder").mkdir()

@@ -85,7 +85,7 @@ def test_repeated_passages_are_left_out() -> None:
         ({"pos_scores": [1.0]}, "unknown field: 'pos_scores'"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], reason: str) -> None:
+def test_an_invalid_record_names_its_field(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         example_from_fields(GOOD | changes)
 

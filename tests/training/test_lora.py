@@ -28,7 +28,7 @@ BATCH = pad(texts(5, 11, 8))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_attached(family: str, folder_of: FolderOf) -> None:
+def test_a_new_adapter_has_the_right_matrices_and_no_effect(family: str, folder_of: FolderOf) -> None:
     backbone = load_backbone(folder_of(family), device="cpu")
     before = outputs(backbone, BATCH)
     attach_lora(backbone, quick_recipe())
@@ -88,7 +88,7 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
     assert targets == sorted(targets)
 
 
-def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_an_untrained_or_broken_adapter_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     session = session_of(config_of("pooled-bert", folder_of), quick_recipe(max_steps=1))
     session.save_adapter(tmp_path / "start")
     session.trainer.step = 1
@@ -103,7 +103,7 @@ def test_what_was_not_trained_is_refused(folder_of: FolderOf, tmp_path: Path) ->
         check_trained(tmp_path / "start", 0)
 
 
-def test_under_bfloat16_its_products_are_too(folder_of: FolderOf) -> None:
+def test_products_are_in_bfloat16_over_bfloat16_weights(folder_of: FolderOf) -> None:
     found, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
     assert found.keys() == expected.keys()
     assert len(found) == 1 + 2 * 14

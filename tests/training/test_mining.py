@@ -94,7 +94,7 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     assert (made.settings["mode"], made.settings["depth"]) == ("sparse", job.depth)
 
 
-def test_the_traps_are_in_the_rankings(job: MineNegativesJob) -> None:
+def test_the_rankings_contain_the_false_negatives(job: MineNegativesJob) -> None:
     """Else the reference would prove nothing of them."""
     rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], k=DEPTH)["sparse"]
     for trap, hits in zip(("twin", "echo", "q2"), rankings, strict=True):
@@ -135,7 +135,7 @@ def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
         mine_negatives(job.model_copy(update={"negatives": 5}))
 
 
-def test_a_file_of_others_is_left_alone(job: MineNegativesJob) -> None:
+def test_an_existing_file_is_not_overwritten(job: MineNegativesJob) -> None:
     local(job.output).write_text("precious", "utf-8")
     with pytest.raises(ValueError, match="was not mined"):
         mine_negatives(job)
@@ -151,7 +151,7 @@ def test_bad_records_stop_or_are_set_aside(job: MineNegativesJob) -> None:
     assert "missing passage" in local(job.output).with_name("mined.jsonl.gz.quarantine.jsonl").read_text("utf-8")
 
 
-def test_the_settings_must_fit(job: MineNegativesJob) -> None:
+def test_a_depth_or_mode_that_cannot_work_is_refused(job: MineNegativesJob) -> None:
     with pytest.raises(ValueError, match="raise --depth"):
         MineNegativesJob.model_validate(job.model_dump() | {"depth": 5})
     with pytest.raises(ValueError, match="no dense scores"):

@@ -26,7 +26,7 @@ def manifest_of(folder_of: FolderOf, size: int = 48, **recipe: object) -> Traini
     return describe_training(config_of("masked-dream", folder_of), quick_recipe(**recipe), ListedData(size), 1, "cpu")
 
 
-def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_a_folder_accepts_only_one_training(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out")
     manifest = manifest_of(folder_of)
     folder.start(manifest, job_for(tmp_path))
@@ -41,7 +41,7 @@ def test_one_training_a_folder(folder_of: FolderOf, tmp_path: Path) -> None:
     assert not folder.finished
 
 
-def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: FolderOf) -> None:
+def test_identity_ignores_paths_and_query_time_settings(folder_of: FolderOf) -> None:
     manifest = manifest_of(folder_of)
     place = manifest.retriever.backbone.model_copy(update={"source": "elsewhere"})  # type: ignore[union-attr]
     moved = manifest.model_copy(update={"retriever": manifest.retriever.model_copy(update={"backbone": place})})
@@ -50,7 +50,7 @@ def test_weights_may_lie_elsewhere_and_indexes_be_ranked_otherwise(folder_of: Fo
     assert manifest.identity == manifest.model_copy(update={"retriever": named, "step": 3}).identity
 
 
-def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_the_output_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99})
     session = session_of(retriever, quick_recipe(max_steps=1))
     list(session.trainer.run())
@@ -65,7 +65,7 @@ def test_the_result_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     assert loaded.model_copy(update={"backbone": place}) == retriever
 
 
-def test_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_metrics_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     step = {"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 1234.5, "utilisation": 0.456}
     with MetricsLog(tmp_path, "masked minilm", 2, 1) as journal:
         journal.add({"step": 0, "validation/dense": 0.25})
@@ -118,7 +118,7 @@ def test_recipes_by_name(tmp_path: Path) -> None:
         TrainJob.from_command_line([*given, "--recipe", "papers"])
 
 
-def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ["--train", "set", "--output", str(tmp_path)]
     file = tmp_path / "train.yaml"
     file.write_text("recipe: paper\nhard_negatives: 7\n")
@@ -132,7 +132,7 @@ def test_what_is_given_wins_over_the_recipe_and_is_said(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("folder", EMBEDDED_ADAPTERS.values(), ids=EMBEDDED_ADAPTERS)
-def test_a_packaged_one_is_what_it_says(folder: Path) -> None:
+def test_the_manifest_of_an_embedded_adapter_matches_its_files(folder: Path) -> None:
     manifest = TrainingManifest.model_validate_json((folder / "training.json").read_text())
     assert manifest.adapter == file_digest(folder / "adapter_model.safetensors")
     assert manifest.slots == file_digest(folder / "slots.safetensors")

@@ -96,7 +96,7 @@ def test_a_broken_gradient_is_an_error(folder_of: FolderOf, monkeypatch: pytest.
         ("masked-bert", {}, {"distillation_weight": 1.0}, "set the retriever's adapter_on to slots and steps to 1"),
     ],
 )
-def test_what_cannot_be_trained(
+def test_retrievers_that_a_recipe_cannot_train_are_refused(
     case: str, changes: dict[str, object], recipe: dict[str, object], message: str, folder_of: FolderOf
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -45,7 +45,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:
+def test_a_set_is_uploaded_whole_and_fetched_once(output: StorePath, tmp_path: Path, fetched: list[str]) -> None:
     job = prepare_job(tmp_path, output)
     made, alone = prepared(job), prepared(job.model_copy(update={"output": tmp_path / "alone"}))
     assert made.digest == alone.digest
@@ -69,7 +69,7 @@ def test_a_set_is_put_whole_and_fetched_once(output: StorePath, tmp_path: Path, 
     assert not made.folder.exists()
 
 
-def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) -> None:
+def test_the_metrics_log_resumes_on_another_machine(output: StorePath) -> None:
     def course(*steps: int) -> None:
         with MetricsLog(output, "masked", 4, 2) as journal:
             for step in steps:
@@ -84,7 +84,7 @@ def test_the_journal_goes_on_where_another_machine_left_it(output: StorePath) ->
     assert len(files_in(output / "tensorboard")) == 2
 
 
-def test_a_store_that_refuses_the_journal_does_not_end_the_training(
+def test_a_failed_upload_of_metrics_does_not_stop_the_training(
     output: StorePath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with MetricsLog(output, "masked", 4, 1) as journal:

@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
         return prepared(PrepareTrainingJob(source=(write(folder, MADE),), output=folder / "out"))
 
 
-def test_what_goes_in_comes_out(made: TrainingSet, tmp_path: Path) -> None:
+def test_stored_examples_are_the_prepared_ones(made: TrainingSet, tmp_path: Path) -> None:
     assert [made.example(row) for row in range(len(made))] == MADE
     assert made.manifest.counts.model_dump(exclude_defaults=True) == {
         "examples": 40,
@@ -88,7 +88,7 @@ def test_held_out_texts_are_not_trained_on(tmp_path: Path) -> None:
     assert [source.name for source in made.manifest.hold_out] == ["held"]
 
 
-def test_nothing_incomplete_opens(made: TrainingSet, tmp_path: Path) -> None:
+def test_an_incomplete_or_damaged_set_does_not_open(made: TrainingSet, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no training set.*prepare_training"):
         TrainingSet.open(tmp_path)
     copy = tmp_path / "copy"
@@ -189,7 +189,7 @@ def test_too_few_negatives_are_filled_up_with_positives_of_others(made: Training
     assert made.group(0, epoch=3, negatives=25, seed=42).passages[-1] != group.passages[-1]
 
 
-def test_nothing_like_an_own_positive_is_borrowed(tmp_path: Path) -> None:
+def test_random_negatives_are_never_positives(tmp_path: Path) -> None:
     """Neither its text under another id, nor the positive of another example with the same query."""
     records = [
         {"query_id": "a", "query": "why", "positive_passages": [{"docid": "1", "text": "Because of it"}]},

@@ -27,7 +27,9 @@ def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> Backb
 
 
 @pytest.mark.parametrize(("case", "slots"), [("masked-bert", SLOTS), ("generated-qwen2", {})])
-def test_it_begins_where_the_adapter_is(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
+def test_training_starts_from_the_adapters_values(
+    case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path
+) -> None:
     retriever = config_of(case, folder_of)
     first = session_of(retriever, quick_recipe(max_steps=2, **slots))
     run(first, 2)
@@ -72,7 +74,7 @@ def test_another_start_is_another_training(folder_of: FolderOf, tmp_path: Path) 
     assert [text.partition(":")[0] for text in differing_fields(new.identity, zero.identity)] == ["start"]
 
 
-def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_resuming_is_refused_if_the_starting_adapter_changed(folder_of: FolderOf, tmp_path: Path) -> None:
     from diffretriever.training.adapters import describe_start, read_start
 
     retriever = config_of("masked-bert", folder_of)
@@ -85,7 +87,7 @@ def test_an_adapter_that_changed_since(folder_of: FolderOf, tmp_path: Path) -> N
         read_start(backbone, place, start)
 
 
-def test_what_cannot_be_trained_on_is_refused(folder_of: FolderOf, tmp_path: Path) -> None:
+def test_adapters_that_training_cannot_continue_are_refused(folder_of: FolderOf, tmp_path: Path) -> None:
     llada = config_of("masked-llada", folder_of)
     write_random_adapter(folder_of("llada"), tmp_path / "narrow", rank=8)
     with pytest.raises(ValueError, match="rank 8, but training uses 16"):

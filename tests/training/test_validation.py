@@ -37,7 +37,9 @@ def by_the_jobs(encoder: BackboneEncoder, collection: Path, folder: Path) -> dic
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-llama3"])
-def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_validation_equals_the_measures_of_the_jobs(
+    case: str, collection: Path, folder_of: FolderOf, tmp_path: Path
+) -> None:
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")
     assert isinstance(encoder, BackboneEncoder)
@@ -48,7 +50,7 @@ def test_the_same_as_by_the_jobs(case: str, collection: Path, folder_of: FolderO
     assert 0 < found["dense"] < 1
 
 
-def test_it_follows_the_weights(collection: Path, folder_of: FolderOf) -> None:
+def test_validation_uses_the_current_weights(collection: Path, folder_of: FolderOf) -> None:
     session = session_of(config_of("generated-llama3", folder_of), quick_recipe(gradient_checkpointing=True))
     validator = Validator(str(collection))
     first = validator.measure(session.encoder)
