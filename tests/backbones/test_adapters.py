@@ -54,9 +54,7 @@ def test_an_adapter_equals_summed_weights(name: str, folder_of: FolderOf, adapte
 
 @pytest.mark.parametrize("merge", [True, False])
 @torch.inference_mode()
-def test_an_adapter_on_the_head_changes_only_logits(
-    merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path
-) -> None:
+def test_the_head_changes_only_logits(merge: bool, folder_of: FolderOf, adapter_of: FolderOf, tmp_path: Path) -> None:
     place = folder_of("llada"), adapter_of("llada")
     whole = load(*place, merge_adapter=merge)
     dropped = load(*place, merge_adapter=merge, adapter_head="drop")

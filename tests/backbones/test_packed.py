@@ -56,9 +56,7 @@ def sample(side: str = "right") -> Sample:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", BIDIRECTIONAL)
 @torch.inference_mode()
-def test_nested_states_equal_those_with_pads(
-    family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf
-) -> None:
+def test_packed_states_equal_padded(family: str, side: str, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
     given = sample(side)
     options = {"slots": given.slots_BL, "position_ids": given.position_ids_BL, "nested": True}
     expected_TH = given.run(backbone_of(family), **options)
@@ -78,9 +76,7 @@ def test_nan_stays_within_its_text(family: str, folder_of: FolderOf) -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_gradients_equal_those_with_pads(
-    family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf
-) -> None:
+def test_gradients_equal_padded_ones(family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf) -> None:
     padded, row = backbone_of(family), packed_of(family)
     if nested and padded.is_causal:
         pytest.skip("has no nested slots")

@@ -16,9 +16,7 @@ from tests.backbones.helpers import hidden, pad, texts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_drawn_backbone_is_that_of_its_checkpoint(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_random_backbone_equals_its_checkpoint(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published = FAMILIES[family]
     size = Sizes(
         hidden=64,

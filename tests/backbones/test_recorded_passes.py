@@ -36,9 +36,7 @@ def test_recorded_states_are_the_same(recorded: Backbone, family: str, backbone_
 
 
 @torch.inference_mode()
-def test_recorded_states_with_slots_and_positions_are_the_same(
-    recorded: Backbone, family: str, backbone_of: BackboneOf
-) -> None:
+def test_recorded_slots_and_positions_are_the_same(recorded: Backbone, family: str, backbone_of: BackboneOf) -> None:
     plain = backbone_of(family)
     ids_BL, mask_BL, last_B1 = pad(texts(9, 6), side="right")
     slots_BL = torch.full_like(ids_BL, -1)

@@ -46,9 +46,7 @@ def with_layers(request: pytest.FixtureRequest, family: str, folder_of: FolderOf
     return backbone
 
 
-def test_slot_embeddings_and_token_head_are_applied(
-    with_layers: Backbone, backbone_of: BackboneOf, family: str
-) -> None:
+def test_slot_embeddings_and_token_head_apply(with_layers: Backbone, backbone_of: BackboneOf, family: str) -> None:
     layers = with_layers.slot_layers
     assert layers is not None
     assert layers.embeddings is not None

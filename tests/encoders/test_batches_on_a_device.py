@@ -44,7 +44,7 @@ def longest(encoder: Encoder) -> int:
     return max(len(text.input_ids) for text in encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS))
 
 
-def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halved_batches_give_the_same_results(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = encoder.encode_passages([""] * len(TEXTS), TEXTS)
     tokens = 2 * longest(encoder)
     sizes = limit_memory(monkeypatch, encoder, tokens)
@@ -56,18 +56,14 @@ def test_results_are_the_same_in_smaller_batches(encoder: Encoder, monkeypatch: 
     assert_close(encoder.encode_passages([""] * len(TEXTS), TEXTS), expected)
 
 
-def test_a_single_text_that_does_not_fit_is_named_by_its_length(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_does_not_fit_is_an_error(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = longest(encoder)
     limit_memory(monkeypatch, encoder, tokens - 1)
     with pytest.raises(ValueError, match=f"cpu has no memory for a single text of {tokens:,} tokens"):
         encoder.encode_passages([""] * len(TEXTS), TEXTS)
 
 
-def test_batches_of_several_budgets_are_halved(
-    make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_with_budgets_are_halved(make_masked: Make[MaskedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = make_masked("dream", nested_slots=True, budget="q5p5", prompt={"variant": "few"}, tail_length=0)
     prepared, budgets = encoder.preparer.prepare_queries(TEXTS), (2, 5, 1)
     expected = encoder.submit(prepared, budgets).result().parts

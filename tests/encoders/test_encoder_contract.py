@@ -53,9 +53,7 @@ def test_encoding_twice_gives_the_same_bits(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 150])
-def test_results_do_not_depend_on_the_batch_size(
-    encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_do_not_depend_on_batch_sizes(encoder: Encoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = encoded(encoder)
     monkeypatch.setattr(encoder, "tokens_per_batch", tokens)
     prepared = encoder.preparer.prepare_queries(TEXTS)

@@ -41,9 +41,7 @@ def test_a_pooled_text_keeps_its_special_tokens(family: str, make_pooled: Make[P
             assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
 
 
-def test_the_models_own_length_is_never_exceeded(
-    make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]
-) -> None:
+def test_the_model_length_is_not_exceeded(make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]) -> None:
     text = TextConfig(max_query_tokens=5000, max_passage_tokens=5000)
     for encoder in (make_masked("bert", text=text), make_pooled("bert", text=text)):
         assert len(sequences(encoder, [HUGE])[0]) == encoder.backbone.max_length == 512

@@ -100,9 +100,7 @@ def lengths(found: Representations) -> list[int]:
 
 
 @pytest.mark.parametrize(("family", "piece"), [("qwen2", '"'), ("qwen2", '".'), ("llama3", "end")])
-def test_a_text_stops_at_its_closing_quote_or_end(
-    family: str, piece: str, make_generated: Make[GeneratedEncoder]
-) -> None:
+def test_decoding_stops_at_the_closing_quote(family: str, piece: str, make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated(family, max_tokens=N)
     expected = close_some_with(encoder, ENDS[family] if piece == "end" else piece)
     found = encoder.encode_queries(TEXTS)

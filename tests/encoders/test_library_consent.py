@@ -124,9 +124,7 @@ def test_code_named_in_a_models_files_never_runs(name: str, model: Path, tmp_pat
     assert not (tmp_path / MARKER).exists()
 
 
-def test_code_that_a_checkpoint_of_our_own_families_names_is_never_run(
-    model: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_code_named_in_a_native_checkpoint_never_runs(model: Path, checkpoint: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(checkpoint, tmp_path / "llada"))
     shutil.copy(model / "hostile.py", folder)
     map_tokenizer(folder)
@@ -190,7 +188,7 @@ def test_jobs_take_consent_from_the_flag_alone(tmp_path: Path, capsys: pytest.Ca
     assert trusted_sources() == ("some/model",)
 
 
-def test_what_lies_in_the_current_directory_cannot_pose_as_the_hub(
+def test_a_folder_in_the_current_directory_is_not_the_trusted_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

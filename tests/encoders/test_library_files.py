@@ -89,9 +89,7 @@ def test_a_model_on_an_object_store_is_the_same_one(
 
 
 @pytest.mark.parametrize("code", [False, True])
-def test_only_needed_files_are_fetched_from_the_hub(
-    code: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_used_files_are_fetched(code: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model / "modeling.py").write_text("")
     (model / "pytorch_model.bin").write_text("")
     (model / "onnx").mkdir()

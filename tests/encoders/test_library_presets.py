@@ -56,9 +56,7 @@ def test_every_preset_has_a_model_here() -> None:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_a_preset_encodes_with_another_folder_in_its_place(
-    name: str, folders: dict[tuple[str, str | None], Path]
-) -> None:
+def test_a_preset_encodes_with_another_backbone(name: str, folders: dict[tuple[str, str | None], Path]) -> None:
     config = load_retriever(name, backbone=str(folders[KIND_OF[name]]))
     assert isinstance(config, LibraryRetriever)
     assert RETRIEVER_ADAPTER.validate_json(config.model_dump_json()) == config

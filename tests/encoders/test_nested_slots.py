@@ -42,9 +42,7 @@ def test_smaller_budgets_are_prefixes(family: str, make_masked: Make[MaskedEncod
 
 @pytest.mark.parametrize("readout", [{}, PARTS], ids=["states", "parts"])
 @pytest.mark.parametrize("family", NESTED)
-def test_one_encoding_gives_all_smaller_budgets(
-    family: str, readout: dict[str, str], make_masked: Make[MaskedEncoder]
-) -> None:
+def test_one_pass_gives_all_budgets(family: str, readout: dict[str, str], make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, nested_slots=True, budget=Budget(5, 5), **NESTED[family], **readout)
     encoder.tokens_per_batch = 64
     prepared = encoder.preparer.prepare_queries(TEXTS)

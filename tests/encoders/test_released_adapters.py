@@ -105,9 +105,7 @@ def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: Mask
         ({"use_k_adapter": True}, "use_k_adapter is true: .* not supported"),
     ],
 )
-def test_an_adapter_with_unsupported_training_is_refused(
-    changes: dict[str, Any], message: str, config: MaskedRetriever
-) -> None:
+def test_unsupported_training_is_refused(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
     edit(config, **changes)
     refused(config, f"retriever_config.json: {message}")
 
@@ -120,9 +118,7 @@ def test_an_adapter_with_unsupported_training_is_refused(
         ("ar_retriever_config.json", "generated", {"method": "pooled"}),
     ],
 )
-def test_an_adapter_for_another_method(
-    name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever
-) -> None:
+def test_another_method_is_refused(name: str, trained: str, fields: dict[str, Any], config: MaskedRetriever) -> None:
     edit(config, name)
     other = RETRIEVER_ADAPTER.validate_python({**fields, "backbone": config.backbone})
     refused(other, rf"{name}: .*trained for method '{trained}', but the retriever has method '{fields['method']}'")  # type: ignore[arg-type]

@@ -93,9 +93,7 @@ def test_sequences_have_prompt_text_slots_and_tail(
         ("bert", {"slot_positions": "spread"}),
     ],
 )
-def test_vectors_are_the_states_at_the_slots(
-    family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]
-) -> None:
+def test_vectors_are_states_at_the_slots(family: str, fields: dict[str, Any], make_masked: Make[MaskedEncoder]) -> None:
     encoder = make_masked(family, budget=Budget(4, 4), **fields)
     (prepared,) = encoder.preparer.prepare_queries([TEXT])
     ids = torch.tensor([prepared.input_ids.tolist()])

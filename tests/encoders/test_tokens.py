@@ -49,9 +49,7 @@ def test_a_vector_for_each_token(family: str, make_tokens: Make[TokensEncoder]) 
 
 
 @pytest.mark.parametrize("clusters", [None, 3])
-def test_the_share_of_the_mean(
-    clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]
-) -> None:
+def test_mean_share(clusters: int | None, make_tokens: Make[TokensEncoder], make_pooled: Make[PooledEncoder]) -> None:
     text = TextConfig(length_semantics="total")
     plain, mixed = (make_tokens("bert", clusters=clusters, mean_share=share) for share in (0.0, 0.25))
     mean_MH = passages(make_pooled("bert", text=text), *TEXTS).vectors_MH.astype(np.float32)

@@ -125,7 +125,7 @@ def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monk
     assert not partial.exists()
 
 
-def test_scores_of_another_reranker_are_not_taken_over(
+def test_scores_of_another_reranker_are_redone(
     make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

@@ -50,7 +50,7 @@ def as_folder(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip, as_parquet, as_folder])
-def test_formats_read_equal_examples(
+def test_formats_give_equal_examples(
     write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source(str(write(tmp_path)), "train")
@@ -115,9 +115,7 @@ def test_a_judged_passage_that_is_not_there(tmp_path: Path) -> None:
         ("nothing", "no collection 'nothing'"),
     ],
 )
-def test_unreadable_sources_are_refused(
-    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_sources_are_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("a,b", "utf-8")
     (tmp_path / "folder").mkdir()

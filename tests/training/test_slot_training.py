@@ -98,9 +98,7 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
         loaded.compile_layers()
 
 
-def test_few_tokens_run_together_with_their_slots(
-    folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_run_with_short_texts(folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of many tokens runs before its slots, which costs a second look at the weights; both say the same."""
     retriever = config_of("masked-bert", folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
     session = session_of(retriever, quick_recipe(max_steps=3, **SLOTS))

@@ -78,8 +78,6 @@ def test_seeds_of_a_purpose() -> None:
 
 
 @pytest.mark.parametrize(("size", "workers", "message"), [(7, 1, "has 7 queries"), (50, 3, "3 workers cannot share")])
-def test_too_few_queries_or_uneven_workers_are_refused(
-    size: int, workers: int, message: str, folder_of: FolderOf
-) -> None:
+def test_batches_that_cannot_be_formed_are_refused(size: int, workers: int, message: str, folder_of: FolderOf) -> None:
     with pytest.raises(ValueError, match=message):
         batches_of(quick_recipe(), folder_of, Workers(0, workers), size)

@@ -27,9 +27,7 @@ def going_on(retriever: BackboneRetriever, adapter: Path, **place: Any) -> Backb
 
 
 @pytest.mark.parametrize(("case", "slots"), [("masked-bert", SLOTS), ("generated-qwen2", {})])
-def test_training_starts_from_the_adapters_values(
-    case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path
-) -> None:
+def test_training_starts_from_an_adapter(case: str, slots: dict[str, Any], folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     first = session_of(retriever, quick_recipe(max_steps=2, **slots))
     run(first, 2)

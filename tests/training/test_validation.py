@@ -37,9 +37,7 @@ def by_the_jobs(encoder: BackboneEncoder, collection: Path, folder: Path) -> dic
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-llama3"])
-def test_validation_equals_the_measures_of_the_jobs(
-    case: str, collection: Path, folder_of: FolderOf, tmp_path: Path
-) -> None:
+def test_validation_equals_the_jobs_measures(case: str, collection: Path, folder_of: FolderOf, tmp_path: Path) -> None:
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")
     assert isinstance(encoder, BackboneEncoder)
