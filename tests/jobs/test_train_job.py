@@ -70,9 +70,9 @@ class Machines:
     def add(self, name: str) -> Any:
         return self.cluster.add_node(num_cpus=1, env_vars={"DIFFRETRIEVER_CACHE": str(self.folder / name)})
 
-    def copies(self, name: str) -> list[str]:
+    def copies(self, name: str) -> list[Path]:
         """The training sets that a machine has fetched."""
-        return [copy.name for copy in (self.folder / name / "training-sets").iterdir() if copy.is_dir()]
+        return list((self.folder / name / "fetched").glob("*/examples.arrow"))
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_on_a_store_a_machine_dies(job: TrainJob, machines: Machines) -> None:
     assert steps(output) == done, "the same job takes what the killed one has saved"
     assert manifest.step == manifest.total_steps == STEPS
     for name in ("first", "second", *["third"] * len(restarts)):
-        assert machines.copies(name) == [manifest.data]
+        assert len(machines.copies(name)) == 1
     validated = [record["step"] for record in records(output) if "validation/hybrid" in record]
     assert (validated[0], validated[-1]) == (0, STEPS)
     retriever = load_retriever(str(output / "retriever.yaml"))

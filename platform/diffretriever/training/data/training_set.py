@@ -6,7 +6,6 @@ cache.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.collections.records import Passage
-from diffretriever.core.files import AnyPlace, cache_dir, exists, locked, open_input, read_model, whole_folder
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.core.files import AnyPlace, exists, fetched_folder, read_model
+from diffretriever.schemas.places import as_place
 from diffretriever.schemas.training_data import TrainingSetManifest
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
@@ -24,7 +23,6 @@ from diffretriever.training.data.seeds import draws, permutation
 MANIFEST_FILE = "manifest.json"
 EXAMPLES_FILE = "examples.arrow"
 
-_COPIED_BYTES = 8 << 20
 # Number of random rows to try before all rows in sequence.
 _ROWS_DRAWN = 64
 
@@ -54,11 +52,10 @@ class TrainingSet:
         """
         manifest = read_manifest(location)
         path = as_place(location)
-        folder = path if isinstance(path, Path) else _download(path, manifest)
-        if not _is_whole(folder, manifest):
-            raise ValueError(
-                f"{folder / EXAMPLES_FILE}: missing or truncated: remove {location} and prepare the training set again"
-            )
+        folder = path if isinstance(path, Path) else fetched_folder(path, [EXAMPLES_FILE])
+        file = folder / EXAMPLES_FILE
+        if not file.is_file() or file.stat().st_size != manifest.size:
+            raise ValueError(f"{file}: missing or truncated: remove its folder and prepare the training set again")
         return cls(location, folder, manifest)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -159,23 +156,3 @@ def read_manifest(location: AnyPlace) -> TrainingSetManifest:
             f"{location}: {state}, {MANIFEST_FILE} is missing: run jobs/prepare_training.py to make it"
         ) from None
     return manifest
-
-
-def _download(location: StorePath, manifest: TrainingSetManifest) -> Path:
-    copy = cache_dir() / "training-sets" / manifest.digest
-    with locked(copy.with_suffix(".lock")):
-        if not _is_whole(copy, manifest):
-            shutil.rmtree(copy, ignore_errors=True)
-            with whole_folder(copy) as folder:
-                with open_input(location / EXAMPLES_FILE) as source, (folder / EXAMPLES_FILE).open("wb") as sink:
-                    shutil.copyfileobj(source, sink, _COPIED_BYTES)
-                if not _is_whole(folder, manifest):
-                    raise ValueError(
-                        f"{location / EXAMPLES_FILE}: missing or truncated: prepare the training set again"
-                    )
-    return copy
-
-
-def _is_whole(folder: Path, manifest: TrainingSetManifest) -> bool:
-    file = folder / EXAMPLES_FILE
-    return file.is_file() and file.stat().st_size == manifest.size
