@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.core.consent import check_trusted, trust_code, trusted_sources
-from diffretriever.encoders import library_files, load_encoder, load_preparer
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.index import IndexManifest
@@ -217,7 +217,6 @@ def test_nothing_is_fetched_before_consent(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("the hub is not there")
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     config = LibraryRetriever(backbone=BackboneConfig(source="some/model"), remote_code=True)
     with pytest.raises(ValueError, match="--trust-code some/model"):
         load_preparer(config)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra `models` is not installed")
 
 from diffretriever.core.files import write_bytes
-from diffretriever.encoders import library_files, load_encoder, load_preparer
+from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.library_files import LibraryFiles
 from diffretriever.schemas.retriever import BackboneConfig, LibraryRetriever
 from diffretriever.schemas.settings import TRUST_VARIABLE
@@ -107,7 +107,6 @@ def test_only_used_files_are_fetched(code: bool, model: Path, tmp_path: Path, mo
         return str(cache)
 
     monkeypatch.setattr("diffretriever.backbones.source.snapshot_download", fetch)
-    monkeypatch.setattr(library_files, "snapshot_download", fetch)
     monkeypatch.setenv(TRUST_VARIABLE, "some/model@main" if code else "")
     place = BackboneConfig(source="some/model", revision="main")
     found = LibraryFiles.open(LibraryRetriever(backbone=place, remote_code=code), weights=True)

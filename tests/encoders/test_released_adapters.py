@@ -1,4 +1,4 @@
-"""Adapters in the authors' format: the retriever must fit their training, and they compute the sum of weights."""
+"""Adapters in the authors' format: the retriever must fit their training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from diffretriever.backbones import source
 from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer
-from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.preparer import SYSTEM
 from diffretriever.index.manifest import manifest_of
 from diffretriever.schemas.budget import Budget
@@ -26,8 +24,7 @@ from diffretriever.schemas.retriever import (
     PromptConfig,
 )
 from diffretriever.testing.adapters import write_random_adapter
-from tests.backbones.helpers import merge_by_hand
-from tests.encoders.encoder_cases import TEXTS, FolderOf, assert_close, assert_identical
+from tests.encoders.encoder_cases import FolderOf
 from tests.encoders.test_sequences import ASKS, FORMS
 
 
@@ -148,29 +145,10 @@ def with_place(config: MaskedRetriever, **changes: Any) -> MaskedRetriever:
     return config.model_copy(update={"backbone": config.backbone.model_copy(update=changes)})
 
 
-def masked(config: MaskedRetriever) -> MaskedEncoder:
-    found = load_encoder(config, "cpu")
-    assert isinstance(found, MaskedEncoder)
-    return found
-
-
-def test_encoding_equals_that_of_summed_weights(config: MaskedRetriever, tmp_path: Path) -> None:
-    assert config.backbone.adapter is not None
-    summed = merge_by_hand(Path(config.backbone.source), Path(config.backbone.adapter), tmp_path / "sum")
-    expected = masked(with_place(config, source=str(summed), adapter=None)).encode_passages([""] * len(TEXTS), TEXTS)
-    merged, beside, plain = (
-        masked(with_place(config, **changes)).encode_passages([""] * len(TEXTS), TEXTS)
-        for changes in ({}, {"merge_adapter": False}, {"adapter": None})
-    )
-    assert_identical(merged, expected)
-    assert_close(beside, expected)
-    assert np.abs(plain.vectors_MH - expected.vectors_MH).max() > 0.05
-
-
 def test_the_fingerprint_covers_the_adapter(config: MaskedRetriever, tmp_path: Path) -> None:
     moved = shutil.copytree(str(config.backbone.adapter), tmp_path / "moved")
     other = write_random_adapter(config.backbone.source, tmp_path / "other", seed=1)
     places: list[dict[str, Any]] = [{}, {"adapter": str(moved)}, {"adapter": None}, {"adapter": str(other)}]
-    found = [manifest_of(masked(with_place(config, **place))).fingerprint for place in places]
+    found = [manifest_of(load_encoder(with_place(config, **place), "cpu")).fingerprint for place in places]
     assert found[0] == found[1]
     assert len(set(found)) == 3

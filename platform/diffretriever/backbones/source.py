@@ -91,17 +91,17 @@ def _resolve(kind: str, source: str | Path, revision: str | None, patterns: list
     if embedded is None and isinstance(location, Path) and not location.is_dir():
         if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
             raise ValueError(f"{kind} folder '{source}' does not exist")
-        return _fetch(kind, source, revision, patterns)
+        return fetch_from_hub(kind, source, revision, patterns, ["*/*"])
     if revision is not None:
         raise ValueError(f"revision {revision!r} has no meaning for '{source}', which is not on the hub: remove it")
     return embedded or (location if isinstance(location, Path) else fetched_folder(location, patterns))
 
 
-def _fetch(kind: str, hub_id: str, revision: str | None, patterns: list[str]) -> Path:
+def fetch_from_hub(kind: str, hub_id: str, revision: str | None, patterns: list[str], other_formats: list[str]) -> Path:
+    """Fetch a model's files, except subfolders with other formats of the same weights. Raises FetchError."""
     try:
-        # Subfolders hold other formats of the same weights (onnx, original).
         path = snapshot_download(
-            hub_id, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"], etag_timeout=10
+            hub_id, revision=revision, allow_patterns=patterns, ignore_patterns=other_formats, etag_timeout=10
         )
     except HFValidationError as error:
         raise ValueError(f"{kind} '{hub_id}': neither a folder nor a hub id ({error})") from error

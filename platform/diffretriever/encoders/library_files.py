@@ -14,11 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
-
 from diffretriever.backbones.checkpoint import ADAPTER_CONFIG, Checkpoint, read_json
-from diffretriever.backbones.source import FetchError, resolve_source
+from diffretriever.backbones.source import fetch_from_hub, resolve_source
 from diffretriever.core.consent import check_trusted
 from diffretriever.core.files import fetched_folder, is_local, understood
 from diffretriever.schemas.places import StorePath, plain_place
@@ -157,13 +154,8 @@ def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     patterns = _TEXT_FILES + (_WEIGHT_FILES if weights else []) + (_CODE_FILES if config.remote_code else [])
     if not is_local(source):
         return fetched_folder(StorePath(source), [*patterns, *(f"{_MODULE_FOLDERS}/{name}" for name in patterns)])
-    try:
-        # The folder is named after the commit.
-        snapshot_download(
-            source, revision=folder.name, allow_patterns=patterns, ignore_patterns=_OTHER_FORMATS, etag_timeout=10
-        )
-    except (HfHubHTTPError, OSError) as error:
-        raise FetchError(f"the files of '{source}' could not be fetched ({type(error).__name__}: {error})") from error
+    # The folder is named after the commit.
+    fetch_from_hub("model", source, folder.name, patterns, _OTHER_FORMATS)
     return folder
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from diffretriever.backbones.flops import Matrices, reached_flops
 from diffretriever.core.files import understood
@@ -81,7 +82,7 @@ class Trainer:
                 outcome = self._outcome(step, micro_batch)
                 # Each worker has the loss of all queries, and engines average gradients; see `gather`.
                 self.engine.backward(outcome.loss * self.workers.total / len(micro_batches))
-                outcomes.append(outcome.detached())
+                outcomes.append(torch.stack(outcome).detach())
             rate = learning_rate(self.recipe.learning_rate, step, self.batches.total_steps)
             norm = self.engine.step(rate)
             self.encoder.backbone.model.eval()
@@ -125,14 +126,14 @@ class Trainer:
         )
 
     def _metrics(
-        self, outcomes: list[Outcome], norm: float, rate: float, micro_batches: list[MicroBatch], started: float
+        self, outcomes: list[Tensor], norm: float, rate: float, micro_batches: list[MicroBatch], started: float
     ) -> StepMetrics:
         lengths = np.concatenate([micro_batch.lengths for micro_batch in micro_batches])
         # With an adapter on slots only, text tokens have no backward pass; that of the few slots is not counted.
         slots_only = self.encoder.backbone.adapts_slots_only
         flops_of = self._matrices.forward_flops if slots_only else self._matrices.training_flops
         busy = flops_of(lengths) / self._reached
-        means = torch.stack([torch.stack(outcome) for outcome in outcomes]).mean(0)
+        means = torch.stack(outcomes).mean(0)
         values = torch.cat([means, means.new_tensor([busy, lengths.sum()])])
         if self.workers.total > 1:
             dist.all_reduce(values)

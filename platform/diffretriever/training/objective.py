@@ -34,10 +34,6 @@ class Outcome(NamedTuple):
     accuracy: Tensor
     """Share of queries whose positive has the highest dense score among the counted candidates."""
 
-    def detached(self) -> Outcome:
-        """Return the values without gradients."""
-        return Outcome(*(value.detach() for value in self))
-
 
 def objective(queries: TextVectors, passages: TextVectors, recipe: Recipe, answers_QP: Tensor | None = None) -> Outcome:
     """Compute the loss of all queries over all candidates.
