@@ -1,4 +1,4 @@
-"""What is refused as an adapter, and how adapters are fetched."""
+"""Invalid adapter files are refused with the file and the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ A, B = (f"{PREFIX}{Q}.lora_{half}.weight" for half in "AB")
 
 @pytest.fixture
 def changed(adapter_copy_of: FolderOf) -> Path:
-    """A copy of Dream's adapter, to be changed."""
     return adapter_copy_of("dream")
 
 

@@ -36,7 +36,6 @@ def load(folder: Path, adapter: Path | str | None = None, **options: Any) -> Bac
 
 @pytest.fixture
 def changed(adapter_copy_of: FolderOf) -> Path:
-    """A copy of LLaDA's adapter, to be changed."""
     return adapter_copy_of("llada")
 
 

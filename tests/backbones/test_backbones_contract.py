@@ -1,4 +1,4 @@
-"""What every backbone promises, held for every family, with texts padded and packed.
+"""The contract of backbones, on every architecture, padded and packed.
 
 Shapes: B batch, L length, P positions, V vocabulary, T tokens.
 """

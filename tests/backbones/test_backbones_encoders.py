@@ -1,4 +1,4 @@
-"""BERT's and ModernBERT's own: their two heads, the spellings of their files, the window, and the embedded weights.
+"""BERT and ModernBERT: heads, file formats, local attention and the embedded weights.
 
 Legend: B texts, L length, H hidden size, V vocabulary.
 """
@@ -27,7 +27,6 @@ BATCH = pad(texts(40, 23))
 
 @torch.inference_mode()
 def states(backbone: Backbone, ids_L: Tensor, **given: Tensor | bool) -> Tensor:
-    """Hidden states [L, H] of one text."""
     ids_BL, columns_BL = ids_L[None], torch.arange(len(ids_L))[None]
     nothing = torch.zeros(0, dtype=torch.long)
     return backbone.forward(ids_BL, torch.ones_like(ids_BL), columns_BL, nothing, **given).hidden[0]  # type: ignore[arg-type]
@@ -86,7 +85,7 @@ def test_altered_or_missing_embedded_weights(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
 def test_the_window_goes_by_columns_wherever_positions_are(attention: str, tmp_path: Path) -> None:
-    """Where near layers alone attend, a token is seen only from inside of the window."""
+    """Layers with local attention see a token only from inside its window."""
     folder = write_random_checkpoint("modernbert", tmp_path, layers=2)
 
     def near_alone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What is accepted as a checkpoint, and what is refused."""
+"""Valid checkpoints load, and invalid ones are refused with the file and the field."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_shards_make_no_difference(family: str, backbone: Backbone, tmp_path: Pa
 
 
 def test_the_fields_of_every_transformers_config_are_harmless_at_their_defaults(copied: Path) -> None:
-    """A dump of a whole config has them, and loads as the published file does."""
+    """A full dump of a config loads like the published file."""
     expected, own = load(copied), json.loads((copied / "config.json").read_text())
     edit_config(copied, **{name: value for name, value in PreTrainedConfig().to_dict().items() if name not in own})
     batch = pad(texts(7, 12))

@@ -1,4 +1,4 @@
-"""States and logits of every family are those of transformers' own models, one text at a time without padding.
+"""States and logits equal those of transformers' models, one text at a time without padding.
 
 Legend: L length, P positions.
 """

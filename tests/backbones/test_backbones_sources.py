@@ -1,4 +1,4 @@
-"""Where checkpoints come from, on what they run, and what the package costs to import."""
+"""Sources of checkpoints, devices, dtypes and attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers from files alone, and the special tokens around them."""
+"""Tokenizers of checkpoint files, and special tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled layers: the same states, and few graphs however many shapes there are."""
+"""Compiled layers give the same states with few graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Packed: what lies before, between and after attention, and a first layer that be
 
 @pytest.fixture(autouse=True)
 def _own_graphs() -> Iterator[None]:
-    """Families share the code that graphs are kept by."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""CPU tuning: weights in blocks give the same states bit for bit, and only where a CPU gains; freed memory is kept."""
+"""CPU tuning changes no bit of the states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding with a cache, a shared prefix and rows that leave, against whole texts run one at a time without a cache.
+"""Decoding with a cache and a shared prefix equals whole texts without a cache.
 
 Shapes: B texts, L length, P prefix length, H hidden size, S steps.
 """

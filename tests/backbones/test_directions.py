@@ -1,4 +1,4 @@
-"""Logits of stored vectors against those that the model gave at the states, for every family.
+"""Logits of stored vectors equal those of the states.
 
 Legend: B texts, P positions, H hidden size, V vocabulary, M = B x P.
 """
@@ -42,7 +42,7 @@ def test_logits_are_the_models_own(uneven: Backbone) -> None:
 
 
 def test_dimensions_that_a_norm_switches_off() -> None:
-    """Lengths are then those of the others' share, within what chance makes of it."""
+    """Their length is the mean of the other dimensions, up to chance."""
     generator = torch.Generator().manual_seed(0)
     weight_H = torch.rand(256, generator=generator) + 0.2
     weight_H[[3, 77, 200]] = torch.tensor([0.0, 1e-30, -1e-5])

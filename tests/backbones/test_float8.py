@@ -1,4 +1,4 @@
-"""Layers in 8 bits: what is rounded and how, and who is refused.
+"""Layers in 8 bits: rounding, and unsupported devices.
 
 Legend: T tokens, I inputs and O outputs of a linear map.
 """

@@ -1,4 +1,4 @@
-"""Operations are counted as torch counts them, on every family, and by hand; a device's are measured."""
+"""Counted operations equal torch's count and the formula."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Texts in one row without pads: the same states and gradients as with pads, nothing computed for none, no neighbours.
+"""Packed texts have the states and gradients of padded ones.
 
 Legend: B texts, L padded length, P positions read, H hidden size, T tokens of the row, N attention heads, G heads of
-keys and values, D size of a head, M tokens that are looked at.
+keys and values, D size of a head, M attended tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class Sample(NamedTuple):
     ids_BL: Tensor
     mask_BL: Tensor
     position_ids_BL: Tensor
-    """Slots far away, as encoders are given them."""
     slots_BL: Tensor
 
     def run(self, backbone: Backbone, **given: Any) -> Tensor:
@@ -65,7 +64,6 @@ def test_packed_states_equal_padded(family: str, side: str, backbone_of: Backbon
 
 @torch.inference_mode()
 def test_nan_stays_within_its_text(family: str, folder_of: FolderOf) -> None:
-    """Not at pads either, which pooling weights with zero."""
     backbone = load_backbone(folder_of(family), device="cpu", attention="packed")
     ids_BL, mask_BL, _ = pad([torch.tensor([7, 9, 7]), torch.tensor([7]), torch.tensor([7, 7])])
     backbone.model.get_input_embeddings().weight[9] = torch.nan
@@ -95,7 +93,7 @@ def test_gradients_equal_padded_ones(family: str, nested: bool, backbone_of: Bac
 def naive(
     query: Tensor, key: Tensor, value: Tensor, *layout: Any, window_size: tuple[int, int], **options: Any
 ) -> Tensor:
-    """What torch documents of its kernel, a text at a time: a text's last query is at its last key."""
+    """torch's documented kernel, one text at a time: queries are aligned to the end of the keys."""
     offsets_q, offsets_k, most_q, most_k = layout
     assert offsets_q.dtype == offsets_k.dtype == torch.int32
     assert int(offsets_q.diff().max()) <= most_q
@@ -117,7 +115,7 @@ def naive(
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
 @torch.inference_mode()
 def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
-    """By products, where a processor computes in bfloat16 and texts are as long as these."""
+    """On CPUs with bfloat16, long texts use matrix products."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([90, 90, 71, 3])
     query_TND, key_TND, value_TND = torch.randn(3, int(lengths.sum()), 4, 8, generator=generator).bfloat16()
@@ -136,7 +134,7 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
 def test_the_varlen_kernel_gets_the_right_spans(
     family: str, nested: bool, backbone_of: BackboneOf, packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel runs on GPUs alone: what it documents is computed in its place, from what it would be given."""
+    """The kernel runs only on GPUs; `naive` replaces it."""
     backbone = packed_of(family)
     if nested and (backbone.is_causal or backbone.window):
         pytest.skip("has no nested slots, or computes them with pads")
@@ -156,7 +154,6 @@ def test_the_varlen_kernel_gets_the_right_spans(
 
 
 def test_dropout_does_not_use_the_varlen_kernel(packed_of: BackboneOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's kernel has none."""
     monkeypatch.setattr(packed, "attention_kernel", lambda *_: "varlen")
     monkeypatch.setattr(packed, "varlen_attn", lambda *_, **__: pytest.fail("would drop nothing"))
     backbone, given = packed_of("bert"), sample()

@@ -1,4 +1,4 @@
-"""Backbones drawn on the device compute, and are what a checkpoint made of them is."""
+"""Random backbones on the device equal the checkpoints written from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Passes that are recorded for replay: the same states, few shapes, one place for the inputs of each.
+"""Recorded passes give the same states with few shapes.
 
-On a CPU a recording is the pass itself; shapes, padding, places and copies are those of a GPU.
+On a CPU, the pass runs without a graph; shapes, padding and copies are those of a GPU.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_larger_passes_are_not_recorded(lengths: tuple[int, ...], folder_of: Fol
 @pytest.mark.parametrize("dtype", ["float32", "float8"])
 @torch.inference_mode()
 def test_a_captured_pass_reads_no_values(family: str, dtype: str, folder_of: FolderOf) -> None:
-    """A look at a value would wait for the GPU, which no recording can; tensors on the device `meta` have none."""
+    """A CUDA graph cannot read values on the host; tensors on `meta` have none."""
     backbone = load_backbone(folder_of(family), device="cpu", dtype=dtype)
     attach_slot_layers(backbone.model, SlotLayers(torch.zeros(2, backbone.hidden_size), None))
     backbone.model.to("meta")

@@ -1,4 +1,4 @@
-"""Slot layers: what they add, where nested slots look, and a file that is not theirs.
+"""Slot layers: embeddings, token head, pooling, nested slots and files.
 
 Legend: B texts, L padded length, K slots, S slots with a vector, H hidden size, V vocabulary.
 """

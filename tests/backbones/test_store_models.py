@@ -1,4 +1,4 @@
-"""Checkpoints and adapters on an object store: fetched once by a machine, whole or not at all."""
+"""Checkpoints and adapters on an object store are fetched once per node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoders under test, the texts they are given, and how two results are compared."""
+"""The encoders under test, their texts, and comparisons of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of an encoder in a package of its own, installed as pip would leave it: its module, and what it says."""
+"""The example package of an encoder, installed as by pip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches on a device: one at a time, and smaller ones where it has no memory, down to a single text."""
+"""Batches run one at a time, and are halved if memory runs out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUCH = 65_536
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, encoder: Encoder, tokens: int) -> list[int]:
-    """Let the encoder run out of memory beyond so many tokens; returns those of the batches that it had memory for."""
+    """Raise OutOfMemoryError above `tokens`; return the sizes of the batches that fit."""
     sizes: list[int] = []
     inner = "_states" if isinstance(encoder, MaskedEncoder) else "encode_batch"
     begin = getattr(encoder, inner)
@@ -76,7 +76,7 @@ def test_batches_with_budgets_are_halved(make_masked: Make[MaskedEncoder], monke
 
 
 def test_several_threads_at_once(encoder_of: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the blocks of an encoder actor are: none of them loses a text, and all learn what there is room for."""
+    """Encoder actors encode blocks in parallel: no text is lost, and all threads use the lowered limit."""
     encoder = encoder_of("masked-dream")
     blocks = [encoder.preparer.prepare_passages([title] * len(TEXTS), TEXTS) for title in ("", "river", "honey water")]
     expected = [encoder.encode(block) for block in blocks]

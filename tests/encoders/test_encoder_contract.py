@@ -1,4 +1,4 @@
-"""What every encoder promises, held for every method over every backbone.
+"""The contract of encoders, for every method over every backbone.
 
 Legend: M slots of all texts, H hidden size.
 """

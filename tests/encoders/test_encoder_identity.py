@@ -1,4 +1,4 @@
-"""An index knows its encoder's tokenizer and precision: others are another retriever."""
+"""An index rejects another tokenizer or precision of its encoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def retriever(folder: Path) -> NeuralRetriever:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PassageIndex]:
-    """A checkpoint of Dream's form, with its tokenizer in vocab.json and merges.txt, and an index by it."""
+    """A Dream checkpoint with vocab.json and merges.txt, and an index made with it."""
     folder = write_random_checkpoint("dream", tmp_path_factory.mktemp("dream") / "model")
     return folder, fill(load_encoder(retriever(folder), "cpu"), str(folder.parent / "index"))
 

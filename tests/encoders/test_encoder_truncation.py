@@ -1,4 +1,4 @@
-"""Truncation cuts the text and nothing else, at the limit its config means."""
+"""Truncation shortens only the text, to the configured limit."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ class Plain(NamedTuple):
 
 @torch.inference_mode()
 def run(encoder: GeneratedEncoder, ids: Sequence[int], steps: int) -> Plain:
-    """Every step of a whole text alone, the way the method is described."""
     model, ids, states, logits = encoder.backbone.model, list(ids), [], []
     for _ in range(steps):
         states.append(model.base_model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1])
@@ -40,7 +39,6 @@ def run(encoder: GeneratedEncoder, ids: Sequence[int], steps: int) -> Plain:
 
 
 def kept(encoder: GeneratedEncoder, predicted: Sequence[int]) -> int:
-    """How many of the steps are vectors of the text."""
     tokenizer = encoder.backbone.vocabulary.tokenizer
     ends = {encoder.backbone.vocabulary.eos_token_id, encoder.backbone.vocabulary.turn_end_id}
     for step, token in enumerate(predicted[:-1], start=1):
@@ -56,7 +54,6 @@ def kept(encoder: GeneratedEncoder, predicted: Sequence[int]) -> int:
 
 
 def assert_as_described(encoder: GeneratedEncoder, found: Representations, most: Sequence[int] | None = None) -> None:
-    """Hold the representations of TEXTS as queries against the plain loop."""
     for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS, most)):
         plain = run(encoder, text.input_ids.tolist(), encoder.config.max_tokens if most is None else most[row])
         count = kept(encoder, plain.predicted)
@@ -75,7 +72,7 @@ def assert_as_described(encoder: GeneratedEncoder, found: Representations, most:
 
 
 def close_some_with(encoder: GeneratedEncoder, piece: str) -> list[int]:
-    """Let some texts decode `piece` at different steps, and return how many steps each does before."""
+    """Make some texts decode `piece` at different steps; return the number of steps before it."""
     token = encoder.backbone.vocabulary.tokenizer(piece, add_special_tokens=False)["input_ids"]
     assert len(token) == 1
     sequences = [text.input_ids.tolist() for text in encoder.preparer.prepare_queries(TEXTS)]

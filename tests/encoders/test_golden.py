@@ -1,4 +1,4 @@
-"""Representations of five sentences by seeded random checkpoints, held against those kept in `golden/`.
+"""Representations of seeded random checkpoints equal those in `golden/`.
 
 They change only when a method changes on purpose (or the small tokenizers of random checkpoints do). Then:
 `PYTHONPATH=platform:. python -m tests.encoders.test_golden`, and say in the commit why they changed.
@@ -34,7 +34,6 @@ SEED = 7
 
 
 def encode(name: str, folder: Path) -> dict[str, np.ndarray]:
-    """Every field of the queries' and the passages' representations."""
     method, family, *budget = name.split("-")
     if family == "bert":
         _write_bert(folder)
@@ -54,7 +53,7 @@ def encode(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _write_bert(folder: Path) -> None:
-    """With a vocabulary written out, for the one that is learned for random checkpoints differs between runs."""
+    """With a fixed vocabulary, because the trained one differs between runs."""
     write_random_checkpoint("bert", folder, hidden_size=32, seed=SEED, vocab_size=400, tokenizer=False)
     characters = [*string.ascii_lowercase, *string.digits, *'".,:;!?']
     words = ["books", "copper", "fever", "honey", "passage", "query", "river", "water", "winter", "word", "words"]
@@ -81,14 +80,13 @@ def test_golden(name: str, tmp_path: Path) -> None:
 
 
 def assert_within_one_ulp(found: np.ndarray, expected: np.ndarray) -> None:
-    """At most the next float16 apart: processors differ in the last bits. Values near zero by 1e-6."""
+    """Equal up to one float16 step, because CPUs differ in the last bits; near zero up to 1e-6."""
     step = np.spacing(np.maximum(np.abs(found), np.abs(expected))).astype(np.float32)
     distance = np.abs(found.astype(np.float32) - expected.astype(np.float32))
     assert (distance <= np.maximum(step, 1e-6)).all()
 
 
 def regenerate() -> None:
-    """Write the files anew."""
     torch.set_num_threads(1)
     GOLDEN.mkdir(exist_ok=True)
     for name in NAMES:

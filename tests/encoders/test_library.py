@@ -1,4 +1,4 @@
-"""The library method with one vector a text, compared with sentence-transformers' own `encode`, and named as there.
+"""The library method equals sentence-transformers' own `encode`.
 
 Legend: B texts, H size of a vector.
 """
@@ -32,7 +32,6 @@ PROMPTS = {"query": "query: ", "document": "passage: "}
 
 @pytest.fixture(scope="module")
 def model_of(tmp_path_factory: pytest.TempPathFactory) -> ModelOf:
-    """The folder of a model, written once: not to be changed."""
     made: dict[Any, Path] = {}
 
     def get(kind: str, pooling: str, *, dense: bool = False, prompts: dict[str, str] | None = None) -> Path:
@@ -53,7 +52,6 @@ def reference(folder: Path, texts: list[str], prompt: str | None, *, pool_prompt
 
 
 def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
-    """Vectors of queries in fp32, before anything is normalised or rounded."""
     return encoder.vectors(encoder.preparer.prepare_queries(texts))[0].numpy()
 
 
@@ -73,7 +71,7 @@ def own(encoder: LibraryEncoder, texts: list[str]) -> np.ndarray:
 def test_vectors_are_the_librarys(
     kind: str, pooling: str | None, fields: dict[str, Any], model_of: ModelOf, tmp_path: Path
 ) -> None:
-    """Those of texts with an end, where one is appended. `pooling` None: of a checkpoint without modules."""
+    """`pooling` None: a checkpoint without modules.json."""
     folder = plain(kind, tmp_path) if pooling is None else model_of(kind, pooling, dense=pooling == "cls")
     encoder = encoder_of(folder, **fields)
     end = encoder.preparer.vocabulary.tokenizer.eos_token if fields.get("append_eos") else ""
@@ -172,7 +170,6 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch: pytest.
 
 @pytest.fixture
 def model(model_of: ModelOf, tmp_path: Path) -> Path:
-    """A copy of a model, to be changed at will."""
     return Path(shutil.copytree(model_of("bert", "mean", prompts=PROMPTS), tmp_path / "model"))
 
 

@@ -1,4 +1,4 @@
-"""Python code of a model runs only when this very command names the model; no artefact can say so."""
+"""A model's Python code runs only if the command names the model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A model's folder with a projection and a module that leaves a marker, which Python would find by name, too."""
+    """A model's folder with an importable module that leaves a marker when it runs."""
     folder = published("bert", tmp_path, "mean", dense=True)
     code = f"from pathlib import Path\nPath({str(tmp_path / MARKER)!r}).touch()\n"
     (folder / "hostile.py").write_text(f"{code}from torch.nn import Identity\n\nclass Same(Identity):\n{_LOAD}")
@@ -143,7 +143,7 @@ def test_the_codec_of_an_index_is_named_by_its_digest(model: Path) -> None:
 
 
 def index_of(model: Path, folder: Path, **fields: Any) -> str:
-    """Index some texts; `fields` are what the manifest says of the retriever beside the truth."""
+    """Index some texts; the manifest's retriever has `fields` changed."""
     encoder = encoder_of(model, **fields) if trusted_sources() else encoder_of(model)
     made = manifest_of(encoder)
     retriever = made.retriever.model_copy(update=fields)

@@ -1,4 +1,4 @@
-"""What the library method reads, fetches and refuses."""
+"""Files that the library method reads, fetches and refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.encoders.library_cases import TEXTS, change_json, encoder_of, publish
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder with a projection, to be changed at will."""
     return published("bert", tmp_path, "mean", dense=True)
 
 

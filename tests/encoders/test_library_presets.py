@@ -39,7 +39,6 @@ def presets() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str | None], Path]:
-    """The folder of each kind and pooling: not to be changed."""
     root = tmp_path_factory.mktemp("preset-models")
     made: dict[tuple[str, str | None], Path] = {}
     for kind, pooling in set(KIND_OF.values()):

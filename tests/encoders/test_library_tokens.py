@@ -1,4 +1,4 @@
-"""The library method with one vector a token, held against sentence-transformers' `MultiVectorEncoder`.
+"""Late interaction equals sentence-transformers' `MultiVectorEncoder`.
 
 Legend: K vectors of a text, H size of a vector.
 """
@@ -32,13 +32,11 @@ PUNCTUATED = [*TEXTS, "river, (honey)! ...", "", "honey " * 100]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each kind: not to be changed."""
     root = tmp_path_factory.mktemp("late-interaction")
     return {name: late_interaction(kind, root / name, **fields) for name, (kind, fields) in FOLDERS.items()}
 
 
 def split(encoder: LibraryEncoder, prepared: list[PreparedText]) -> list[np.ndarray]:
-    """The vectors [K, H] of each text in fp32, before rounding."""
     vectors_MH, counts = encoder.vectors(prepared)
     return np.split(vectors_MH.numpy(), np.cumsum(counts)[:-1])
 
@@ -63,7 +61,7 @@ def test_vectors_are_the_librarys(name: str, folders: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", ["native-fixed", "pylate", "stanford"])
 def test_the_length_of_queries_can_be_another(name: str, folders: dict[str, Path]) -> None:
-    """As on ArguAna, whose queries are whole texts: they are filled up and cut to it, passages stay as they are."""
+    """Queries are padded and truncated to it; passages are not."""
     text = TextConfig(max_query_tokens=20, length_semantics="total")
     own, longer = (encoder_of(folders[name], vectors="token", text=text, query_length=n) for n in (None, 20))
     assert set(np.diff(longer.encode_queries(PUNCTUATED).offsets)) == {20}

@@ -1,4 +1,4 @@
-"""Filling slots over several passes, held against one text at a time in plain loops over full logits.
+"""Slots filled over several passes equal plain loops over one text at a time.
 
 Legend: K slots, H hidden size, V vocabulary.
 """
@@ -22,8 +22,6 @@ BUDGETS = [8, 4, 2, 7, 1, 3, 5, 16]
 
 
 class Slot(NamedTuple):
-    """What is kept of a slot from the pass that filled it."""
-
     hidden_H: torch.Tensor
     logits_V: torch.Tensor
     token: int
@@ -31,7 +29,7 @@ class Slot(NamedTuple):
 
 
 def fill_slowly(encoder: MaskedEncoder, text: PreparedText) -> list[Slot]:
-    """One text alone; its last pass has gradients, if the encoder learns."""
+    """Fill the slots of one text alone; its last pass has gradients if they are enabled."""
     config, batch = encoder.config, encoder.masked_batch([text])
     ids = text.input_ids.tolist()
     places = [place for place, token in enumerate(ids) if token == encoder.backbone.vocabulary.mask_token_id]
@@ -67,7 +65,7 @@ def count_of(slots: int, left: int, step: int, steps: int, schedule: str) -> int
 
 
 def assert_read(found: Representations, row: int, text: PreparedText, slots: list[Slot]) -> None:
-    """Row `row` of what was found is what `slots` say of `text`."""
+    """Compare row `row` of the batch with `slots`, filled one text at a time."""
     own = slice(found.offsets[row], found.offsets[row + 1])
     vectors_KH = torch.stack([slot.hidden_H / slot.hidden_H.norm() for slot in slots]).detach().numpy()
     np.testing.assert_allclose(found.vectors_MH[own].astype(np.float32), vectors_KH, atol=1e-3)
@@ -81,13 +79,11 @@ def assert_read(found: Representations, row: int, text: PreparedText, slots: lis
 
 
 def varied(encoder: MaskedEncoder, **fields: Any) -> MaskedEncoder:
-    """The same model with other fields in its config."""
     return MaskedEncoder(encoder.config.model_copy(update=fields), encoder.backbone, encoder.preparer)
 
 
 @pytest.fixture(scope="module", params=["dream", "llada"])
 def plain(request: pytest.FixtureRequest, make_masked: Make[MaskedEncoder]) -> MaskedEncoder:
-    """One pass, the paper's read offset."""
     return make_masked(request.param, budget=Budget(4, 16))
 
 
@@ -105,7 +101,7 @@ def test_mixed_budgets_equal_each_text_filled_slowly(plain: MaskedEncoder, sched
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_slots_from_a_stop_token_on_are_left_out(step: int, make_masked: Make[MaskedEncoder]) -> None:
-    """Those of either pass: what a slot predicts and a stop token change places in the output head."""
+    """In either pass: a slot's predicted token and a stop token are swapped in the output head."""
     encoder = make_masked("llada", budget=Budget(8, 8), steps=2, schedule="even", stop_truncation="special")
     (text,) = encoder.preparer.prepare_queries(TEXTS[:1])
     before = fill_slowly(encoder, text)

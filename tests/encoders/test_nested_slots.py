@@ -1,4 +1,4 @@
-"""Nested slots: the vectors of a large budget begin with those of every smaller one."""
+"""Vectors of a large budget begin with those of every smaller one."""
 
 from __future__ import annotations
 

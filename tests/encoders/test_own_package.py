@@ -1,4 +1,4 @@
-"""An encoder in a package of its own: by its entry point, in jobs, workers and indexes, and nothing by a path."""
+"""Encoders of installed packages in jobs, workers and indexes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def uninstalled(own_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without the package; what a test adds to the path is gone after it."""
+    """Remove the package, and restore the path after the test."""
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(own_package)])
     monkeypatch.delitem(sys.modules, "random_indexing", raising=False)
     installed_encoder.cache_clear()
@@ -117,7 +117,7 @@ def test_a_broken_package_is_named(tmp_path: Path) -> None:
 def test_opening_an_index_never_imports_the_method_it_names(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even where Python would find it: beside the index, in the current directory, on the path."""
+    """Even if Python could import it from the current directory or the path."""
     (tmp_path / "hostile.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

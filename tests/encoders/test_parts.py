@@ -1,4 +1,4 @@
-"""Slots over parts of a text: what is said of a slot's part is what the encoder has it read."""
+"""Explanations name the part of the text that a slot pools from."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
 
 
 def squeezed(text: str) -> str:
-    """Leave out what tokenizers add or drop: spaces, the mark of a continued word, capitals."""
+    """Remove spaces, continuation marks and capitals, which tokenizers change."""
     return "".join(text.replace("##", "").lower().split())

@@ -33,7 +33,7 @@ def test_quantise(rounding: Literal["none", "trunc100", "round100"], expected: l
     [([1, 3, 1, 2], 3, [2, 5, 9]), ([1, 3, 1, 2], 4, [2, 5, 7, 9]), ([2, math.nan, 1, 0], 2, [2, 5])],
 )
 def test_the_heaviest_impacts_are_kept_in_the_order_of_ids(weights: list[float], k: int, kept: list[int]) -> None:
-    """Of equal weights the smaller id stays, and NaN is never cut."""
+    """Ties keep the smaller id; NaN is always kept."""
     ids = np.array([2, 5, 7, 9])
     found_ids, found_weights = keep_topk(ids, np.array(weights, np.float32), k)
     assert found_ids.tolist() == kept
@@ -41,7 +41,7 @@ def test_the_heaviest_impacts_are_kept_in_the_order_of_ids(weights: list[float],
 
 
 def test_impacts_by_hand() -> None:
-    """log(1 + ReLU), max-pooled over the slots that a text has, and multiplied by the weights of words."""
+    """log(1 + ReLU), max-pooled over valid slots, times the word weights."""
     logits = torch.tensor([[[-3.0, math.e - 1], [0.0, 0.0], [9.0, 9.0]]]).repeat(2, 1, 1)
     valid = torch.tensor([[True, True, False], [False, False, False]])
     assert pooled_impacts(logits, valid, None).tolist() == [[0.0, pytest.approx(1.0)], [0.0, 0.0]]

@@ -57,7 +57,6 @@ def released_config(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
-    """The retriever that fits a random adapter in the authors' format."""
     backbone, adapter = folder_of("llada"), tmp_path / "adapter"
     write_random_adapter(backbone, adapter)
     (adapter / "retriever_config.json").write_text(json.dumps(released_config(backbone)))
@@ -66,7 +65,6 @@ def config(folder_of: FolderOf, tmp_path: Path) -> MaskedRetriever:
 
 
 def edit(config: NeuralRetriever, name: str = "retriever_config.json", **changes: Any) -> None:
-    """Change what the adapter's folder says of its training."""
     assert config.backbone.adapter is not None
     file = Path(config.backbone.adapter) / "retriever_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))

@@ -1,4 +1,4 @@
-"""Representations and prepared texts: lossless Arrow forms, also in slices and chunks; taking and joining."""
+"""Representations and prepared texts survive Arrow tables, slices and chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ N = len(TEXTS)
 
 @pytest.fixture(params=["masked-dream", "tokens-modernbert-clusters"])
 def encoder(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]) -> Encoder:
-    """One with impacts and slots, and one without."""
     return encoder_of(request.param)
 
 

@@ -1,4 +1,4 @@
-"""The sequences of masked and generating retrievers written out by hand, and what is read from them.
+"""Sequences of masked and generating retrievers, written out by hand.
 
 Legend: K slots, H hidden size, V vocabulary.
 """

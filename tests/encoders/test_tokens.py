@@ -1,4 +1,4 @@
-"""A vector a token: which states, what the mean adds, how passages are clustered, what limits count.
+"""One vector per token: states, mean share, clusters and limits.
 
 Legend: L tokens of a text, N vectors to be clustered, C clusters, M vectors of all texts, H hidden size.
 """
@@ -26,7 +26,6 @@ def passages(encoder: TokensEncoder | PooledEncoder, *texts: str) -> Representat
 
 
 def states_of(encoder: TokensEncoder, text: str) -> torch.Tensor:
-    """Final states [L, H] of a passage alone, special tokens included."""
     ids = torch.tensor([encoder.preparer.prepare_passages([""], [text])[0].input_ids.tolist()])
     with torch.inference_mode():
         hidden, _ = encoder.backbone.forward(ids, torch.ones_like(ids), torch.arange(ids.shape[1])[None], ids[0, :0])

@@ -1,4 +1,4 @@
-"""Texts to rerank, and a slow second computation of what the rerankers compute.
+"""Texts to rerank, and a slow computation of their scores.
 
 Legend: T tokens of a sequence, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Query likelihoods against a slow second computation."""
+"""Query likelihoods equal a slow computation."""
 
 from __future__ import annotations
 

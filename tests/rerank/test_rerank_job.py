@@ -1,4 +1,4 @@
-"""The job: from a run to a run, its mistakes, and what happens if it is killed."""
+"""The rerank job: results, errors and resuming."""
 
 from __future__ import annotations
 
@@ -91,24 +91,24 @@ def test_the_command_takes_texts_from_an_index(
 
 
 class Killed(BaseException):
-    """Stands for a signal."""
+    """Interrupts the job, as a signal does."""
 
 
 def kill_after(queries: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let `queries` queries be scored, then die; returns the list of queries asked for, which grows."""
-    score, asked = QueryLikelihood.score, []
+    """Interrupt the job after `queries` scored queries; return the growing list of scored queries."""
+    score, scored = QueryLikelihood.score, []
 
     def counted(self: QueryLikelihood, query: str, passages: list[Passage]) -> np.ndarray:
-        asked.append(query)
-        if len(asked) > queries:
+        scored.append(query)
+        if len(scored) > queries:
             raise Killed
         return score(self, query, passages)
 
     monkeypatch.setattr(QueryLikelihood, "score", counted)
-    return asked
+    return scored
 
 
-def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_job_resumes(make_job: MakeJob, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_job(output=folder / "whole.trec")
     rerank(whole)
     job, partial = make_job(), folder / "out" / "new.trec.partial"
@@ -117,10 +117,10 @@ def test_a_killed_job_goes_on_where_it_was(make_job: MakeJob, folder: Path, monk
         with pytest.raises(Killed):
             rerank(job)
     assert not local(job.output).exists()
-    asked = kill_after(3, monkeypatch)
+    scored = kill_after(3, monkeypatch)
     summary = rerank(job)
     assert (summary.queries, summary.resumed, summary.passages) == (3, 1, 4)
-    assert asked == ["honey in winter", "fever"], "each query is scored once"
+    assert scored == ["honey in winter", "fever"], "each query is scored once"
     assert local(job.output).read_bytes() == local(whole.output).read_bytes()
     assert not partial.exists()
 

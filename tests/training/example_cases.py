@@ -1,4 +1,4 @@
-"""Small training data in every format that can be read, and what it must give."""
+"""Small training data in every supported format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO-2 and plain data parallelism on two workers: the same training, and both resume."""
+"""DeepSpeed ZeRO-2 and data parallelism train equally on two workers, and resume."""
 
 from __future__ import annotations
 
@@ -35,22 +35,16 @@ pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="the extr
 
 
 class Run(NamedTuple):
-    """What a training has come to."""
-
     figures: list[tuple[int, float, float]]
     """Step, loss and the gradient's norm."""
     adapter: dict[str, torch.Tensor]
 
 
 class Found(NamedTuple):
-    """What a worker has seen of a case."""
-
     straight: Run
     resumed: Run
-    """After two steps."""
     gradients: set[torch.dtype]
     weights: set[torch.dtype]
-    """Of what is not trained."""
 
 
 def _recipe(strategy: str) -> Recipe:
@@ -95,7 +89,6 @@ def _worker(rank: int, place: str, retriever: BackboneRetriever) -> None:
 
 @pytest.fixture(scope="module")
 def place(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two workers have left."""
     folder = tmp_path_factory.mktemp("engines")
     on_workers(_worker, str(folder), config_of("masked-llada", folder_of))
     return folder

@@ -1,4 +1,4 @@
-"""Every format reads equal examples; what is wrong is told with file and line."""
+"""All formats give equal examples, and errors name file and line."""
 
 from __future__ import annotations
 

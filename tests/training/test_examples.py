@@ -1,4 +1,4 @@
-"""What one record makes: cleaning, ids from contents, and errors that name file, line and field."""
+"""Parsing of records: cleaning, ids from contents, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_single_negative_is_read_and_harmless_fields_are_passed_over() -> None
 
 
 def test_repeated_passages_are_left_out() -> None:
-    """By id, by text in another case, and a positive among the negatives by either."""
+    """By id, by text in another case, and positives among the negatives."""
     fields = {
         "query": "q",
         "positives": [

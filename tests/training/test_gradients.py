@@ -1,4 +1,4 @@
-"""Accumulated gradients with candidates of other workers, against one process that holds everything at once."""
+"""Accumulated gradients of two workers equal those of one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POOLS = [[0, 1], [2, 3]]
 
 
 def start(session: Session) -> None:
-    """B that is not zero, or A would have no gradient."""
+    """Set B to random values; with zeros, A would have no gradient."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in trainable_parameters(session.encoder.backbone).items():
@@ -44,14 +44,13 @@ def start(session: Session) -> None:
 
 
 def slow_answers(micro_batches: list[MicroBatch], each: int) -> Tensor:
-    """Which candidates have a text that is known to answer a query."""
     rows = [int(query_id[1:]) for part in micro_batches for query_id in part.query_ids]
     candidates = [text for row in rows for text in own_texts(row, each)]
     return torch.tensor([[text in answers_to(row) for text in candidates] for row in rows])
 
 
 def gradients_of(session: Session) -> Gradients:
-    """The gradients that the loop adds up on this worker and averages over all, before they are clipped."""
+    """The averaged gradients of a step of the training loop, before clipping."""
     start(session)
     trainer, found = session.trainer, Gradients()
 

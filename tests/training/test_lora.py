@@ -1,4 +1,4 @@
-"""Adapters: which matrices, how many parameters, the seed, and the way through files and back."""
+"""New adapters: matrices, seed, training, saving and loading."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_seed_determines_a_new_adapter(folder_of: FolderOf) -> None:
 
 @pytest.mark.parametrize("case", CONTRACT)
 def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    """On one batch, seen ten times: the loss goes down, and every tensor of the adapter changes, and nothing else."""
+    """Ten steps on one batch lower the loss and change only the adapter."""
     session = session_of(
         config_of(case, folder_of), quick_recipe(max_steps=10, queries_per_device=8, lora_dropout=0.0), 8
     )
@@ -130,7 +130,7 @@ def _states_and_gradients(folder: Path, *, as_peft_does: bool) -> dict[str, Tens
 
 
 def test_layers_share_their_compiled_graphs(folder_of: FolderOf) -> None:
-    """Functions of each layer's own would be a graph a layer, until torch's limit."""
+    """Per-layer functions would compile one graph per layer."""
     backbone = load_backbone(folder_of("dream"), device="cpu", dtype="bfloat16", attention="packed")
     attach_lora(backbone, quick_recipe(gradient_checkpointing=False))
     graphs = []

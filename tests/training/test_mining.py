@@ -1,4 +1,4 @@
-"""Mined negatives: equal to a slow reference over the same ranking, no positive among them, resumable."""
+"""Mined negatives equal a slow reference, contain no positive, and resume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SELF = Passage("q2", "", f"{MADE[2].query} {MADE[2].query} slab")
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> PassageIndex:
-    """Of two fragments, a passage deleted since."""
+    """An index of two fragments with a deleted passage."""
     made = PassageIndex.create(str(tmp_path_factory.mktemp("bm25") / "index"), bm25_manifest(Bm25Retriever()))
     committer = Committer(made)
     committer.commit({"one": write_block(made.uri, text_table([*ALL[:50], Passage("x", "", "slab")], "c"))}, [])
@@ -52,7 +52,6 @@ def job(index: PassageIndex, tmp_path: Path) -> MineNegativesJob:
 
 
 def reference(job: MineNegativesJob, example: Example) -> list[tuple[str, float]]:
-    """Choose as the job says it does, from an ordinary search."""
     (hits,) = open_searcher(job.index).search([example.query], k=job.depth)["sparse"]
     texts = {p.id: " ".join(p.text.lower().split()) for p in (*ALL, TWIN, ECHO, SELF)}
     own = {texts[p.id] for p in example.positives}
@@ -95,14 +94,14 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
 
 
 def test_the_rankings_contain_the_false_negatives(job: MineNegativesJob) -> None:
-    """Else the reference would prove nothing of them."""
+    """Otherwise the comparison with the reference would not test them."""
     rankings = open_searcher(job.index).search([MADE[n].query for n in range(3)], k=DEPTH)["sparse"]
     for trap, hits in zip(("twin", "echo", "q2"), rankings, strict=True):
         assert trap in dict(hits)
     assert sum(any(p.id in dict(hits) for p in MADE[n].positives) for n, hits in enumerate(rankings)) > 0
 
 
-def test_a_job_cut_off_goes_on(job: MineNegativesJob) -> None:
+def test_a_killed_job_resumes(job: MineNegativesJob) -> None:
     whole = mine_negatives(job.model_copy(update={"output": job.output.with_name("whole.jsonl.gz")}))
     search, searched = Bm25Search.search, list[int]()
 

@@ -1,4 +1,4 @@
-"""Training over several passes, held against one text at a time in plain loops (paper App. A.1).
+"""Training over several passes equals plain loops over one text at a time (paper App. A.1).
 
 Legend: K slots, H hidden size.
 """
@@ -37,7 +37,6 @@ def directions(*shape: int) -> Tensor:
 def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     case: str, changes: dict[str, object], folder_of: FolderOf
 ) -> None:
-    """Also of texts that have fewer slots than there are passes, beside others."""
     encoder = changed(load(case, folder_of, **changes))
     assert isinstance(encoder, MaskedEncoder)
     texts = encoder.preparer.prepare_queries(TEXTS, [4, 1, 2, 4, 3])

@@ -1,4 +1,4 @@
-"""The folder of a training: one training a folder, its curve, its result; and the recipe that describes it."""
+"""Output folders, metrics logs and recipes of trainings."""
 
 from __future__ import annotations
 

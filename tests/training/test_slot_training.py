@@ -1,4 +1,4 @@
-"""Slot embeddings, token head and nested slots in training: counted, trained, saved, loaded, resumed."""
+"""Slot embeddings, token head and nested slots in training."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
 
 
 def test_slots_run_with_short_texts(folder_of: FolderOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row of many tokens runs before its slots, which costs a second look at the weights; both say the same."""
+    """Long texts run before their slots, short ones together with them; results are equal."""
     retriever = config_of("masked-bert", folder_of, budget="q2p3", readout="pooling", adapter_on="slots", **NESTED)
     session = session_of(retriever, quick_recipe(max_steps=3, **SLOTS))
     run(session, 3)

@@ -1,4 +1,4 @@
-"""Training sees what the encoder gives: every method on every family, in fp32, without dropout."""
+"""Training encodes as the encoders do, in fp32 without dropout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def load(case: str, folder_of: FolderOf, **changes: object) -> BackboneEncoder:
 
 
 def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
-    """The same with an adapter that changes something."""
     attach_lora(encoder.backbone, quick_recipe(**recipe))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Batches that no number of workers changes, prepared ahead, with budgets drawn by the step."""
+"""Batches do not depend on the number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that resumes bit for bit, errors that name the queries, and what cannot be trained."""
+"""Training resumes bit for bit, and errors name the queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def test_the_embedded_models_recipe(tmp_path: Path) -> None:
     ("case", "dtype"), [("masked-bert", "float32"), ("generated-qwen2", "float32"), ("masked-llada-2step", "bfloat16")]
 )
 def test_resumed_bit_for_bit(case: str, dtype: str, folder_of: FolderOf, tmp_path: Path) -> None:
-    """An adapter of float32, whatever the weights are."""
     budgets: dict[str, object] = {}
     if case.startswith("masked"):
         budgets = {"query_budgets": (1, 2, 4), "passage_budgets": (1, 3), "slot_layers": 4}

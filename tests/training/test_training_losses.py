@@ -1,4 +1,4 @@
-"""The objective's maths against slow loops in double precision."""
+"""The objective equals slow loops in double precision."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def slow_sparse(queries: TextVectors, passages: TextVectors, vocabulary: int = 1
 
 
 def slow_cross_entropy(scores_QP: Tensor, each: int, answers_QP: Tensor | None = None) -> Tensor:
-    """Over the candidates that count, one at a time."""
+    """Over the counted candidates, one at a time."""
     losses = []
     for i, scores in enumerate(scores_QP):
         answers = () if answers_QP is None else answers_QP[i].nonzero().flatten().tolist()

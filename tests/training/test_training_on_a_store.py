@@ -1,4 +1,4 @@
-"""A training whose set, course and result lie on an object store: the same as in folders, and fetched once."""
+"""Training sets and metrics on an object store."""
 
 from __future__ import annotations
 

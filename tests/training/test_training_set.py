@@ -1,4 +1,4 @@
-"""The prepared form: what goes in comes out, joined and held out, and nothing half-written that opens."""
+"""Prepared training sets: contents, sampling, held-out texts and damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def write(folder: Path, made: list[Example], name: str = "train.jsonl") -> str:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
-    """Of three pieces and so of several batches."""
     folder = tmp_path_factory.mktemp("set")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(raw_records, "_PIECE_RECORDS", 15)
@@ -67,7 +66,6 @@ def test_sources_are_joined_and_repeated_examples_left_out(tmp_path: Path) -> No
 
 
 def test_held_out_texts_are_not_trained_on(tmp_path: Path) -> None:
-    """Every query, positive and negative that the collection has, and nothing else."""
     held = write_beir(tmp_path / "held", [*examples(3, positives=3, negatives=2), *MADE[20:21]], "test")
     job = PrepareTrainingJob(source=(write(tmp_path, MADE),), hold_out=(str(held),), output=tmp_path / "out")
     made = prepared(job)
@@ -136,7 +134,7 @@ def test_the_same_job_is_done_and_another_refused(made: TrainingSet, tmp_path: P
         finished(job, open_inputs(job))
 
 
-def test_a_source_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path, MADE[:3])
     job = PrepareTrainingJob(source=(source,), output=tmp_path / "out")
     inputs = open_inputs(job)
@@ -147,8 +145,8 @@ def test_a_source_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
         TrainingSet.open(job.output)
 
 
-def test_draws_are_what_they_have_always_been() -> None:
-    """Resumed trainings and other machines rely on these numbers."""
+def test_draws_never_change() -> None:
+    """Resumed trainings rely on these numbers."""
     assert draws(3, "order", 42, 0).tolist() == KNOWN_DRAWS
     assert draws(2, "order", 42, 0).tolist() == KNOWN_DRAWS[:2]
     assert len(draws(0, "x")) == 0
@@ -190,7 +188,7 @@ def test_too_few_negatives_are_filled_up_with_positives_of_others(made: Training
 
 
 def test_random_negatives_are_never_positives(tmp_path: Path) -> None:
-    """Neither its text under another id, nor the positive of another example with the same query."""
+    """Neither its text under another id, nor a positive of the same query."""
     records = [
         {"query_id": "a", "query": "why", "positive_passages": [{"docid": "1", "text": "Because of it"}]},
         {"query_id": "b", "query": "who", "positive_passages": [{"docid": "2", "text": "because  OF it"}]},
@@ -206,8 +204,7 @@ def test_random_negatives_are_never_positives(tmp_path: Path) -> None:
         small.group(0, epoch=0, negatives=2, seed=1)
 
 
-def test_groups_are_what_they_have_always_been(made: TrainingSet) -> None:
-    """In any process, whatever its hash seed is."""
+def test_groups_never_change(made: TrainingSet) -> None:
     groups = [made.group(row, epoch=1, negatives=12, seed=3) for row in (4, 17)]
     assert [",".join(passage.id for passage in group.passages) for group in groups] == KNOWN_GROUPS
     assert made.order(1, 3).tolist()[:6] == KNOWN_ORDER

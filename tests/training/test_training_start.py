@@ -1,4 +1,4 @@
-"""How training begins: from an adapter with exactly what that does, and it says so; what cannot go on is refused."""
+"""Training that starts from an adapter."""
 
 from __future__ import annotations
 

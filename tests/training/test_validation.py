@@ -1,4 +1,4 @@
-"""Validation during training gives what the jobs give for the same weights, and follows the weights."""
+"""Validation during training gives the jobs' measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrievers that can be trained, over tiny random checkpoints; training data in memory; steps without Ray."""
+"""Trainable retrievers over random checkpoints, with training data in memory."""
 
 from __future__ import annotations
 
