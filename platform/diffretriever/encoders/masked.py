@@ -152,8 +152,7 @@ class MaskedEncoder(BackboneEncoder):
         Raises:
             ValueError: Logits are not finite, so tokens cannot be predicted.
         """
-        with torch.inference_mode():
-            return read_slots(self._pooled(self._states(texts)))
+        return self.encode_budgets(texts, ())[0]
 
     def represent(self, texts: Sequence[PreparedText], computed: SlotReadout) -> Representations:
         """See the base class."""
@@ -161,15 +160,14 @@ class MaskedEncoder(BackboneEncoder):
 
     def encode_budgets(self, texts: Sequence[PreparedText], budgets: Sequence[int]) -> list[SlotReadout]:
         """See the base class."""
-        if not budgets:
-            return [self.encode_batch(texts)]
-        assert self.config.nested_slots, "other slots depend on the number of slots"
+        assert self.config.nested_slots or not budgets, "other slots depend on the number of slots"
         readouts = []
         with torch.inference_mode():
             states = self._states(texts)
-            for budget in budgets:
-                valid_BK = states.valid_BK & (torch.arange(states.valid_BK.shape[1]) < budget)
-                readouts.append(read_slots(self._pooled(states._replace(valid_BK=valid_BK))))
+            index_K = torch.arange(states.valid_BK.shape[1])
+            for budget in budgets or [len(index_K)]:
+                first_slots = states._replace(valid_BK=states.valid_BK & (index_K < budget))
+                readouts.append(read_slots(self._pooled(first_slots)))
         return readouts
 
     def forward(self, texts: Sequence[PreparedText]) -> TextStates:
