@@ -18,7 +18,7 @@ import torch
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.generated import GeneratedEncoder
 from diffretriever.encoders.masked import MaskedEncoder
-from diffretriever.encoders.preparer import SYSTEM, PreparedText, Preparer, build_prompt, frame, join_title
+from diffretriever.encoders.preparer import SYSTEM, PreparedText, Preparer, build_prompt, join_title, render_prompt
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import BackboneConfig, GeneratedRetriever, PromptConfig, Side, TextConfig
 from tests.encoders.encoder_cases import HUGE, WORDS, FolderOf, Make, assert_close
@@ -173,13 +173,13 @@ def test_the_authors_prompts() -> None:
 
 
 def test_chat_templates() -> None:
-    asked = build_prompt(PromptConfig(), "query", 1)
-    left, right = frame(asked, SimpleNamespace(chat_template=None), "[CLS]")
+    prompt = build_prompt(PromptConfig(), "query", 1)
+    left, right = render_prompt(prompt, SimpleNamespace(chat_template=None), "[CLS]")
     assert left == f'[CLS]{SYSTEM}\nQuery: "'
     assert right.endswith('lowercase.\nThe word is "')
     tokenizer = SimpleNamespace(chat_template="x", apply_chat_template=lambda *_, **__: "nothing")
     with pytest.raises(ValueError, match="drops the user's message"):
-        frame(asked, tokenizer)
+        render_prompt(prompt, tokenizer)
 
 
 @pytest.mark.parametrize(

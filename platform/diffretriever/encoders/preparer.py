@@ -206,7 +206,7 @@ def build_prompt(config: PromptConfig, side: Side, slots: int) -> Prompt:
     return Prompt(before=f'{side.capitalize()}: "', after=after, assistant=assistant)
 
 
-def frame(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
+def render_prompt(prompt: Prompt, tokenizer: Any, opening: str = "") -> tuple[str, str]:
     """Return the strings before and after a text, rendered with the tokenizer's chat template if it has one.
 
     Without a template, `opening` (such as `[CLS]`), system message, user message and answer start are one line each.
@@ -278,7 +278,7 @@ class PromptedPreparer(Preparer):
         prefix = tokenizer.cls_token or tokenizer.bos_token or ""
         suffix = ""
         if self.config.prompt.variant != "bare":
-            prefix, suffix = frame(build_prompt(self.config.prompt, side, slots), tokenizer, prefix)
+            prefix, suffix = render_prompt(build_prompt(self.config.prompt, side, slots), tokenizer, prefix)
         # Tokenised separately, so that no subword spans prompt and text.
         left, right = (list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (prefix, suffix))
         after = self.following(slots)

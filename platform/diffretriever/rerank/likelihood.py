@@ -20,7 +20,7 @@ from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.encoders.batching import token_batches, tokens_per_batch
-from diffretriever.encoders.preparer import Prompt, frame, join_title
+from diffretriever.encoders.preparer import Prompt, join_title, render_prompt
 from diffretriever.schemas.rerank import RerankerConfig
 from diffretriever.schemas.retriever import TextConfig
 
@@ -54,7 +54,7 @@ class QueryLikelihood:
         # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
         self._left, self._right = (
             vocabulary.tokenizer(text, add_special_tokens=False)["input_ids"]
-            for text in frame(PROMPT, vocabulary.tokenizer, opening)
+            for text in render_prompt(PROMPT, vocabulary.tokenizer, opening)
         )
         self._tail = [] if vocabulary.turn_end_id is None else [vocabulary.turn_end_id]
 

@@ -254,11 +254,9 @@ class StartingValues:
         for name, part in self.parts.items():
             layer = backbone.model.get_submodule(name)
             if not hasattr(layer, "lora_A"):
-                on_head = name in outside_of_layers(backbone.model)
-                remedy = "set backbone.adapter_head: drop in the retriever's YAML file"
                 raise ValueError(
-                    f"{self.file}: it adapts {name}, which is not trained: "
-                    + (remedy if on_head else "start from another adapter")
+                    f"{self.file}: it adapts {name}, which is not trained: start from another adapter, or, if it is on "
+                    "the output head, set backbone.adapter_head: drop in the retriever's YAML file"
                 )
             a_RI, b_OR = layer.lora_A["default"].weight, layer.lora_B["default"].weight
             a_RI.copy_(part.a_RI)
