@@ -50,7 +50,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
-        raise ValueError(f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter")
+        raise ValueError(f"dtype '{FLOAT8}' needs a merged adapter: set merge_adapter, or dtype to bfloat16")
     if adapter is None and adapter_revision is not None:
         raise ValueError(f"adapter_revision {adapter_revision!r} has no meaning without an adapter: remove it")
     files = None if adapter is None else AdapterFiles.open(resolve_adapter(adapter, adapter_revision))

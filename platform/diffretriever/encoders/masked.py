@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 import torch
 
-from diffretriever.backbones.device import FLOAT8, to_device
+from diffretriever.backbones.device import to_device
 from diffretriever.backbones.inputs import pad_right
 from diffretriever.backbones.slot_layers import SlotLayers, split_into_parts
 from diffretriever.encoders.base import BackboneEncoder
@@ -132,11 +132,6 @@ class MaskedEncoder(BackboneEncoder):
         """See the base class; an adapter on slots is not merged."""
         backbone, on_slots = config.backbone, cast("MaskedRetriever", config).adapter_on == "slots"
         if on_slots:
-            if backbone.dtype == FLOAT8:
-                raise ValueError(
-                    "dtype 'float8' does not support adapter_on: slots, whose adapter is not merged into the weights: "
-                    "set dtype: bfloat16"
-                )
             # Packed texts can run before their slots, without the adapter: much faster, with or without a GPU.
             attention = "packed" if backbone.attention == "auto" else backbone.attention
             backbone = backbone.model_copy(update={"merge_adapter": False, "attention": attention})

@@ -128,8 +128,6 @@ class TrainingSet:
             yield (start + step) % len(self), step
 
     def _read(self, row: int) -> _Row:
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
         query_id, query, positives, passages = (column[row] for column in self._examples.columns)
         return _Row(query_id.as_py(), query.as_py(), positives.as_py(), passages.values)
 
