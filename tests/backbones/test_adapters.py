@@ -90,8 +90,8 @@ def test_a_tied_head_gets_weights_of_its_own(merge: bool, tmp_path: Path) -> Non
     assert torch.equal(backbone.model.get_input_embeddings().weight, table)
     dropped = load(folder, adapter, merge_adapter=merge, adapter_head="drop")
     assert torch.equal(outputs(dropped, BATCH)[0], outputs(backbone, BATCH)[0])
-    for found, head in ((dropped, table), (backbone, table + 4.0 * (high @ low))):
-        output = found.forward(*BATCH)
+    for actual, head in ((dropped, table), (backbone, table + 4.0 * (high @ low))):
+        output = actual.forward(*BATCH)
         torch.testing.assert_close(output.logits, output.hidden @ head.T, atol=1e-5, rtol=1e-5)
 
 
@@ -103,14 +103,14 @@ def test_the_digest_depends_on_the_adapter_not_on_its_path(
 
     known = digest(adapter_of("llada"))
     assert digest(changed) == digest(changed, merge_adapter=False) == known
-    found = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
+    actual = [backbone_of("llada").weights_digest, known, digest(changed, adapter_head="drop")]
     edit_config(changed, lora_alpha=32)
-    found.append(digest(changed))
+    actual.append(digest(changed))
     edit_config(changed, lora_alpha=64)
     assert digest(changed) == known
     write_random_adapter(folder_of("llada"), changed, seed=1)
-    found.append(digest(changed))
-    assert len(set(found)) == len(found) == 5
+    actual.append(digest(changed))
+    assert len(set(actual)) == len(actual) == 5
 
 
 TRAINED: dict[str, dict[str, Any]] = {
@@ -137,8 +137,8 @@ def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderO
     model.eval().save_pretrained(tmp_path, save_embedding_layers=False)
     expected = outputs(trained, BATCH)
     for merge in (True, False):
-        found = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+        actual = outputs(load(folder_of(name), tmp_path, merge_adapter=merge), BATCH)
+        torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_adapters_saved_by_peft_over_our_backbones(name: str, folder_of: FolderO
 def test_other_spellings_of_the_keys(respell: Any, folder_of: FolderOf, tmp_path: Path) -> None:
     known, respelled = (write_random_adapter(folder_of("dream"), tmp_path / name) for name in ("known", "respelled"))
     edit_tensors(respelled, lambda tensors: {respell(key): value for key, value in tensors.items()})
-    found, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
-    assert torch.equal(outputs(found, BATCH)[1], outputs(expected, BATCH)[1])
-    assert found.weights_digest == expected.weights_digest
+    actual, expected = load(folder_of("dream"), respelled), load(folder_of("dream"), known)
+    assert torch.equal(outputs(actual, BATCH)[1], outputs(expected, BATCH)[1])
+    assert actual.weights_digest == expected.weights_digest

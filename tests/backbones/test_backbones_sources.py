@@ -117,5 +117,5 @@ def test_attention_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         ((9, 0), torch.float32, True, "sdpa"),
         ((9, 0), torch.bfloat16, False, "sdpa"),
     ):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, actual=capability: actual)
         assert device.resolve_attention("auto", gpu, dtype, packs=packs) == expected

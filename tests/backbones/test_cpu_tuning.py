@@ -51,8 +51,8 @@ def test_an_adapter_beside_the_weights_keeps_its_own() -> None:
     assert adapted
     assert all(type(layer.lora_A["default"]) is nn.Linear for layer in adapted)
     texts = ["what is a slot", "", "a passage of several words " * 40]
-    found, expected = (encoder.encode_passages([""] * len(texts), texts) for encoder in (frozen, trainable))
-    assert found.to_arrow().equals(expected.to_arrow())
+    actual, expected = (encoder.encode_passages([""] * len(texts), texts) for encoder in (frozen, trainable))
+    assert actual.to_arrow().equals(expected.to_arrow())
 
 
 def test_threads_of_openmp_sleep_while_they_wait() -> None:

@@ -36,17 +36,17 @@ def test_only_layers_are_converted(family: str, folder_of: FolderOf, backbone_of
     linear = {name for name, module in exact.model.named_modules() if isinstance(module, nn.Linear)}
     changed = {name for name, module in loaded.model.named_modules() if isinstance(module, Float8Linear)}
     assert changed == {name for name in linear if "layer" in name}
-    found, expected = hidden(loaded, BATCH), hidden(exact, BATCH)
-    assert found.dtype == torch.bfloat16
-    cosines = torch.cosine_similarity(found.float(), expected, dim=-1)
+    actual, expected = hidden(loaded, BATCH), hidden(exact, BATCH)
+    assert actual.dtype == torch.bfloat16
+    cosines = torch.cosine_similarity(actual.float(), expected, dim=-1)
     assert cosines.min() > 0.98
     assert cosines.max() < 0.99999
 
 
 def test_an_adapter_is_merged_first(folder_of: FolderOf, adapter_of: FolderOf) -> None:
     adapted = load_backbone(folder_of("dream"), device="cpu", adapter=adapter_of("dream"))
-    found = load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter_of("dream"))
-    assert torch.cosine_similarity(hidden(found, BATCH).float(), hidden(adapted, BATCH), dim=-1).min() > 0.95
+    actual = load_backbone(folder_of("dream"), dtype="float8", device="cpu", adapter=adapter_of("dream"))
+    assert torch.cosine_similarity(hidden(actual, BATCH).float(), hidden(adapted, BATCH), dim=-1).min() > 0.95
     with pytest.raises(ValueError, match="dtype 'float8' needs a merged adapter"):
         load_backbone(folder_of("dream"), dtype="float8", adapter=adapter_of("dream"), merge_adapter=False)
 
@@ -54,8 +54,8 @@ def test_an_adapter_is_merged_first(folder_of: FolderOf, adapter_of: FolderOf) -
 def test_gpus_and_methods_without_float8_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
-    for found in ((8, 9), (9, 0), (10, 0)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=found: found)
+    for actual in ((8, 9), (9, 0), (10, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, actual=actual: actual)
         check_float8(gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     with pytest.raises(ValueError, match=r"needs a GPU of compute capability 8\.9 or later.*; A100 has 8\.0"):

@@ -85,9 +85,9 @@ def test_gradients_equal_padded_ones(family: str, nested: bool, backbone_of: Bac
     gradients = {name: (ours[name].grad, theirs[name].grad) for name in ours}
     for backbone in (padded, row):
         backbone.model.zero_grad()
-    assert any(found is not None for found, _ in gradients.values())
-    for found, expected in gradients.values():
-        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert any(actual is not None for actual, _ in gradients.values())
+    for actual, expected in gradients.values():
+        torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-3)
 
 
 def naive(
@@ -100,7 +100,7 @@ def naive(
     assert int(offsets_k.diff().max()) <= most_k
     sizes = offsets_q.diff().tolist(), offsets_k.diff().tolist()
     texts = zip(query.split(sizes[0]), key.split(sizes[1]), value.split(sizes[1]), strict=True)
-    found = []
+    actual = []
     for heads in texts:
         queries, keys = len(heads[0]), len(heads[1])
         ahead = torch.arange(keys) - torch.arange(keys - queries, keys)[:, None]
@@ -108,8 +108,8 @@ def naive(
         mask = (ahead >= -before) & (ahead <= after)
         query_NQD, key_GKD, value_GKD = (each.transpose(0, 1) for each in heads)
         attended = scaled_dot_product_attention(query_NQD, key_GKD, value_GKD, attn_mask=mask, **options)
-        found.append(attended.transpose(0, 1))
-    return torch.cat(found)
+        actual.append(attended.transpose(0, 1))
+    return torch.cat(actual)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5)])
@@ -122,11 +122,11 @@ def test_attention_in_bfloat16(window: tuple[int, int]) -> None:
     bounds = TextBounds.of(lengths, CPU)
     span = AttentionSpan(slice(0, len(query_TND)), bounds, bounds, None, window)
     heads = (each.transpose(0, 1)[None] for each in (query_TND, key_TND, value_TND))
-    found = packed_attention(None, *heads, None, packed_layout=PackedLayout((span,)))[0][0]
+    actual = packed_attention(None, *heads, None, packed_layout=PackedLayout((span,)))[0][0]
     layout = (bounds.offsets_E, bounds.offsets_E, bounds.longest, bounds.longest)
     expected = naive(query_TND.float(), key_TND.float(), value_TND.float(), *layout, window_size=window)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.float(), expected, atol=0.03, rtol=0.02)
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -43,14 +43,14 @@ def test_recorded_slots_and_positions_are_the_same(recorded: Backbone, family: s
     slots_BL[0, 5:8], slots_BL[1, 3:5] = torch.arange(3), torch.arange(2)
     positions_BL = torch.where(slots_BL >= 0, 400 - 16 * slots_BL, torch.arange(9))
     for nested in (False, True) if not plain.is_causal else (False,):
-        found, expected = (
+        actual, expected = (
             each.forward(
                 ids_BL, mask_BL, last_B1 - torch.arange(4), position_ids=positions_BL, slots=slots_BL, nested=nested
             )
             for each in (recorded, plain)
         )
-        torch.testing.assert_close(found.hidden, expected.hidden, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(actual.hidden, expected.hidden, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(actual.logits, expected.logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("lengths", [(MAX_LENGTH + 1,), (4,) * (MAX_ROWS + 1), (200,) * 6])

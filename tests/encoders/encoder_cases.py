@@ -121,25 +121,25 @@ def readout_layers(hidden_size: int) -> SlotLayers:
     return SlotLayers(residual_HH=residual_HH, attention_HH=attention_HH)
 
 
-def impacts(found: Representations, row: int) -> Impacts:
-    own = slice(found.impact_offsets[row], found.impact_offsets[row + 1])
-    return Impacts(found.impact_ids[own], found.impact_weights[own])
+def impacts(actual: Representations, row: int) -> Impacts:
+    own = slice(actual.impact_offsets[row], actual.impact_offsets[row + 1])
+    return Impacts(actual.impact_ids[own], actual.impact_weights[own])
 
 
-def assert_close(found: Representations, expected: Representations) -> None:
+def assert_close(actual: Representations, expected: Representations) -> None:
     """Equal but for the last bits, which depend on how many texts went through a matrix product together."""
     for field in ("offsets", "impact_offsets", "impact_ids", "n_tokens"):
-        np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
-    np.testing.assert_array_equal(found.slot_tokens, expected.slot_tokens)
-    np.testing.assert_allclose(found.impact_weights, expected.impact_weights, atol=1e-4, rtol=0)
+        np.testing.assert_array_equal(getattr(actual, field), getattr(expected, field), err_msg=field)
+    np.testing.assert_array_equal(actual.slot_tokens, expected.slot_tokens)
+    np.testing.assert_allclose(actual.impact_weights, expected.impact_weights, atol=1e-4, rtol=0)
     np.testing.assert_allclose(
-        found.vectors_MH.astype(np.float32), expected.vectors_MH.astype(np.float32), atol=1e-3, rtol=0
+        actual.vectors_MH.astype(np.float32), expected.vectors_MH.astype(np.float32), atol=1e-3, rtol=0
     )
 
 
-def assert_identical(found: Representations, expected: Representations) -> None:
+def assert_identical(actual: Representations, expected: Representations) -> None:
     for field in Representations.__dataclass_fields__:
-        ours, theirs = getattr(found, field), getattr(expected, field)
+        ours, theirs = getattr(actual, field), getattr(expected, field)
         assert ours.dtype == theirs.dtype, field
         assert ours.shape == theirs.shape, field
         assert ours.tobytes() == theirs.tobytes(), field

@@ -66,37 +66,37 @@ def test_results_do_not_depend_on_batch_sizes(encoder: Encoder, tokens: int, mon
 
 
 def test_shapes_and_types(encoder: Encoder) -> None:
-    found = encoder.encode_passages([""] * len(TEXTS), TEXTS)
-    assert len(found) == len(TEXTS)
-    assert found.vectors_MH.dtype == np.float16
-    assert found.vectors_MH.shape == (found.offsets[-1], encoder.facts.hidden_size)
-    counts, most = np.diff(found.offsets), encoder.config.max_vectors("passage")
-    assert found.offsets[0] == 0
+    actual = encoder.encode_passages([""] * len(TEXTS), TEXTS)
+    assert len(actual) == len(TEXTS)
+    assert actual.vectors_MH.dtype == np.float16
+    assert actual.vectors_MH.shape == (actual.offsets[-1], encoder.facts.hidden_size)
+    counts, most = np.diff(actual.offsets), encoder.config.max_vectors("passage")
+    assert actual.offsets[0] == 0
     assert 1 <= counts.min() <= counts.max() <= most
     if encoder.config.method != "generated" and not encoder.config.has_token_vectors:
         assert counts.min() == most
-    assert found.slot_tokens.shape == (found.offsets[-1],)
-    assert found.impact_offsets.shape == (len(TEXTS) + 1,)
-    assert found.impact_offsets[-1] == len(found.impact_ids) == len(found.impact_weights)
-    assert {found.offsets.dtype, found.impact_offsets.dtype} == {np.dtype(np.int64)}
-    assert {found.slot_tokens.dtype, found.impact_ids.dtype, found.n_tokens.dtype} == {np.dtype(np.int32)}
-    assert found.impact_weights.dtype == np.float32
+    assert actual.slot_tokens.shape == (actual.offsets[-1],)
+    assert actual.impact_offsets.shape == (len(TEXTS) + 1,)
+    assert actual.impact_offsets[-1] == len(actual.impact_ids) == len(actual.impact_weights)
+    assert {actual.offsets.dtype, actual.impact_offsets.dtype} == {np.dtype(np.int64)}
+    assert {actual.slot_tokens.dtype, actual.impact_ids.dtype, actual.n_tokens.dtype} == {np.dtype(np.int32)}
+    assert actual.impact_weights.dtype == np.float32
 
 
 def test_impacts_are_sorted_positive_and_the_texts_own(encoder: Encoder) -> None:
-    found = encoded(encoder)
+    actual = encoded(encoder)
     for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS)):
-        ids, weights = impacts(found, row)
+        ids, weights = impacts(actual, row)
         assert (np.diff(ids) > 0).all()
         assert (weights > 0).all()
         assert set(ids.tolist()) <= set(text.content_ids.tolist())
-    assert (len(found.impact_ids) > 0) == ("sparse" in encoder.config.modes)
+    assert (len(actual.impact_ids) > 0) == ("sparse" in encoder.config.modes)
 
 
 def test_slot_tokens_are_content_words_of_the_text(masked: MaskedEncoder) -> None:
-    found = encoded(masked)
+    actual = encoded(masked)
     for row, text in enumerate(masked.preparer.prepare_queries(TEXTS)):
-        own = set(found.slot_tokens[found.offsets[row] : found.offsets[row + 1]].tolist())
+        own = set(actual.slot_tokens[actual.offsets[row] : actual.offsets[row + 1]].tolist())
         assert own <= set(text.content_ids.tolist()) if len(text.content_ids) else own == {-1}
 
 
@@ -107,18 +107,18 @@ def test_the_slots_of_a_text_differ(masked: MaskedEncoder) -> None:
 
 
 def test_no_texts(encoder: Encoder) -> None:
-    for found in (encoder.encode_queries([]), encoder.encode_passages([], []), encoder.encode_queries([], [])):
-        assert len(found) == 0
-        assert found.vectors_MH.shape == (0, encoder.facts.hidden_size)
+    for actual in (encoder.encode_queries([]), encoder.encode_passages([], []), encoder.encode_queries([], [])):
+        assert len(actual) == 0
+        assert actual.vectors_MH.shape == (0, encoder.facts.hidden_size)
     some = encoder.encode_queries(["river"])
     assert_identical(Representations.concatenate([encoder.encode_queries([]), some]), some)
 
 
 def test_texts_without_words_have_vectors_and_no_impacts(encoder: Encoder) -> None:
-    found = encoder.encode_queries(["", "   ", "the of and"])
-    assert np.isfinite(found.vectors_MH).all()
-    assert found.impact_offsets.tolist() == [0, 0, 0, 0]
-    assert (found.slot_tokens == -1).all()
+    actual = encoder.encode_queries(["", "   ", "the of and"])
+    assert np.isfinite(actual.vectors_MH).all()
+    assert actual.impact_offsets.tolist() == [0, 0, 0, 0]
+    assert (actual.slot_tokens == -1).all()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_querys_budget_replaces_the_configured_one(make_masked: Make[MaskedEnc
 
 
 def test_encoders_without_slots_ignore_budgets(encoder: Encoder) -> None:
-    found = encoder.encode_queries(["river", "honey"], [1, 3])
+    actual = encoder.encode_queries(["river", "honey"], [1, 3])
     own = np.diff(encoder.encode_queries(["river", "honey"]).offsets).tolist()
-    assert np.diff(found.offsets).tolist() == ([1, 3] if encoder.config.has_query_budget else own)
+    assert np.diff(actual.offsets).tolist() == ([1, 3] if encoder.config.has_query_budget else own)
 
 
 def test_bad_budgets_are_refused(encoder: Encoder) -> None:

@@ -53,22 +53,22 @@ def kept(encoder: GeneratedEncoder, predicted: Sequence[int]) -> int:
     return len(predicted)
 
 
-def assert_as_described(encoder: GeneratedEncoder, found: Representations, most: Sequence[int] | None = None) -> None:
+def assert_as_described(encoder: GeneratedEncoder, actual: Representations, most: Sequence[int] | None = None) -> None:
     for row, text in enumerate(encoder.preparer.prepare_queries(TEXTS, most)):
         plain = run(encoder, text.input_ids.tolist(), encoder.config.max_tokens if most is None else most[row])
         count = kept(encoder, plain.predicted)
-        own = slice(found.offsets[row], found.offsets[row + 1])
+        own = slice(actual.offsets[row], actual.offsets[row + 1])
         assert own.stop - own.start == count
         expected_MH = torch.nn.functional.normalize(plain.states_MH[:count], dim=-1).numpy()
-        np.testing.assert_allclose(found.vectors_MH[own].astype(np.float32), expected_MH, atol=1e-3)
+        np.testing.assert_allclose(actual.vectors_MH[own].astype(np.float32), expected_MH, atol=1e-3)
         weights_V = torch.log1p(torch.relu(plain.logits_MV[:count].amax(0))).numpy()
         words = text.content_ids[weights_V[text.content_ids] > 0]
-        assert impacts(found, row).ids.tolist() == words.tolist()
-        np.testing.assert_allclose(impacts(found, row).weights, weights_V[words], atol=1e-5)
+        assert impacts(actual, row).ids.tolist() == words.tolist()
+        np.testing.assert_allclose(impacts(actual, row).weights, weights_V[words], atol=1e-5)
         best_M = [-1] * count
         if len(text.content_ids):
             best_M = text.content_ids[plain.logits_MV[:count, text.content_ids].argmax(-1).numpy()].tolist()
-        assert found.slot_tokens[own].tolist() == best_M
+        assert actual.slot_tokens[own].tolist() == best_M
 
 
 def close_some_with(encoder: GeneratedEncoder, piece: str) -> list[int]:
@@ -91,8 +91,8 @@ def close_some_with(encoder: GeneratedEncoder, piece: str) -> list[int]:
     return expected
 
 
-def lengths(found: Representations) -> list[int]:
-    counts: list[int] = np.diff(found.offsets).tolist()
+def lengths(actual: Representations) -> list[int]:
+    counts: list[int] = np.diff(actual.offsets).tolist()
     return counts
 
 
@@ -100,11 +100,11 @@ def lengths(found: Representations) -> list[int]:
 def test_decoding_stops_at_the_closing_quote(family: str, piece: str, make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated(family, max_tokens=N)
     expected = close_some_with(encoder, ENDS[family] if piece == "end" else piece)
-    found = encoder.encode_queries(TEXTS)
-    assert lengths(found) == expected
-    assert_as_described(encoder, found)
+    actual = encoder.encode_queries(TEXTS)
+    assert lengths(actual) == expected
+    assert_as_described(encoder, actual)
     alone = [encoder.encode_queries([text]) for text in TEXTS]
-    assert_close(found, Representations.concatenate(alone))
+    assert_close(actual, Representations.concatenate(alone))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_decoding_stops_at_the_closing_quote(family: str, piece: str, make_gener
 def test_cap_then_cut(family: str, piece: str, cuts: bool, make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated(family, max_tokens=N, stop="cap-then-cut")
     expected = close_some_with(encoder, ENDS[family] if piece == "end" else piece)
-    found = encoder.encode_queries(TEXTS)
-    assert lengths(found) == (expected if cuts else [N] * len(TEXTS))
-    assert_as_described(encoder, found)
+    actual = encoder.encode_queries(TEXTS)
+    assert lengths(actual) == (expected if cuts else [N] * len(TEXTS))
+    assert_as_described(encoder, actual)
 
 
 def test_a_batch_may_mix_sides(make_generated: Make[GeneratedEncoder]) -> None:
@@ -130,9 +130,9 @@ def test_a_batch_may_mix_sides(make_generated: Make[GeneratedEncoder]) -> None:
 def test_a_querys_budget_limits_its_tokens(make_generated: Make[GeneratedEncoder]) -> None:
     encoder = make_generated("llama3", max_tokens=2)
     most = [1, 4, 2, 6, 1, 3, 5, 2]
-    found = encoder.encode_queries(TEXTS, most)
-    assert lengths(found) == most
-    assert_as_described(encoder, found, most)
+    actual = encoder.encode_queries(TEXTS, most)
+    assert lengths(actual) == most
+    assert_as_described(encoder, actual, most)
 
 
 def test_space_variants_and_top_k(make_generated: Make[GeneratedEncoder]) -> None:
@@ -143,9 +143,9 @@ def test_space_variants_and_top_k(make_generated: Make[GeneratedEncoder]) -> Non
     weights_V = torch.log1p(torch.relu(run(encoder, ready.input_ids.tolist(), 3).logits_MV.amax(0))).numpy()
     larger_T = np.maximum(weights_V[ready.content_ids], weights_V[ready.variant_ids])
     assert (larger_T > weights_V[ready.content_ids]).any()
-    found = encoder.encode_queries([text])
-    assert found.impact_ids.tolist() == ready.content_ids[larger_T > 0].tolist()
-    np.testing.assert_allclose(found.impact_weights, larger_T[larger_T > 0], atol=1e-5)
+    actual = encoder.encode_queries([text])
+    assert actual.impact_ids.tolist() == ready.content_ids[larger_T > 0].tolist()
+    np.testing.assert_allclose(actual.impact_weights, larger_T[larger_T > 0], atol=1e-5)
     two = make_generated(
         "qwen2", max_tokens=3, stop="cap", content_words=fold, sparse_topk=2, sparse_rounding="round100"
     ).encode_queries([text])

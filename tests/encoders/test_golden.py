@@ -46,8 +46,8 @@ def encode(name: str, folder: Path) -> dict[str, np.ndarray]:
     encoder = load_encoder(config, "cpu")
     sides = {"query": encoder.encode_queries(SENTENCES), "passage": encoder.encode_passages(TITLES, SENTENCES)}
     return {
-        f"{side}.{field}": getattr(found, field)
-        for side, found in sides.items()
+        f"{side}.{field}": getattr(actual, field)
+        for side, actual in sides.items()
         for field in Representations.__dataclass_fields__
     }
 
@@ -64,10 +64,10 @@ def _write_bert(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_golden(name: str, tmp_path: Path) -> None:
-    found = encode(name, tmp_path)
+    actual = encode(name, tmp_path)
     with np.load(GOLDEN / f"{name}.npz") as golden:
-        assert sorted(found) == sorted(golden)
-        for field, value in found.items():
+        assert sorted(actual) == sorted(golden)
+        for field, value in actual.items():
             expected = golden[field]
             assert value.dtype == expected.dtype, field
             assert value.shape == expected.shape, field
@@ -79,10 +79,10 @@ def test_golden(name: str, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(value, expected, err_msg=field)
 
 
-def assert_within_one_ulp(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_within_one_ulp(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal up to one float16 step, because CPUs differ in the last bits; near zero up to 1e-6."""
-    step = np.spacing(np.maximum(np.abs(found), np.abs(expected))).astype(np.float32)
-    distance = np.abs(found.astype(np.float32) - expected.astype(np.float32))
+    step = np.spacing(np.maximum(np.abs(actual), np.abs(expected))).astype(np.float32)
+    distance = np.abs(actual.astype(np.float32) - expected.astype(np.float32))
     assert (distance <= np.maximum(step, 1e-6)).all()
 
 

@@ -80,10 +80,10 @@ def test_vectors_are_the_librarys(
     np.testing.assert_allclose(own(encoder, TEXTS), expected_BH, atol=2e-6, rtol=0)
     lengths_B1 = np.linalg.norm(expected_BH, axis=1, keepdims=True)
     stored_BH = expected_BH if "similarity" in fields else expected_BH / lengths_B1
-    found = encoder.encode_queries(TEXTS)
-    assert found.vectors_MH.dtype == np.float16
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
-    assert found.offsets.tolist() == list(range(len(TEXTS) + 1))
+    actual = encoder.encode_queries(TEXTS)
+    assert actual.vectors_MH.dtype == np.float16
+    np.testing.assert_allclose(actual.vectors_MH.astype(np.float32), stored_BH, atol=5e-4, rtol=1e-3)
+    assert actual.offsets.tolist() == list(range(len(TEXTS) + 1))
 
 
 def test_poolings_of_a_model_of_plain_files_differ(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_prompts_in_the_models_own_files_are_used_unless_others_are_given(model_
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
     encoder = encoder_of(folder)
     passages = encoder.preparer.prepare_passages([""] * len(TEXTS), TEXTS)
-    for found, expected in (
+    for actual, expected in (
         (own(encoder, TEXTS), model.encode_query(TEXTS)),
         (encoder.vectors(passages)[0].numpy(), model.encode_document(TEXTS)),
         (own(encoder_of(folder, query_prompt=""), TEXTS), model.encode(TEXTS, prompt="")),
     ):
-        np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+        np.testing.assert_allclose(actual, expected, atol=2e-6, rtol=0)
 
 
 def test_bidirectional_lets_early_tokens_see_later_ones(tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def model(model_of: ModelOf, tmp_path: Path) -> Path:
 
 
 def retriever(folder: Path) -> dr.Retriever:
-    found = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
-    assert isinstance(found.config, LibraryRetriever)
-    place = found.config.backbone.model_copy(update={"dtype": "float32"})
-    found.config = found.config.model_copy(update={"backbone": place})
-    return found
+    actual = dr.Retriever(f"sentence-transformers/{folder}", device="cpu")
+    assert isinstance(actual.config, LibraryRetriever)
+    place = actual.config.backbone.model_copy(update={"dtype": "float32"})
+    actual.config = actual.config.model_copy(update={"backbone": place})
+    return actual
 
 
 def source_of(name: str) -> str:
@@ -223,8 +223,8 @@ def test_vectors_are_normalised_as_the_model_says(
     assert made.similarity == expected
     theirs = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": "float32"})
     scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
-    found = dr.Index(index.place).search("honey", k=len(TEXTS))
-    np.testing.assert_allclose([hit.score for hit in found], sorted(scores, reverse=True), rtol=2e-3)
+    actual = dr.Index(index.place).search("honey", k=len(TEXTS))
+    np.testing.assert_allclose([hit.score for hit in actual], sorted(scores, reverse=True), rtol=2e-3)
 
 
 def test_another_similarity_is_refused(model: Path) -> None:

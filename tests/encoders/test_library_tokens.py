@@ -65,12 +65,12 @@ def test_the_length_of_queries_can_be_another(name: str, folders: dict[str, Path
     text = TextConfig(max_query_tokens=20, length_semantics="total")
     own, longer = (encoder_of(folders[name], vectors="token", text=text, query_length=n) for n in (None, 20))
     assert set(np.diff(longer.encode_queries(PUNCTUATED).offsets)) == {20}
-    for found, expected in zip(
+    for actual, expected in zip(
         longer.preparer.prepare_passages([""] * 2, TEXTS[:2]),
         own.preparer.prepare_passages([""] * 2, TEXTS[:2]),
         strict=True,
     ):
-        assert found.input_ids.tolist() == expected.input_ids.tolist()
+        assert actual.input_ids.tolist() == expected.input_ids.tolist()
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_one_pass_gives_all_budgets(family: str, readout: dict[str, str], make_m
         for name in ("offsets", "impact_ids", "impact_offsets", "slot_tokens", "n_tokens"):
             np.testing.assert_array_equal(getattr(cut, name), getattr(apart, name))
         for name in ("vectors_MH", "impact_weights"):
-            found, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
-            np.testing.assert_allclose(found, expected, atol=2e-3)
+            actual, expected = (np.float32(getattr(each, name)) for each in (cut, apart))
+            np.testing.assert_allclose(actual, expected, atol=2e-3)
     assert [len(cut) for cut in encoder.submit([], budgets).result().parts] == [0, 0, 0]
 
 

@@ -64,8 +64,8 @@ def test_an_installed_method_works_by_name_and_in_a_file(tmp_path: Path) -> None
 
 
 def test_its_indexes_are_searched(index: dr.Index) -> None:
-    found = dr.Index(index.place).search("sun on tomatoes", k=2)
-    assert (found[0].text, found.mode) == (TEXTS[2], "dense")
+    actual = dr.Index(index.place).search("sun on tomatoes", k=2)
+    assert (actual[0].text, actual.mode) == (TEXTS[2], "dense")
     assert index.add(["more"], name="others").encoded == 1
     assert repr(index).endswith(f"4 passages, {METHOD}, version {index.version})")
 

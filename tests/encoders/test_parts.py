@@ -36,9 +36,9 @@ def test_parts_are_what_slots_read(family: str, make_masked: Make[MaskedEncoder]
         in_text_L[: len(left)] = False
         in_text_L[len(left) + prepared.n_tokens :] = False
         expected = [tokenizer.decode(batch.ids_BL[0][sees_L & in_text_L]) for sees_L in view_KL]
-        found = encoder.preparer.parts(text, "passage", slots)
-        assert [squeezed(part) for part in found] == [squeezed(part) for part in expected]
-        assert all(part in text for part in found)
+        actual = encoder.preparer.parts(text, "passage", slots)
+        assert [squeezed(part) for part in actual] == [squeezed(part) for part in expected]
+        assert all(part in text for part in actual)
 
 
 def squeezed(text: str) -> str:

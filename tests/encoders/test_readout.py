@@ -69,15 +69,15 @@ def plain(encoder: BackboneEncoder, vectors_MH: np.ndarray, words: int) -> list[
     tokenizer = encoder.backbone.vocabulary.tokenizer
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     entries = readable_entries(texts, set(tokenizer.all_special_ids))
-    found = []
+    actual = []
     with torch.inference_mode():
         logits_MV = encoder.backbone.logits_of(torch.tensor(vectors_MH)).float()
     for logits_V in logits_MV.tolist():
         best: dict[str, float] = {}
         for entry in sorted(entries, key=lambda entry: -logits_V[entry]):
             best.setdefault(texts[entry].strip().casefold(), logits_V[entry])
-        found.append(dict(list(best.items())[:words]))
-    return found
+        actual.append(dict(list(best.items())[:words]))
+    return actual
 
 
 def test_readings_are_the_strongest_words_of_all(encoder: Encoder) -> None:

@@ -24,29 +24,29 @@ def encoder(request: pytest.FixtureRequest, encoder_of: Callable[[str], Encoder]
 
 
 @pytest.fixture
-def found(encoder: Encoder) -> Representations:
+def actual(encoder: Encoder) -> Representations:
     return encoded(encoder, tuple(1 + row % 3 for row in range(N)))
 
 
-def test_arrow_holds_every_bit(found: Representations) -> None:
-    table = found.to_arrow()
-    assert table.schema.equals(pa.schema(representation_fields(found.hidden_size)))
-    assert_identical(Representations.from_arrow(table), found)
-    assert_identical(Representations.from_arrow(table.append_column("other", pa.array(range(N)))), found)
+def test_arrow_holds_every_bit(actual: Representations) -> None:
+    table = actual.to_arrow()
+    assert table.schema.equals(pa.schema(representation_fields(actual.hidden_size)))
+    assert_identical(Representations.from_arrow(table), actual)
+    assert_identical(Representations.from_arrow(table.append_column("other", pa.array(range(N)))), actual)
 
 
-def test_arrow_slices_and_chunks(found: Representations) -> None:
-    table = found.to_arrow()
-    assert_identical(Representations.from_arrow(table.slice(2, 3)), found.take(np.arange(2, 5)))
+def test_arrow_slices_and_chunks(actual: Representations) -> None:
+    table = actual.to_arrow()
+    assert_identical(Representations.from_arrow(table.slice(2, 3)), actual.take(np.arange(2, 5)))
     chunks = pa.concat_tables([table.slice(5), table.slice(0, 0), table.slice(0, 2).slice(1)])
     assert chunks.column("reps").num_chunks > 1
-    assert_identical(Representations.from_arrow(chunks), found.take(np.array([*range(5, N), 1])))
+    assert_identical(Representations.from_arrow(chunks), actual.take(np.array([*range(5, N), 1])))
 
 
-def test_arrow_record_batches(found: Representations) -> None:
+def test_arrow_record_batches(actual: Representations) -> None:
     """A slice of a batch keeps its parent's buffers and offsets."""
-    (batch,) = found.to_arrow().to_batches()
-    expected = found.take(np.arange(2, 5))
+    (batch,) = actual.to_arrow().to_batches()
+    expected = actual.take(np.arange(2, 5))
     vectors_MH, offsets = read_vectors(batch.slice(2, 3))
     ids, weights, impact_offsets = read_impacts(batch.slice(2, 3))
     read = Representations(
@@ -55,20 +55,20 @@ def test_arrow_record_batches(found: Representations) -> None:
     assert_identical(read, expected)
 
 
-def test_arrow_of_no_texts(found: Representations) -> None:
-    none = found.take(np.zeros(0, np.int64))
-    assert none.vectors_MH.shape == (0, found.hidden_size)
-    for table in (none.to_arrow(), found.to_arrow().slice(3, 0), found.to_arrow().schema.empty_table()):
+def test_arrow_of_no_texts(actual: Representations) -> None:
+    none = actual.take(np.zeros(0, np.int64))
+    assert none.vectors_MH.shape == (0, actual.hidden_size)
+    for table in (none.to_arrow(), actual.to_arrow().slice(3, 0), actual.to_arrow().schema.empty_table()):
         assert_identical(Representations.from_arrow(table), none)
 
 
-def test_take_and_concatenate(found: Representations) -> None:
-    singles = [found.take(np.array([row])) for row in range(N)]
-    assert_identical(Representations.concatenate(singles), found)
-    assert_identical(Representations.concatenate([found]), found)
+def test_take_and_concatenate(actual: Representations) -> None:
+    singles = [actual.take(np.array([row])) for row in range(N)]
+    assert_identical(Representations.concatenate(singles), actual)
+    assert_identical(Representations.concatenate([actual]), actual)
     order = np.array([3, 0, 3, 6, 1])
-    assert_identical(found.take(order), Representations.concatenate([singles[row] for row in order]))
-    assert_identical(found.take(order).take(np.arange(5)[::-1]), found.take(order[::-1]))
+    assert_identical(actual.take(order), Representations.concatenate([singles[row] for row in order]))
+    assert_identical(actual.take(order).take(np.arange(5)[::-1]), actual.take(order[::-1]))
 
 
 def fields(text: PreparedText) -> list[int | list[int]]:

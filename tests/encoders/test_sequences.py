@@ -78,11 +78,11 @@ def test_sequences_have_prompt_text_slots_and_tail(
     right, end = right.format(side=side), "" if tail is None else "<|mdm_mask|>" * slots + TAILS[tail]
     tokenizer = preparer.vocabulary.tokenizer
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (left, TEXT, right, end)]
-    (found,) = prepare(preparer, side, TEXT)
-    assert found.input_ids.tolist() == [token for part in parts for token in part]
-    assert (found.slots, found.n_tokens) == (slots, len(parts[1]))
-    assert found.prefix_tokens == (len(parts[0]) if is_generated else 0)
-    assert found.content_ids.tolist() == sorted(map(tokenizer.convert_tokens_to_ids, ("honey", "river", "water")))
+    (actual,) = prepare(preparer, side, TEXT)
+    assert actual.input_ids.tolist() == [token for part in parts for token in part]
+    assert (actual.slots, actual.n_tokens) == (slots, len(parts[1]))
+    assert actual.prefix_tokens == (len(parts[0]) if is_generated else 0)
+    assert actual.content_ids.tolist() == sorted(map(tokenizer.convert_tokens_to_ids, ("honey", "river", "water")))
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_vectors_are_states_at_the_slots(family: str, fields: dict[str, Any], ma
     with torch.inference_mode():
         states = encoder.backbone.forward(ids, torch.ones_like(ids), slots, position_ids=positions)
     # Among longer texts, so that the row has pads.
-    found = encoder.encode_queries([TEXT, " ".join(WORDS)]).take(np.array([0]))
+    actual = encoder.encode_queries([TEXT, " ".join(WORDS)]).take(np.array([0]))
     vectors_KH = torch.nn.functional.normalize(states.hidden[0], dim=-1).numpy()
-    np.testing.assert_allclose(found.vectors_MH.astype(np.float32), vectors_KH, atol=1e-3)
+    np.testing.assert_allclose(actual.vectors_MH.astype(np.float32), vectors_KH, atol=1e-3)
     words = prepared.content_ids.tolist()
     weights_V = torch.log1p(torch.relu(states.logits[0].amax(0))).numpy()
     expected = [word for word in words if weights_V[word] > 0]
     assert expected
-    assert found.impact_ids.tolist() == expected
-    np.testing.assert_allclose(found.impact_weights, weights_V[expected], atol=1e-4)
-    assert found.slot_tokens.tolist() == [words[i] for i in states.logits[0][:, words].argmax(-1)]
+    assert actual.impact_ids.tolist() == expected
+    np.testing.assert_allclose(actual.impact_weights, weights_V[expected], atol=1e-4)
+    assert actual.slot_tokens.tolist() == [words[i] for i in states.logits[0][:, words].argmax(-1)]
 
 
 def test_the_bare_variant_has_no_words(

@@ -32,8 +32,8 @@ def states_of(encoder: TokensEncoder, text: str) -> torch.Tensor:
     return hidden[0]
 
 
-def assert_near(found: np.ndarray, expected: torch.Tensor) -> None:
-    np.testing.assert_allclose(found.astype(np.float32), expected.numpy(), atol=1e-3, rtol=0)
+def assert_near(actual: np.ndarray, expected: torch.Tensor) -> None:
+    np.testing.assert_allclose(actual.astype(np.float32), expected.numpy(), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen2"])
@@ -86,6 +86,6 @@ def test_what_is_not_finite_is_left_to_be_refused(make_tokens: Make[TokensEncode
         return states_BLH, is_text_BL
 
     encoder._read = damaged  # type: ignore[method-assign]
-    found = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
-    assert np.diff(found.offsets).tolist() == [2, 1]
-    assert not_finite(found).tolist() == [1]
+    actual = encoder.encode(encoder.preparer.prepare_passages(["", ""], [LONG, LONG]))
+    assert np.diff(actual.offsets).tolist() == [2, 1]
+    assert not_finite(actual).tolist() == [1]

@@ -29,10 +29,10 @@ def test_the_best_passages_are_reordered_and_the_rest_follows(make_job: MakeJob,
     job = make_job()
     summary = rerank(job)
     assert (summary.queries, summary.resumed, summary.passages) == (3, 0, 7)
-    found, texts = read_run(job.output), {query.id: query.text for query in QUERIES}
-    assert list(found) == list(RUN)
+    actual, texts = read_run(job.output), {query.id: query.text for query in QUERIES}
+    assert list(actual) == list(RUN)
     by_id = {passage.id: passage for passage in PASSAGES}
-    for query_id, scores in found.items():
+    for query_id, scores in actual.items():
         before = ranked_ids(RUN[query_id])
         top, rest = before[:DEPTH], before[DEPTH:]
         expected = make_reranker("llada").score(texts[query_id], [by_id[i] for i in top])
@@ -84,10 +84,10 @@ def test_the_command_takes_texts_from_an_index(
     importlib.import_module("rerank").main(by_index)
     assert f"{by_index.output}: 3 queries, 7 passages scored now" in capsys.readouterr().out
     output = by_index.output
-    found, expected = read_run(output), read_run(job.output)
+    actual, expected = read_run(output), read_run(job.output)
     for query_id, scores in expected.items():
-        assert ranked_ids(found[query_id]) == ranked_ids(scores)
-        np.testing.assert_allclose([found[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
+        assert ranked_ids(actual[query_id]) == ranked_ids(scores)
+        np.testing.assert_allclose([actual[query_id][i] for i in scores], list(scores.values()), rtol=1e-5)
 
 
 class Killed(BaseException):

@@ -52,17 +52,17 @@ def slow_answers(micro_batches: list[MicroBatch], each: int) -> Tensor:
 def gradients_of(session: Session) -> Gradients:
     """The averaged gradients of a step of the training loop, before clipping."""
     start(session)
-    trainer, found = session.trainer, Gradients()
+    trainer, actual = session.trainer, Gradients()
 
     def keep(_: float) -> float:
         trainer.engine._average()  # type: ignore[union-attr]  # the plain engine
         parameters = trainable_parameters(session.encoder.backbone)
-        found.update({name: p.grad.clone() for name, p in parameters.items() if p.grad is not None})
+        actual.update({name: p.grad.clone() for name, p in parameters.items() if p.grad is not None})
         return 1.0
 
     with patch.object(trainer.engine, "step", keep):
         next(trainer.run())
-    return found
+    return actual
 
 
 def slow_gradients(session: Session) -> Gradients:
@@ -88,12 +88,12 @@ def slow_gradients(session: Session) -> Gradients:
     return {n: p.grad.clone() for n, p in trainable_parameters(session.encoder.backbone).items() if p.grad is not None}
 
 
-def assert_equal(found: Gradients, expected: Gradients) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: Gradients, expected: Gradients) -> None:
+    assert actual.keys() == expected.keys()
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert largest > 1e-3
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5 * max(1.0, largest), rtol=1e-5, msg=name)
 
 
 BARE = {"nested_slots": True, "prompt": {"variant": "bare"}, "tail_length": 1}
@@ -115,8 +115,10 @@ def session(number: int, folder_of: FolderOf, workers: Workers = ALONE) -> Sessi
 def _worker(rank: int, place: str, folders: dict[str, Path]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=WORKERS)
-    found = [gradients_of(session(number, folders.__getitem__, Workers(rank, WORKERS))) for number in range(len(CASES))]
-    torch.save(found, f"{place}/gradients-{rank}.pt")
+    actual = [
+        gradients_of(session(number, folders.__getitem__, Workers(rank, WORKERS))) for number in range(len(CASES))
+    ]
+    torch.save(actual, f"{place}/gradients-{rank}.pt")
     dist.destroy_process_group()
 
 

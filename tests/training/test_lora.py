@@ -32,8 +32,8 @@ def test_a_new_adapter_has_the_right_matrices_and_no_effect(family: str, folder_
     backbone = load_backbone(folder_of(family), device="cpu")
     before = outputs(backbone, BATCH)
     attach_lora(backbone, quick_recipe())
-    for found, expected in zip(outputs(backbone, BATCH), before, strict=True):
-        assert torch.equal(found, expected), "B is zero at first"
+    for actual, expected in zip(outputs(backbone, BATCH), before, strict=True):
+        assert torch.equal(actual, expected), "B is zero at first"
     matrices = {name.partition(".lora_")[0] for name in trainable_parameters(backbone)}
     assert len(matrices) == 2 * {"bert": 6, "modernbert": 4}.get(family, 7)
     assert all("layer" in name for name in matrices)
@@ -77,8 +77,8 @@ def test_trained_saved_and_loaded(case: str, folder_of: FolderOf, tmp_path: Path
     folder = folder_of(case.split("-")[1])
     for merge in (False, True):
         loaded = load_backbone(folder, device="cpu", adapter=tmp_path / "adapter", merge_adapter=merge)
-        for found, trained in zip(outputs(loaded, BATCH), expected, strict=True):
-            torch.testing.assert_close(found, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
+        for actual, trained in zip(outputs(loaded, BATCH), expected, strict=True):
+            torch.testing.assert_close(actual, trained, atol=1e-4 if merge else 0, rtol=1e-4 if merge else 0)
     read = TrainingManifest.model_validate_json((tmp_path / "adapter" / MANIFEST_FILE).read_text())
     assert read == manifest
     assert read.step == read.total_steps == 10
@@ -104,10 +104,10 @@ def test_an_untrained_or_broken_adapter_is_refused(folder_of: FolderOf, tmp_path
 
 
 def test_products_are_in_bfloat16_over_bfloat16_weights(folder_of: FolderOf) -> None:
-    found, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
-    assert found.keys() == expected.keys()
-    assert len(found) == 1 + 2 * 14
-    for name, tensor in found.items():
+    actual, expected = (_states_and_gradients(folder_of("dream"), as_peft_does=each) for each in (False, True))
+    assert actual.keys() == expected.keys()
+    assert len(actual) == 1 + 2 * 14
+    for name, tensor in actual.items():
         assert tensor.dtype == (torch.bfloat16 if name == "states" else torch.float32)
         likeness = torch.cosine_similarity(tensor.flatten().float(), expected[name].flatten().float(), dim=0)
         assert likeness > 0.998, name

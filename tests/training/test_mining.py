@@ -75,11 +75,11 @@ def test_negatives_are_those_of_the_reference(changes: dict[str, float], job: Mi
     job = MineNegativesJob.model_validate(job.model_dump() | changes)
     with patch.dict(mining_parts._QUERIES_PER_PART, {"bm25": 7}):
         made = mine_negatives(job)
-    found = good(open_source(str(job.output), "train").records())
-    assert [(e.query_id, e.query, e.positives) for e in found] == [(e.query_id, e.query, e.positives) for e in MADE]
+    actual = good(open_source(str(job.output), "train").records())
+    assert [(e.query_id, e.query, e.positives) for e in actual] == [(e.query_id, e.query, e.positives) for e in MADE]
     expected = [reference(job, example) for example in MADE]
     by_id = {p.id: p for p in (*ALL, TWIN, ECHO, SELF)}
-    assert [e.negatives for e in found] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
+    assert [e.negatives for e in actual] == [tuple(by_id[i] for i, _ in hits) for hits in expected]
     lines = gzip.decompress(local(job.output).read_bytes()).splitlines()
     assert [[p["score"] for p in json.loads(line)["negative_passages"]] for line in lines] == [
         [score for _, score in hits] for hits in expected

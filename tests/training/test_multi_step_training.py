@@ -40,15 +40,15 @@ def test_vectors_and_gradients_are_those_of_each_text_read_slowly(
     encoder = changed(load(case, folder_of, **changes))
     assert isinstance(encoder, MaskedEncoder)
     texts = encoder.preparer.prepare_queries(TEXTS, [4, 1, 2, 4, 3])
-    found = encode_with_gradients(encoder, texts)
-    weights_BKH = directions(*found.vectors_BKH.shape)
+    actual = encode_with_gradients(encoder, texts)
+    weights_BKH = directions(*actual.vectors_BKH.shape)
     expected = torch.zeros(())
     for row, text in enumerate(texts):
         slots = fill_slowly(encoder, text)
         vectors_KH = torch.nn.functional.normalize(torch.stack([slot.hidden_H for slot in slots]), dim=1)
-        torch.testing.assert_close(found.vectors_BKH[row, : text.slots], vectors_KH, atol=1e-5, rtol=0)
+        torch.testing.assert_close(actual.vectors_BKH[row, : text.slots], vectors_KH, atol=1e-5, rtol=0)
         assert len({slot.step for slot in slots}) == min(encoder.config.steps, text.slots)
         expected = expected + (vectors_KH * weights_BKH[row, : text.slots]).sum()
     theirs = gradients(encoder, expected)
-    for name, gradient in gradients(encoder, (found.vectors_BKH * weights_BKH).sum()).items():
+    for name, gradient in gradients(encoder, (actual.vectors_BKH * weights_BKH).sum()).items():
         torch.testing.assert_close(gradient, theirs[name], atol=1e-4, rtol=1e-3)

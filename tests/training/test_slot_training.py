@@ -35,8 +35,8 @@ def test_training_sees_what_the_encoder_gives(case: str, readout: str, folder_of
             if started is not None:
                 started.normal_(std=0.2, generator=torch.Generator().manual_seed(1))
     for texts in (encoder.preparer.prepare_queries(TEXTS, [1, 2, 4, 3, 1]), encoder.preparer.prepare_queries(TEXTS)):
-        found = assert_same(encoder, texts)
-        (found.vectors_BKH.sum() + found.weights_BT.sum()).backward()
+        actual = assert_same(encoder, texts)
+        (actual.vectors_BKH.sum() + actual.weights_BT.sum()).backward()
     for name, parameter in trainable_parameters(encoder.backbone).items():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
@@ -66,9 +66,9 @@ def test_trained_saved_and_loaded(case: str, readout: str, folder_of: FolderOf, 
         assert torch.equal(tensor, backbone.slot_layers.tensors()[name])
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "merge_adapter": False})
     loaded = load_encoder(retriever.model_copy(update={"backbone": place}), "cpu")
-    found, trained = loaded.encode_queries(TEXTS), session.encoder.encode_queries(TEXTS)
-    np.testing.assert_array_equal(found.vectors_MH, trained.vectors_MH)
-    np.testing.assert_array_equal(found.impact_weights, trained.impact_weights)
+    actual, trained = loaded.encode_queries(TEXTS), session.encoder.encode_queries(TEXTS)
+    np.testing.assert_array_equal(actual.vectors_MH, trained.vectors_MH)
+    np.testing.assert_array_equal(actual.impact_weights, trained.impact_weights)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "packed"])
@@ -81,8 +81,8 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
     session.save_adapter(tmp_path / "adapter")
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "attention": attention})
     loaded = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
-    found = loaded.encode_queries(TEXTS)
-    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(trained.vectors_MH), atol=1e-3)
+    actual = loaded.encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(actual.vectors_MH), np.float32(trained.vectors_MH), atol=1e-3)
     layers = loaded.backbone.slot_layers
     assert layers is not None
     assert layers.residual is not None
@@ -93,7 +93,7 @@ def test_an_adapter_on_slots_leaves_the_text_alone(attention: str, folder_of: Fo
     attach_slot_layers(own.backbone.model, SlotLayers(residual_HH=zeros_HH, attention_HH=zeros_HH))
     own_MH = np.float32(own.encode_queries(TEXTS).vectors_MH)
     np.testing.assert_allclose(means_MH, own_MH, atol=1e-3)
-    assert np.abs(np.float32(found.vectors_MH) - own_MH).max() > 1e-3, "and slots are not what they were"
+    assert np.abs(np.float32(actual.vectors_MH) - own_MH).max() > 1e-3, "and slots are not what they were"
     with pytest.raises(ValueError, match=r"adapter on slots only .* cannot be compiled"):
         loaded.compile_layers()
 
@@ -106,11 +106,11 @@ def test_slots_run_with_short_texts(folder_of: FolderOf, tmp_path: Path, monkeyp
     session.save_adapter(tmp_path / "adapter")
     place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter"), "attention": "packed"})
     encoder = cast("MaskedEncoder", load_encoder(retriever.model_copy(update={"backbone": place}), "cpu"))
-    found = []
+    actual = []
     for border in (10**6, 1):
         monkeypatch.setattr("diffretriever.backbones.base.MIN_SEPARATE_TOKENS", border)
-        found.append(encoder.encode_queries(TEXTS[:1]))
-    together, apart = found
+        actual.append(encoder.encode_queries(TEXTS[:1]))
+    together, apart = actual
     np.testing.assert_allclose(np.float32(together.vectors_MH), np.float32(apart.vectors_MH), atol=1e-3)
     np.testing.assert_allclose(together.impact_weights, apart.impact_weights, atol=1e-3)
 

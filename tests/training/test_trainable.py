@@ -42,19 +42,19 @@ def changed(encoder: BackboneEncoder, **recipe: object) -> BackboneEncoder:
 
 def assert_same(encoder: BackboneEncoder, texts: list[PreparedText]) -> TextVectors:
     expected = encoder.encode(texts)
-    found = encode_with_gradients(encoder, texts)
-    assert found.vectors_BKH.dtype == found.weights_BT.dtype == torch.float32
-    np.testing.assert_array_equal(found.valid_BK.sum(1), np.diff(expected.offsets))
-    vectors_MH = found.vectors_BKH[found.valid_BK].detach().numpy()
+    actual = encode_with_gradients(encoder, texts)
+    assert actual.vectors_BKH.dtype == actual.weights_BT.dtype == torch.float32
+    np.testing.assert_array_equal(actual.valid_BK.sum(1), np.diff(expected.offsets))
+    vectors_MH = actual.vectors_BKH[actual.valid_BK].detach().numpy()
     np.testing.assert_allclose(vectors_MH, expected.vectors_MH.astype(np.float32), atol=5e-4, rtol=0)
-    assert not found.vectors_BKH[~found.valid_BK].any()
-    positive_BT = (found.weights_BT > 0) & found.known_BT
-    np.testing.assert_array_equal(found.ids_BT[positive_BT], expected.impact_ids)
+    assert not actual.vectors_BKH[~actual.valid_BK].any()
+    positive_BT = (actual.weights_BT > 0) & actual.known_BT
+    np.testing.assert_array_equal(actual.ids_BT[positive_BT], expected.impact_ids)
     np.testing.assert_allclose(
-        found.weights_BT[positive_BT].detach().numpy(), expected.impact_weights, atol=1e-4, rtol=1e-4
+        actual.weights_BT[positive_BT].detach().numpy(), expected.impact_weights, atol=1e-4, rtol=1e-4
     )
-    assert not found.weights_BT[~found.known_BT].any()
-    return found
+    assert not actual.weights_BT[~actual.known_BT].any()
+    return actual
 
 
 SETTINGS: list[tuple[str, dict[str, object]]] = [
@@ -71,9 +71,9 @@ SETTINGS: list[tuple[str, dict[str, object]]] = [
 def test_training_sees_what_the_encoder_gives(case: str, changes: dict[str, object], folder_of: FolderOf) -> None:
     encoder = changed(load(case, folder_of, **changes))
     for texts in (encoder.preparer.prepare_queries(TEXTS), encoder.preparer.prepare_passages([""] * 5, TEXTS)):
-        found = assert_same(encoder, texts)
+        actual = assert_same(encoder, texts)
         if "sparse" in encoder.config.modes:
-            assert found.weights_BT.max() > 0, "the texts have impacts"
+            assert actual.weights_BT.max() > 0, "the texts have impacts"
 
 
 @pytest.mark.parametrize("case", ["masked-dream", "generated-qwen2"])
@@ -98,8 +98,8 @@ def test_texts_of_different_lengths_are_encoded_in_several_passes(
 def test_clusters_are_not_trained(folder_of: FolderOf) -> None:
     encoder = changed(load("tokens-bert", folder_of, clusters=2))
     passages = encoder.preparer.prepare_passages([""] * 5, TEXTS)
-    found = encode_with_gradients(encoder, passages)
-    assert found.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
+    actual = encode_with_gradients(encoder, passages)
+    assert actual.valid_BK.sum(1).tolist() == [len(text.input_ids) for text in passages]
     assert np.diff(encoder.encode(passages).offsets).max() == 2
 
 
@@ -126,8 +126,8 @@ def test_packed_texts_give_the_same_gradients_in_one_pass(
         place = config_of(case, folder_of).backbone.model_copy(update={"attention": attention})
         encoder = changed(load(case, folder_of, backbone=place.model_dump()))
         assert encoder.is_packed == (attention == "packed")
-        found = encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS))
-        (found.vectors_BKH[..., 0].sum() + found.weights_BT.sum()).backward()
+        actual = encode_with_gradients(encoder, encoder.preparer.prepare_queries(TEXTS))
+        (actual.vectors_BKH[..., 0].sum() + actual.weights_BT.sum()).backward()
         gradients.append([parameter.grad for parameter in trainable_parameters(encoder.backbone).values()])
     for padded, packed in zip(*gradients, strict=True):
         assert padded is not None

@@ -25,11 +25,11 @@ def test_a_batch_is_the_same_for_any_number_of_workers(folder_of: FolderOf) -> N
     several = [batches_of(recipe, folder_of, Workers(rank, 4)) for rank in range(4)]
     for step in range(alone.total_steps):
         expected = alone.micro_batches(step)
-        found = sorted(
+        actual = sorted(
             (part for batches in several for part in batches.micro_batches(step)), key=lambda part: part.number
         )
-        assert [part.number for part in expected] == [part.number for part in found] == [0, 1, 2, 3]
-        for one, other in zip(expected, found, strict=True):
+        assert [part.number for part in expected] == [part.number for part in actual] == [0, 1, 2, 3]
+        for one, other in zip(expected, actual, strict=True):
             assert one.query_ids == other.query_ids
             for texts, others in ((one.queries, other.queries), (one.passages, other.passages)):
                 assert [t.input_ids.tolist() for t in texts] == [t.input_ids.tolist() for t in others]

@@ -31,10 +31,10 @@ def test_the_embedded_models_recipe(tmp_path: Path) -> None:
     small = {"batch_queries": 8, "queries_per_device": 4, "max_steps": 3, "workers": 1}
     job = TrainJob.model_validate({"recipe": "minilm", "train": "x", "output": tmp_path, **small})
     session = session_of(MaskedRetriever.model_validate(preset | {"budget": "q4p8"}), job.hyperparameters)
-    for found, (*terms, norm) in zip(run(session, 3), GOLDEN, strict=True):
-        losses = [found.loss, found.dense_loss, found.sparse_loss, found.distillation_loss]
+    for actual, (*terms, norm) in zip(run(session, 3), GOLDEN, strict=True):
+        losses = [actual.loss, actual.dense_loss, actual.sparse_loss, actual.distillation_loss]
         assert losses == pytest.approx(terms, rel=1e-3, abs=1e-5)
-        assert found.gradient_norm == pytest.approx(norm, rel=1e-3)
+        assert actual.gradient_norm == pytest.approx(norm, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_resumed_bit_for_bit(case: str, dtype: str, folder_of: FolderOf, tmp_pat
     torch.rand(3)
     resumed = session_of(retriever, recipe)
     resumed.trainer.load(tmp_path)
-    found = run(resumed, 4)
-    assert [m.step for m in found] == [3, 4]
-    assert [(m.loss, m.gradient_norm, m.learning_rate) for m in found] == [
+    actual = run(resumed, 4)
+    assert [m.step for m in actual] == [3, 4]
+    assert [(m.loss, m.gradient_norm, m.learning_rate) for m in actual] == [
         (m.loss, m.gradient_norm, m.learning_rate) for m in expected[2:]
     ]
     first, second = (trainable_parameters(session.encoder.backbone) for session in (straight, resumed))

@@ -74,17 +74,17 @@ ANSWERS = torch.tensor(
 def test_objective_and_its_gradients(answers_QP: Tensor | None) -> None:
     ours = with_gradients(QUERIES), with_gradients(PASSAGES)
     theirs = with_gradients(QUERIES, torch.float64), with_gradients(PASSAGES, torch.float64)
-    found = objective(*ours, RECIPE, answers_QP)
+    actual = objective(*ours, RECIPE, answers_QP)
     dense_QP = slow_dense(*theirs)
     dense = slow_cross_entropy(dense_QP / RECIPE.temperature, 2, answers_QP)
     expected = dense + slow_cross_entropy(slow_sparse(*theirs), 2, answers_QP)
-    torch.testing.assert_close(found.loss, expected.float(), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.dense, dense.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual.loss, expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual.dense, dense.float(), atol=1e-5, rtol=1e-5)
     better_QP = dense_QP > dense_QP[torch.arange(5), 2 * torch.arange(5)][:, None]
     if answers_QP is not None:
         better_QP &= ~answers_QP
-    assert float(found.accuracy) == pytest.approx(float((~better_QP.any(1)).float().mean()))
-    found.loss.backward()
+    assert float(actual.accuracy) == pytest.approx(float((~better_QP.any(1)).float().mean()))
+    actual.loss.backward()
     expected.backward()
     for mine, reference in zip(ours, theirs, strict=True):
         for tensor, other in ((mine.vectors_BKH, reference.vectors_BKH), (mine.weights_BT, reference.weights_BT)):
@@ -106,12 +106,12 @@ def test_distillation_by_hand() -> None:
 
 def test_the_teacher_is_the_texts_own_tokens() -> None:
     recipe = RECIPE.model_copy(update={"distillation_weight": 0.5})
-    found = objective(with_gradients(QUERIES), with_gradients(PASSAGES), recipe)
+    actual = objective(with_gradients(QUERIES), with_gradients(PASSAGES), recipe)
     ours_QP = (slow_dense(QUERIES, PASSAGES) / RECIPE.temperature).log_softmax(1)
     theirs_QP = (slow_dense(QUERIES.by_tokens(), PASSAGES.by_tokens()) / TEACHER_TEMPERATURE).log_softmax(1)
     expected = (theirs_QP.exp() * (theirs_QP - ours_QP)).sum(1).mean()
-    torch.testing.assert_close(found.distillation, expected.float(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found.loss, found.dense + found.sparse + 0.5 * found.distillation)
+    torch.testing.assert_close(actual.distillation, expected.float(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(actual.loss, actual.dense + actual.sparse + 0.5 * actual.distillation)
 
 
 def test_the_learning_rate_rises_then_falls_to_zero() -> None:

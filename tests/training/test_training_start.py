@@ -36,10 +36,10 @@ def test_training_starts_from_an_adapter(case: str, slots: dict[str, Any], folde
 
     more = {"slot_layers": 6} if slots else {}
     second = session_of(going_on(retriever, tmp_path / "first"), quick_recipe(max_steps=2, **slots | more))
-    found = second.encoder.encode_queries(TEXTS)
-    np.testing.assert_allclose(np.float32(found.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
-    np.testing.assert_array_equal(found.impact_ids, expected.impact_ids)
-    np.testing.assert_allclose(found.impact_weights, expected.impact_weights, atol=1e-4)
+    actual = second.encoder.encode_queries(TEXTS)
+    np.testing.assert_allclose(np.float32(actual.vectors_MH), np.float32(expected.vectors_MH), atol=1e-3)
+    np.testing.assert_array_equal(actual.impact_ids, expected.impact_ids)
+    np.testing.assert_allclose(actual.impact_weights, expected.impact_weights, atol=1e-4)
     assert second.manifest.start is not None
     assert second.manifest.start.adapter == str(tmp_path / "first")
 

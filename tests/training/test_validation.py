@@ -41,11 +41,11 @@ def test_validation_equals_the_jobs_measures(case: str, collection: Path, folder
     retriever = config_of(case, folder_of)
     encoder = load_encoder(retriever, "cpu")
     assert isinstance(encoder, BackboneEncoder)
-    found = Validator(str(collection)).measure(encoder)
+    actual = Validator(str(collection)).measure(encoder)
     expected = by_the_jobs(encoder, collection, tmp_path)
-    assert found == pytest.approx(expected)
-    assert set(found) == set(retriever.modes)
-    assert 0 < found["dense"] < 1
+    assert actual == pytest.approx(expected)
+    assert set(actual) == set(retriever.modes)
+    assert 0 < actual["dense"] < 1
 
 
 def test_validation_uses_the_current_weights(collection: Path, folder_of: FolderOf) -> None:
