@@ -81,9 +81,7 @@ def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, .
     signal.signal(signal.SIGTERM, _terminate)
     # Before the required flags are checked.
     if issubclass(config_class, PresetListing) and "--list-presets" in sys.argv[1:]:
-        from diffretriever.presets import preset_table
-
-        print(preset_table())
+        _print_presets()
         return
     shows_help = {"-h", "--help"} & set(sys.argv[1:])
     config = config_class.from_command_line(examples=_examples(main) if shows_help else ())
@@ -99,6 +97,12 @@ def run(config_class: type[C], main: Callable[[C], None], absolute: tuple[str, .
         if status is None:
             raise
         raise SystemExit(status) from None
+
+
+def _print_presets() -> None:
+    from diffretriever.presets import preset_table
+
+    print(preset_table())
 
 
 def command() -> str:

@@ -14,9 +14,9 @@ def main(config: AccelerateJob) -> None:
     from diffretriever.search.accelerate import accelerate
 
     done = accelerate(config, make_files)
-    for kind, files in done.files.items():
-        written = f"{kind} written for {counted(files.made, 'fragments')}"
-        print(f"{config.index}: {written}, {files.bytes / 1e6:,.1f} MB in total")
+    for kind, kept in done.files.items():
+        made = f"{kind} made for {counted(kept.made, 'fragments')} that had none"
+        print(f"{config.index}: {made}, {kept.bytes / 1e6:,.1f} MB in all")
     if done.only_streams:
         print(
             "searches still read the whole table, because codes of means need a candidate index: "
