@@ -48,8 +48,8 @@ def main(config: SearchJob) -> None:
     if config.json_output:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    filtered = f", filtered by {config.filter}" if config.filter else ""
-    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{filtered}")
+    condition = f", filter: {config.filter}" if config.filter else ""
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{condition}")
     if not ranked:
         print("no passages found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):

@@ -47,7 +47,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(place) if request.param == "path" else place.as_uri()
 
 
-def test_what_is_written_is_read(folder: str) -> None:
+def test_a_written_file_is_read(folder: str) -> None:
     place = as_place(folder)
     assert not exists(place)
     assert files_in(place) == []
@@ -68,7 +68,7 @@ def test_what_is_written_is_read(folder: str) -> None:
     assert not exists(place / "deep" / "one.txt")
 
 
-def test_what_is_missing_is_named(folder: str) -> None:
+def test_a_missing_file_is_named(folder: str) -> None:
     for look in (read_bytes, file_state):
         with pytest.raises(FileNotFoundError) as told:
             look(as_place(folder) / "none")
@@ -116,7 +116,7 @@ def test_a_killed_write_leaves_the_old_file(
     assert file.read_bytes() == b"new"
 
 
-def test_what_fails_leaves_what_was_there(folder: str) -> None:
+def test_a_failed_write_leaves_the_old_file(folder: str) -> None:
     place = as_place(folder) / "one"
     write_bytes(place, b"old")
 
@@ -134,7 +134,7 @@ def test_what_fails_leaves_what_was_there(folder: str) -> None:
     assert read_bytes(place) == b"new" * 5_000_000
 
 
-def test_a_store_path_is_put_together_as_a_path_is() -> None:
+def test_store_paths_join_like_paths() -> None:
     place = StorePath("s3://bucket/folder/")
     assert str(place / "a.jsonl.gz") == "s3://bucket/folder/a.jsonl.gz"
     assert (place / "a.jsonl.gz").suffix == ".gz"
@@ -153,7 +153,7 @@ class _Job(Model):
     place: Place | None = None
 
 
-def test_a_place_in_a_config() -> None:
+def test_paths_and_uris_in_a_config() -> None:
     assert _Job(place="s3://bucket/x").place == StorePath("s3://bucket/x")
     assert _Job(place="file:///x").place == Path("/x") == _Job(place=Path("/x")).place
     for given in ("s3://bucket/x", "/x"):
@@ -209,7 +209,7 @@ def test_lance_and_pyarrow_see_the_same_store(bucket: str, monkeypatch: pytest.M
         write_bytes(f"{bucket}/x", b"")
 
 
-def test_no_bucket_and_no_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bucket_or_store_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^s3://nobody-s/x: there is no such bucket"):
         write_bytes("s3://nobody-s/x", b"")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -103,7 +103,7 @@ class KilledError(Exception):
     """Where the driver would have been killed."""
 
 
-def test_on_a_store_a_machine_dies(job: TrainJob, machines: Machines) -> None:
+def test_training_on_a_store_survives_a_killed_node(job: TrainJob, machines: Machines) -> None:
     output = job.output
     assert isinstance(output, StorePath)
     machines.add("first")

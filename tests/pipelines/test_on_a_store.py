@@ -45,7 +45,7 @@ def corpus(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_encoding_search_and_evaluation_on_a_store(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
     job = EncodeJob(
         collection=corpus,
         index=f"{bucket}/index",
@@ -93,7 +93,7 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_mined_negatives(corpus: str, bucket: str) -> None:
+def test_mining_on_a_store(corpus: str, bucket: str) -> None:
     index = PassageIndex.create(f"{bucket}/bm25", bm25_manifest(Bm25Retriever()))
     passages = [record for record in open_collection(corpus).records() if isinstance(record, Passage)][:40]
     Committer(index).commit({"all": write_block(index.uri, text_table(passages, "tiny"))}, [])

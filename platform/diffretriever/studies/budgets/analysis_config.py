@@ -18,10 +18,10 @@ class AnalyseBudgetsJob(JobConfig):
     sweeps: tuple[Place, ...]
     """Split folders of sweeps, such as sweeps/scifact/test, all of one retriever."""
     budget: BudgetChoice | None = None
-    """The fixed budget that all is measured against: q4p16, say, or the selection.json of a sweep."""
+    """Fixed budget to compare with, such as q4p16, or the selection.json of a sweep."""
     selection: Place | None = None
-    """In place of --budget: the split folder of a sweep on other queries, such as sweeps/scifact/train; the budget with
-    the best mean there is the fixed one."""
+    """In place of --budget: split folder of a sweep on other queries, such as sweeps/scifact/train. The budget with the
+    best mean there is the fixed one."""
     mode: SweepMode = "hybrid"
     """Score that chooses the fixed budget, and comes first in the report."""
     measures: tuple[str, ...] = ()

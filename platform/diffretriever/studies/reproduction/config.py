@@ -28,21 +28,21 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ReproduceJob(EncoderActors):
-    """Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
+    """Run the rows of the paper's tables whose models and collections are available, and compare with the paper's."""
 
     tables: tuple[str, ...] = ()
     """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
     protocol: CommaSeparated = ()
-    """What the paper's rows are run with: `authors`, the settings of the code that made the figures, `paper`, its text
-    taken literally, or `folded`, content words in both their forms. Default: authors and paper, one after the other."""
+    """Settings of the paper's rows: `authors`, of the authors' code; `paper`, of its text; `folded`, content words in
+    both forms. Default: authors and paper."""
     collections: dict[str, str] = Field(default_factory=dict)
-    """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
-    encode_beir.py takes, so `nq=nq` downloads NQ."""
+    """Collections as NAME=COLLECTION, repeatable. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; COLLECTION is as
+    in encode_beir.py, so `nq=nq` downloads NQ."""
     collections_root: DirectoryPath | None = None
     """Folder with a subfolder or BEIR's zip for each collection, named as BEIR names it; MS MARCO is `msmarco`."""
     backbones: dict[str, DirectoryPath] = Field(default_factory=dict)
-    """SOURCE=FOLDER, repeatable: weights in place of a backbone that the presets name. Other weights than the
-    published ones make other numbers; the report names every one."""
+    """SOURCE=FOLDER, repeatable: weights in place of a backbone of the presets. The report names each, because other
+    weights than the published ones change the results."""
     adapters: dict[str, DirectoryPath] = Field(default_factory=dict)
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
     analyses: dict[str, Place] = Field(default_factory=dict)
