@@ -1,4 +1,4 @@
-"""Measures of a run against qrels, computed by ir_measures, and warnings on their overlap.
+"""Measures of a run against qrels, computed by ir_measures, and their overlap.
 
 Legend: Q queries of the qrels.
 """
@@ -19,6 +19,7 @@ from ir_measures.measures import Measure, SumAgg
 from diffretriever.collections import Qrels, Run
 from diffretriever.collections.base import least_relevance
 from diffretriever.collections.chunks import CHUNK_ID
+from diffretriever.evaluation.exclusion import count_own_first
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.evaluate import DEFAULT_MEASURES, Overlap
 
@@ -202,18 +203,5 @@ def overlap_of(run: Run, qrels: Qrels) -> Overlap:
         queries=int((counts_Q > 0).sum()),
         judged=judged / len(queries) if queries else 0.0,
         relevant=int(pc.sum(known).as_py() or 0),
+        own_first=count_own_first(run, qrels),
     )
-
-
-def warnings_of(name: str, overlap: Overlap, queries: int) -> list[str]:
-    """Return warnings for a run with this overlap, measured on this number of queries."""
-    if not overlap.queries:
-        return [f"{name} has passages for none of the {queries:,} judged queries: is it of the same split?"]
-    warnings = []
-    if overlap.queries < queries:
-        warnings.append(
-            f"{name} has passages for {overlap.queries:,} of {queries:,} judged queries: the others count as 0"
-        )
-    if not overlap.relevant:
-        warnings.append(f"{name} finds no passage that is judged relevant: is it of the same collection?")
-    return warnings

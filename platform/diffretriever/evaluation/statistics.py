@@ -18,6 +18,8 @@ from scipy import stats
 ALPHA = 0.05
 """Level of significance of all reports."""
 
+_POWER = 0.8
+
 _SEED = 42
 _ROUNDING = 1e-12
 _RESAMPLES = 1000
@@ -87,6 +89,18 @@ def t_test_p(differences_N: np.ndarray) -> float:
         # All are equal: the test statistic is infinite.
         return 0.0
     return float(stats.ttest_1samp(differences_N, 0.0).pvalue)
+
+
+def detectable_difference(differences_N: np.ndarray) -> float:
+    """Return the mean difference that a paired t-test finds with a probability of 80 %, at p < .05, two-sided.
+
+    `differences_N` are float64 [N], of which only the spread counts. NaN if N = 1.
+    """
+    n = len(differences_N)
+    if n < 2:
+        return float("nan")
+    reach = stats.t.ppf(1 - ALPHA / 2, n - 1) + stats.t.ppf(_POWER, n - 1)
+    return float(reach * differences_N.std(ddof=1) / np.sqrt(n))
 
 
 def randomisation_p_each(differences_CN: np.ndarray) -> list[float]:
