@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 from pyarrow import parquet
 
 from diffretriever.core.files import whole_file, write_bytes, write_text
@@ -238,6 +239,9 @@ def draw_costs(report: ComparisonReport) -> bytes:
                 color=INK,
             )
         panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        panel.minorticks_off()
         panel.set_xlabel(label, fontsize=8.5, color=INK)
         panel.margins(0.15)
         quiet(panel, "y")
