@@ -183,6 +183,10 @@ class Conditions(Model):
     """Maximum tokens of a query; None for BM25."""
     passage_tokens: int | None = None
     """Maximum tokens of a passage; None for BM25."""
+    cut_passages: float | None = None
+    """Share of passages that were longer than the limit, on up to 1,000 evenly spaced passages."""
+    lost_tokens: float | None = None
+    """Share of the passages' tokens beyond the limit, on the same passages."""
     prompt: str | None = None
     title_join: TitleJoin | None = None
     """Separator of title and text."""

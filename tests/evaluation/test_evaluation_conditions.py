@@ -176,3 +176,21 @@ def test_ties_are_measured_over_all_orders() -> None:
     assert expected == pytest.approx(((1 + 1 / 2 + 1 / 3) / 3 + 1) / 3, abs=0.05)
     untied = Run.of({"q1": {"a": 2.0, "x": 1.0}})
     assert tie_ranges(untied, qrels, evaluate(untied, qrels, measures), measures) == {}
+
+
+def test_truncated_passages_are_counted(tmp_path: Path) -> None:
+    folder = collection(tmp_path / "mine", {number: f"when to {text}" for number, text in TEXTS.items()})
+    long = dr.Index.create(tmp_path / "pooled", str(folder), retriever=_pooled(tmp_path, passage_tokens=5))
+    conditions = dr.evaluate(long, str(folder), measures=["MRR@10"], modes=["dense"]).conditions["dense"]
+    # The limit counts [CLS] and [SEP], so 3 of 5, 4 and 6 tokens are read.
+    assert [conditions.cut_passages, conditions.lost_tokens] == pytest.approx([1.0, 6 / 15])
+    whole = dr.Index.create(tmp_path / "whole", str(folder), retriever=_pooled(tmp_path, passage_tokens=7))
+    conditions = dr.evaluate(whole, str(folder), measures=["MRR@10"], modes=["dense"]).conditions["dense"]
+    assert (conditions.cut_passages, conditions.lost_tokens) == (0.0, 0.0)
+
+
+def _pooled(folder: Path, passage_tokens: int) -> str:
+    path = folder / f"pooled-{passage_tokens}.yaml"
+    limits = f"max_query_tokens: 256, max_passage_tokens: {passage_tokens}, length_semantics: total"
+    path.write_text(f"method: pooled\nbackbone: {{source: minilm}}\ntext: {{{limits}}}\n")
+    return str(path)

@@ -11,11 +11,13 @@ from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from diffretriever.collections import Collection, Passage, Qrels
 from diffretriever.collections.beir import PUBLISHED_PASSAGES
 from diffretriever.core.files import exists, read_text
+from diffretriever.encoders.preparer import join_title
 from diffretriever.evaluation.measures import relevant_in
 from diffretriever.index.history import column_bytes
 from diffretriever.index.table import PassageIndex
@@ -28,6 +30,10 @@ from diffretriever.search.searcher import Searcher
 
 _TIMED = 20
 """Queries that are timed."""
+_SAMPLED = 1000
+"""Passages that are tokenised to count the truncated ones."""
+_ALL = 1 << 30
+"""Tokens: more than a text has."""
 _COLUMNS = {"dense": ("reps", "codes"), "sparse": ("impact_ids", "impact_weights")}
 _VARIED = ("retriever", "judged@10", "relevant found", "K_q", "K_p", "bytes a passage", "ms a query")
 """Rows that a comparison varies on purpose, or measures."""
@@ -85,6 +91,24 @@ def conditions_of_run(path: Path | StorePath, overlap: Overlap) -> Conditions:
         if (own := conditions.get(path.name.removesuffix(".gz").removesuffix(".trec"))) is not None:
             return own.model_copy(update={"overlap": overlap})
     return Conditions(overlap=overlap)
+
+
+def truncation_of(searcher: Searcher) -> dict[str, float]:
+    """Return the shares of cut passages and lost tokens, as fields of `Conditions`; {} for BM25, which reads all."""
+    index, preparer = searcher.index, searcher.preparer
+    if preparer is None or not len(index):
+        return {}
+    sampled = index.take(np.unique(np.linspace(0, len(index) - 1, _SAMPLED).astype(np.int64)), ["title", "text"])
+    titles, texts = sampled.column("title").to_pylist(), sampled.column("text").to_pylist()
+    joined = [join_title(title, text, preparer.text) for title, text in zip(titles, texts, strict=True)]
+    tokens_P = np.array([len(ids) for ids in preparer.vocabulary.tokenise(joined, [_ALL] * len(joined))])
+    (empty,) = preparer.prepare_passages([""], [""])
+    read_P = np.array([text.n_tokens - empty.n_tokens for text in preparer.prepare_passages(titles, texts)])
+    lost_P = np.maximum(tokens_P - read_P, 0)
+    return {
+        "cut_passages": float((lost_P > 0).mean()),
+        "lost_tokens": float(lost_P.sum() / max(1, tokens_P.sum())),
+    }
 
 
 def milliseconds_of(
@@ -164,6 +188,8 @@ def _texts(conditions: Conditions) -> dict[str, str]:
         "filter": conditions.filter,
         "query tokens": conditions.query_tokens,
         "passage tokens": conditions.passage_tokens,
+        "passages cut": _percent(conditions.cut_passages),
+        "tokens lost": _percent(conditions.lost_tokens),
         "prompt": conditions.prompt,
         "title": conditions.title_join,
         "precision": conditions.precision,
@@ -176,6 +202,10 @@ def _texts(conditions: Conditions) -> dict[str, str]:
         "ms a query": conditions.milliseconds,
     }
     return {name: lacking if value is None else _text(value) for name, value in values.items()}
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"
 
 
 def _text(value: object) -> str:

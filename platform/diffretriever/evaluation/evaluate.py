@@ -18,6 +18,7 @@ from diffretriever.evaluation.conditions import (
     conditions_of_run,
     coverage_of,
     milliseconds_of,
+    truncation_of,
     warnings_of,
 )
 from diffretriever.evaluation.exclusion import settled_by_index, settled_by_runs
@@ -119,7 +120,7 @@ def search_collection(
             f"{index.uri} holds none of the passages that {collection.name} judges relevant: take its index, one "
             "without chunks"
         )
-    coverage = coverage_of(index, collection, qrels)
+    known = {"coverage": coverage_of(index, collection, qrels), **truncation_of(searcher)}
     job, notes = settled_by_index(job, index, queries, qrels)
     runs = search_queries(searcher, queries, job, budgets)
     budgets = budgets or _budgets(job, queries)
@@ -129,8 +130,8 @@ def search_collection(
             mode,
             job,
             budgets,
-            coverage=coverage,
             overlap=overlap_of(run, qrels),
+            **known,
             milliseconds=milliseconds_of(searcher, mode, [query.text for query in queries], budgets, filter=job.filter),
         )
         for mode, run in runs.items()
