@@ -184,7 +184,7 @@ def test_truncated_passages_are_counted(tmp_path: Path) -> None:
     conditions = dr.evaluate(long, str(folder), measures=["MRR@10"], modes=["dense"]).conditions["dense"]
     # The limit counts [CLS] and [SEP], so 3 of 5, 4 and 6 tokens are read.
     assert [conditions.cut_passages, conditions.lost_tokens] == pytest.approx([1.0, 6 / 15])
-    whole = dr.Index.create(tmp_path / "whole", str(folder), retriever=_pooled(tmp_path, passage_tokens=7))
+    whole = dr.Index.create(tmp_path / "whole", str(folder), retriever=_pooled(tmp_path, passage_tokens=8))
     conditions = dr.evaluate(whole, str(folder), measures=["MRR@10"], modes=["dense"]).conditions["dense"]
     assert (conditions.cut_passages, conditions.lost_tokens) == (0.0, 0.0)
 
