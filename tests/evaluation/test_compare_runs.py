@@ -143,7 +143,7 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     single = EvaluateJob(runs=(f"{tmp_path}/poor.trec",), qrels=tmp_path / "more.tsv", output=tmp_path / "e")
     evaluate_job(single, "c")
     assert "warning: poor finds no passage that is judged relevant" in caplog.text
-    assert warnings_of("x", Conditions(overlap=Overlap(queries=0, judged=0, relevant=0)), N) == [
+    assert warnings_of({"x": Conditions(overlap=Overlap(queries=0, judged=0, relevant=0))}, N) == [
         "x has passages for none of the 30 judged queries: is it of the same split?"
     ]
 

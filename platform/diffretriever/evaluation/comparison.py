@@ -135,7 +135,6 @@ def compared(
     first = next(iter(rows.values()))
     queries, conditions = len(next(iter(first.per_query.values()))), dict(conditions or {})
     differences = differences_of(rows, test)
-    warnings = [text for name, one in conditions.items() for text in warnings_of(name, one, queries)]
     return ComparisonReport(
         title=title,
         measures={system: {mode: r.mean for mode, r in modes.items()} for system, modes in systems.items()},
@@ -146,7 +145,7 @@ def compared(
         queries=queries,
         ties=dict(ties or {}),
         conditions=conditions,
-        warnings=tuple(warnings),
+        warnings=tuple(warnings_of(conditions, queries)),
         notes=tuple(notes),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,

@@ -5,6 +5,7 @@ Differences between systems can come from the conditions instead of the retrieve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -124,13 +125,34 @@ def milliseconds_of(
     return median(times[1:] or times) if times else None
 
 
-def warnings_of(name: str, conditions: Conditions, queries: int) -> list[str]:
-    """Return the reasons to doubt the measures of a system over this number of queries."""
-    overlap, warnings = conditions.overlap, []
-    if conditions.coverage is not None:
-        warnings += _coverage_warnings(name, conditions.coverage)
+def warnings_of(conditions: Mapping[str, Conditions], queries: int) -> list[str]:
+    """Return the reasons to doubt the measures of systems, by name, over this number of queries."""
+    names_by_coverage = defaultdict[Coverage, list[str]](list)
+    for name, one in conditions.items():
+        if one.coverage is not None:
+            names_by_coverage[one.coverage].append(name)
+    warnings = [text for coverage, names in names_by_coverage.items() for text in _coverage_warnings(names, coverage)]
+    warnings += [text for name, one in conditions.items() for text in _overlap_warnings(name, one.overlap, queries)]
+    return list(dict.fromkeys(warnings))
+
+
+def _coverage_warnings(names: Sequence[str], coverage: Coverage) -> list[str]:
+    warnings = []
+    if coverage.indexed < coverage.passages:
+        warnings.append(f"{coverage_text(names, coverage)}: encode the others, or measures mislead")
+    published = PUBLISHED_PASSAGES.get(coverage.collection.lower())
+    if published not in {None, coverage.passages}:
+        warnings.append(
+            f"{coverage.collection} has {coverage.passages:,} passages here, and {published:,} as published: do not "
+            "compare its measures with published ones"
+        )
+    return warnings
+
+
+def _overlap_warnings(name: str, overlap: Overlap, queries: int) -> list[str]:
     if not overlap.queries:
-        return [*warnings, f"{name} has passages for none of the {queries:,} judged queries: is it of the same split?"]
+        return [f"{name} has passages for none of the {queries:,} judged queries: is it of the same split?"]
+    warnings = []
     if overlap.queries < queries:
         warnings.append(
             f"{name} has passages for {overlap.queries:,} of {queries:,} judged queries: the others count as 0"
@@ -145,22 +167,11 @@ def warnings_of(name: str, conditions: Conditions, queries: int) -> list[str]:
     return warnings
 
 
-def _coverage_warnings(name: str, coverage: Coverage) -> list[str]:
-    warnings = []
-    if coverage.indexed < coverage.passages:
-        warnings.append(f"{coverage_text(name, coverage)}: encode the others, or measures mislead")
-    published = PUBLISHED_PASSAGES.get(coverage.collection.lower())
-    if published not in {None, coverage.passages}:
-        warnings.append(
-            f"{coverage.collection} has {coverage.passages:,} passages here, and {published:,} as published: do not "
-            "compare its measures with published ones"
-        )
-    return warnings
-
-
-def coverage_text(name: str, coverage: Coverage) -> str:
-    """Return a sentence on the coverage of a named index, without full stop."""
-    return f"{name} contains {coverage.indexed:,} of the {coverage.passages:,} passages of {coverage.collection}"
+def coverage_text(names: Sequence[str], coverage: Coverage) -> str:
+    """Return a sentence on the coverage of systems, without full stop."""
+    verb = "contains" if len(names) == 1 else "contain"
+    counts = f"{coverage.indexed:,} of the {coverage.passages:,} passages of {coverage.collection}"
+    return f"{', '.join(names)} {verb} {counts}"
 
 
 def conditions_table(conditions: Mapping[str, Conditions]) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from statistics import mean
 from typing import Any
 
@@ -101,8 +100,8 @@ class Searched:
 
     def warnings(self, name: str) -> list[str]:
         """Return the reasons to doubt the measures, such as missing passages; they call the index `name`."""
-        warnings = [warnings_of(name, one, len(self.qrels)) for one in self.conditions.values()]
-        return list(dict.fromkeys(chain.from_iterable(warnings)))
+        rows = {name if len(self.runs) == 1 else f"{name} {mode}": one for mode, one in self.conditions.items()}
+        return warnings_of(rows, len(self.qrels))
 
 
 def search_collection(
@@ -198,8 +197,7 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
     measured = track([*single.items(), *fused.items()], "measuring", "runs")
     results = {str(name): evaluate(run, qrels, job.measures) for name, run in measured}
     conditions = {name: conditions_of_run(paths[name], overlap_of(run, qrels)) for name, run in single.items()}
-    warnings = [text for name, one in conditions.items() for text in warnings_of(name, one, len(qrels))]
-    checked_warnings(job, warnings)
+    warnings = checked_warnings(job, warnings_of(conditions, len(qrels)))
     for by, run in track(fused.items(), "writing runs", "runs"):
         write_run(job.output / f"{by}.trec", [run], f"{in_tag('+'.join(runs.names))}.{by}")
     facts = {

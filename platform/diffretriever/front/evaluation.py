@@ -55,7 +55,7 @@ class Measured:
         measures = list(next(iter(self.results.values())).mean)
         rows: list[list[Cell]] = [[mode, *result.mean.values()] for mode, result in self.results.items()]
         coverage = next(iter(self.conditions.values())).coverage
-        notes = [] if coverage is None else [coverage_text("the index", coverage)]
+        notes = [] if coverage is None else [coverage_text(["the index"], coverage)]
         notes += [*(f"warning: {text}" for text in self.warnings), *(f"note: {text}" for text in self.notes)]
         return "\n".join([f"{self._caption()}\n{format_table(rows, ['mode', *measures])}", *notes])
 
@@ -116,7 +116,7 @@ def evaluate(
         runs=searched.runs,
         qrels=searched.qrels,
         conditions=searched.conditions,
-        warnings=tuple(searched.warnings(index.place)),
+        warnings=tuple(searched.warnings("the index")),
         notes=searched.notes,
     )
 
