@@ -196,10 +196,10 @@ def draw_differences(rows: Mapping[str, EvaluationResult]) -> bytes:
         differences = np.sort(
             [value - rows[best].per_query[measure][query] for query, value in rows[label].per_query[measure].items()]
         )
-        places = np.arange(len(differences))
+        ranks = np.arange(len(differences))
         for sign, colour in ((-1, RED), (1, BLUE)):
             one_side = np.where(np.sign(differences) == sign, differences, 0.0)
-            panel.fill_between(places, one_side, step="mid", color=colour, linewidth=0, zorder=2)
+            panel.fill_between(ranks, one_side, step="mid", color=colour, linewidth=0, zorder=2)
         panel.axhline(0, color=BASE, linewidth=0.8, zorder=3)
         wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
         panel.set_title(label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…", loc="left", fontsize=9, color=INK)

@@ -89,8 +89,8 @@ def conditions_of_run(path: Path | StorePath, overlap: Overlap) -> Conditions:
             conditions = EvaluationReport.model_validate_json(read_text(report)).conditions
         except ValidationError:
             conditions = {}
-        if (own := conditions.get(path.name.removesuffix(".gz").removesuffix(".trec"))) is not None:
-            return own.model_copy(update={"overlap": overlap})
+        if (evaluated := conditions.get(path.name.removesuffix(".gz").removesuffix(".trec"))) is not None:
+            return evaluated.model_copy(update={"overlap": overlap})
     return Conditions(overlap=overlap)
 
 

@@ -152,10 +152,11 @@ def search_queries(
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
     texts = [query.text for query in queries]
-    found = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter)
+    hits_by_mode = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter)
     ids = [query.id for query in queries]
     return {
-        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()
+        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self))
+        for mode, hits in hits_by_mode.items()
     }
 
 
@@ -193,7 +194,7 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
     runs = FinishedRuns.of(kept, qrels)
     single = {name: runs.single(name) for name in runs.names}
     weights = _weights(job, runs.names, qrels) if len(runs.names) > 1 else {}
-    fused = {by: runs.fused(by, own, job.top_k) for by, own in weights.items()}
+    fused = {by: runs.fused(by, shares, job.top_k) for by, shares in weights.items()}
     measured = track([*single.items(), *fused.items()], "measuring", "runs")
     results = {str(name): evaluate(run, qrels, job.measures) for name, run in measured}
     conditions = {name: conditions_of_run(paths[name], overlap_of(run, qrels)) for name, run in single.items()}
@@ -218,9 +219,9 @@ def _weights(job: EvaluateJob, names: Sequence[str], reported: Qrels) -> dict[Fu
         return dict.fromkeys(job.fusions, shares(names, job.weights))
     qrels = read_qrels(job.tune_qrels)
     check_disjoint(reported, qrels)
-    places = named_runs(job.tune_runs, "--tune-runs")
-    found = read_runs({name: places[name] for name in names})
-    runs = FinishedRuns.of(settled_by_runs(job, found, qrels)[1], qrels)
+    paths = named_runs(job.tune_runs, "--tune-runs")
+    tuned = read_runs({name: paths[name] for name in names})
+    runs = FinishedRuns.of(settled_by_runs(job, tuned, qrels)[1], qrels)
     return {by: runs.tuned(qrels, by, job.measures[0]) for by in job.fusions}
 
 

@@ -63,18 +63,18 @@ def settled_by_runs(job: _Job, runs: Mapping[str, Run], qrels: Qrels) -> tuple[_
     return job, kept, notices
 
 
-def _settled(job: _Job, own: int, qrels: Qrels) -> tuple[_Job, tuple[str, ...]]:
-    if not _is_most(own, qrels):
+def _settled(job: _Job, count: int, qrels: Qrels) -> tuple[_Job, tuple[str, ...]]:
+    if not _is_most(count, qrels):
         return job.settled(default=False), ()
     notice = (
-        f"{own:,} of {len(qrels):,} queries are passages of the collection: each is left out of its own results, as "
+        f"{count:,} of {len(qrels):,} queries are passages of the collection: each is left out of its own results, as "
         "BEIR does; --no-exclude-self keeps them"
     )
     return job.settled(default=True), (notice,)
 
 
-def _is_most(own: int, qrels: Qrels) -> bool:
-    return 2 * own > len(qrels)
+def _is_most(count: int, qrels: Qrels) -> bool:
+    return 2 * count > len(qrels)
 
 
 def _count_own(queries: Sequence[Query], qrels: Qrels, texts: Mapping[str, str]) -> int:

@@ -111,8 +111,8 @@ def _interval(result: EvaluationResult, measure: str) -> Interval:
 
 def title_of(report: EvaluationReport) -> str:
     """Return a line that names system and collection."""
-    place = "" if report.collection is None else f" on {report.collection}"
-    return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
+    suffix = "" if report.collection is None else f" on {report.collection}"
+    return f"{report.retriever}{suffix}" + ("" if report.split is None else f" ({report.split})")
 
 
 def summary_of(n_queries: int) -> str:
@@ -221,8 +221,8 @@ def _draw_panel(panel: Axes, measure: str, rows: list[tuple[str, float, Interval
     for row, (_, mean, (low, high)) in enumerate(rows):
         panel.barh(row, mean, height=0.62, color=_COLOURS[row % len(_COLOURS)], zorder=2)
         panel.plot([low, high], [row, row], color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
-        place = max(high, mean) + 0.02 * right
-        panel.text(place, row, f"{mean:.3f}", va="center", fontsize=9, color=INK, bbox=_OVER_GRID)
+        x = max(high, mean) + 0.02 * right
+        panel.text(x, row, f"{mean:.3f}", va="center", fontsize=9, color=INK, bbox=_OVER_GRID)
     panel.set_title(measure, loc="left", fontsize=10, color=INK)
     panel.set_xlim(0, 1.2 * right)
     panel.set_xticks([0, 0.25 * right, 0.5 * right, 0.75 * right, right])
