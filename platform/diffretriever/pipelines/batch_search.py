@@ -18,7 +18,7 @@ from diffretriever.collections import Query, Run, open_collection, read_queries,
 from diffretriever.core.files import json_digest, write_text
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress, track
-from diffretriever.evaluation.conditions import settled_by_index
+from diffretriever.evaluation.exclusion import settled_by_index
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.parts import IndexPart, split_fragments

@@ -24,7 +24,7 @@ from diffretriever.core.files import is_file, json_digest, remove, write_text
 from diffretriever.core.ledger import Ledger, refuse_another
 from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
-from diffretriever.evaluation.conditions import settled_by_passages
+from diffretriever.evaluation.exclusion import settled_by_passages
 from diffretriever.evaluation.measures import deepest_rank, parse_measures
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
