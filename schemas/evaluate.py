@@ -158,6 +158,8 @@ class Coverage(Model):
     """Passages of the collection in the index."""
     passages: int
     """Passages of the collection."""
+    unfinished: bool = False
+    """Whether the encode job of the collection was interrupted or is running."""
     relevant_indexed: int
     """Relevant passages in the index."""
     relevant: int

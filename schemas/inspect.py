@@ -115,6 +115,8 @@ class IndexReport(Model):
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]
     """Available versions, oldest first; compaction deletes old ones."""
+    unfinished: tuple[str, ...] = ()
+    """Collections whose encode job was interrupted or is running."""
     verification: Verification | None
     """Result of `--verify`; None without the flag."""
     manifest: IndexManifest

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import yaml
 
-from diffretriever.collections import read_run
+from diffretriever.collections import open_collection, read_run
+from diffretriever.evaluation.conditions import coverage_of, warnings_of
 from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, batch_search, executor, ray_executor
+from diffretriever.pipelines import accelerate, batch_search, executor, index_writer, ray_executor
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.executor import few_queries, runs_here
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import Conditions, Overlap
 from diffretriever.schemas.retriever import LibraryRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.settings import RayConfig
@@ -103,6 +105,19 @@ def test_a_sync_rejects_another_collection_of_the_same_name(job: Any, tmp_path: 
     (Path(job.index) / "collections.json").unlink()
     assert encode_collection(second).rows == 1, "as the message says of a collection that has moved"
     assert encode_collection(second).deleted == 0
+
+
+def test_an_interrupted_job_leaves_an_unfinished_collection(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(index_writer, "compact_index", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            encode_collection(job)
+    assert inspect(PassageIndex.open(job.index), check=False).unfinished == ("corpus",)
+    coverage = coverage_of(PassageIndex.open(job.index), open_collection(job.collection), {})
+    conditions = Conditions(coverage=coverage, overlap=Overlap(queries=1, judged=1, relevant=1))
+    assert "the encode job of corpus has not finished" in warnings_of({"index": conditions}, 1)[0]
+    assert encode_collection(job).already_there == 14
+    assert inspect(PassageIndex.open(job.index), check=False).unfinished == ()
 
 
 def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path) -> None:

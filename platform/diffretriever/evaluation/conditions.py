@@ -20,6 +20,7 @@ from diffretriever.collections.beir import PUBLISHED_PASSAGES
 from diffretriever.core.files import exists, read_text
 from diffretriever.encoders.preparer import join_title
 from diffretriever.evaluation.measures import relevant_in
+from diffretriever.index.collection_records import unfinished_collections
 from diffretriever.index.history import column_bytes
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.evaluate import Conditions, Coverage, EvaluateJob, EvaluationReport, Overlap
@@ -54,6 +55,7 @@ def coverage_of(index: PassageIndex, collection: Collection, qrels: Qrels) -> Co
         collection=collection.name,
         indexed=indexed,
         passages=count,
+        unfinished=collection.name in unfinished_collections(index.uri),
         relevant_indexed=int((passages.numbers_of(relevant) >= 0).sum()),
         relevant=len(relevant),
     )
@@ -138,6 +140,10 @@ def warnings_of(conditions: Mapping[str, Conditions], queries: int) -> list[str]
 
 def _coverage_warnings(names: Sequence[str], coverage: Coverage) -> list[str]:
     warnings = []
+    if coverage.unfinished:
+        warnings.append(
+            f"{', '.join(names)}: the encode job of {coverage.collection} has not finished: run it again to resume"
+        )
     if coverage.indexed < coverage.passages:
         warnings.append(f"{coverage_text(names, coverage)}: encode the others, or measures mislead")
     published = PUBLISHED_PASSAGES.get(coverage.collection.lower())
