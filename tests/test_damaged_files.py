@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from diffretriever.index.collection_records import refuse_other_locations
 from pyarrow import parquet
 
 from diffretriever.backbones.adapter import AdapterFiles
@@ -28,6 +27,7 @@ from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.ledger import Ledger
+from diffretriever.index.collection_records import refuse_other_locations
 from diffretriever.index.vectors import read_codec
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.index import CollectionRecords
