@@ -48,8 +48,8 @@ def main(config: SearchJob) -> None:
     if config.json_output:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    among = f", of which those count that meet {config.filter}" if config.filter else ""
-    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{among}")
+    condition = f", filter: {config.filter}" if config.filter else ""
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{condition}")
     if not ranked:
         print("nothing found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):
@@ -77,7 +77,7 @@ def _why(explanation: Explanation) -> Iterator[str]:
     query, passage = explanation.query_readings, explanation.passage_readings
     for match in explanation.slots:
         share = "" if match.share is None else f" ({match.share:.0%})"
-        yield f"query slot {match.slot + 1} met passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
+        yield f"query slot {match.slot + 1} matched passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
         yield f"  query:   {_said(match.words, query[match.slot] if query else [])}"
         yield f"  passage: {_said(match.passage_words, passage[match.passage_slot] if passage else [])}"
         if explanation.passage_parts:
@@ -85,7 +85,7 @@ def _why(explanation: Explanation) -> Iterator[str]:
     matched = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
         if slot not in matched:
-            yield f"passage slot {slot + 1}, met by none: {_said(words, passage[slot] if passage else [])}"
+            yield f"passage slot {slot + 1}, unmatched: {_said(words, passage[slot] if passage else [])}"
     if explanation.terms:
         shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
         yield f"words in common: {shared}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from diffretriever.schemas.base import Model
+from diffretriever.schemas.base import Model, counted
 from diffretriever.schemas.budget import BudgetChoice
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.retriever import RetrieverConfig
@@ -102,8 +102,8 @@ class RecipeOptions(Model):
         parts = self.batch_queries // self.queries_per_device
         if parts % workers:
             raise ValueError(
-                f"a batch of {self.batch_queries} queries has {parts} parts of {self.queries_per_device}, which "
-                f"{workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
+                f"a batch of {self.batch_queries} queries has {counted(parts, 'parts')} of {self.queries_per_device}, "
+                f"which {workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
             )
         return parts // workers
 

@@ -148,8 +148,8 @@ def _presets() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    yield "# Metrics\n\n`GET /metrics` of a server exports these metrics in Prometheus' format, beside Ray Serve's"
-    yield "own, `ray_serve_*`. All have the labels `application`, `deployment` and `replica`.\n"
+    yield "# Metrics\n\n`GET /metrics` of a server exports these metrics in Prometheus' format, and Ray Serve's own,"
+    yield "`ray_serve_*`. Ray adds the labels `application`, `deployment` and `replica`.\n"
     yield "| metric | type | labels | meaning |\n|---|---|---|---|"
     metrics = RayMetrics().metrics.values()
     for metric in metrics:

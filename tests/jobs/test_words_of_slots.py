@@ -24,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_search_that_explains_itself(place: str) -> None:
     done = run_job("search", "--index", place, "--query", QUERIES[0], "--top-k", 2, "--explain", "--words", 3)
     assert done.status == 0, done.stderr
-    blocks = done.stdout.split("query slot 1 met passage slot ")[1:]
+    blocks = done.stdout.split("query slot 1 matched passage slot ")[1:]
     assert len(blocks) == 2
     for block in blocks:
         assert block.count("query slot") == 3
