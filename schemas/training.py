@@ -103,7 +103,7 @@ class RecipeOptions(Model):
         if parts % workers:
             raise ValueError(
                 f"a batch of {self.batch_queries} queries has {counted(parts, 'parts')} of {self.queries_per_device}, "
-                f"which {workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
+                f"that {workers} workers cannot share evenly: change --workers, --batch-queries or --queries-per-device"
             )
         return parts // workers
 
