@@ -169,7 +169,7 @@ def _parser(cls: type[JobConfig], examples: Sequence[str]) -> argparse.ArgumentP
         usage=" ".join(
             ["%(prog)s", *(f"{_flag(n)} {_metavar(f.annotation)}" for n, f in required.items()), "[options]"]
         ),
-        description=cls.__doc__,
+        description=inspect.getdoc(cls),
         epilog="\n".join(["examples:", *(f"  {command} {each}" for each in examples)]) if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,

@@ -1,4 +1,4 @@
-"""README.md and docs/: every link leads somewhere, the tutorial is true, and the site is whole."""
+"""Links of README.md and docs/ work, the tutorial prints its output, and the site is complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INTERNAL = {"RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_
 
 
 def anchors(page: Path) -> set[str]:
-    """What can follow `#`, as GitHub makes it of headings."""
+    """Return the anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -42,37 +42,37 @@ def sources() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     for link in links:
-        place, _, anchor = link.partition("#")
-        target = (page.parent / place).resolve() if place else page
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{link}: no such file"
         assert target.is_relative_to(ROOT), f"{link}: outside of the project"
         if anchor:
             assert anchor in anchors(target), f"{link}: no such heading"
 
 
-def test_every_guide_is_found_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme() -> None:
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
         page = waiting.pop()
         reached.add(page)
         links = re.findall(r"\]\(([^)\s#]+\.md)[)#]", page.read_text("utf-8"))
         waiting += [
-            found for link in links if (found := (page.parent / link).resolve()) not in reached and found.exists()
+            linked for link in links if (linked := (page.parent / link).resolve()) not in reached and linked.exists()
         ]
     assert set(PAGES) <= reached
 
 
-def test_the_tutorial_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_prints_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = str(ROOT / "docs" / "tutorial.md")
     assert doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS) == (0, 14)
 
 
-def test_messages_of_the_troubleshooting_page_are_printed_somewhere() -> None:
+def test_messages_of_the_troubleshooting_page_are_in_the_code() -> None:
     table = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     messages = [message for row in re.findall(r"^\| (`.*?) \|", table, re.M) for message in re.findall(r"`(.*?)`", row)]
     code = "".join(file.read_text("utf-8") for file in sources())
@@ -82,7 +82,7 @@ def test_messages_of_the_troubleshooting_page_are_printed_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make docs` builds it, which stops at a warning."""
+    """The site of `make docs`, which fails on a warning."""
     folder = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, "-m", "tools.site", "--output", str(folder)], cwd=ROOT, check=True)
     return folder
@@ -94,6 +94,7 @@ def test_the_site_has_every_public_name_and_command(site: Path) -> None:
     assert [name for name in names if f'id="diffretriever.{name}"' not in page] == []
     reference = (site / "build" / "reference" / "commands.html").read_text("utf-8")
     assert [name for name in commands() if f">{name}<" not in reference] == []
+    assert str(ROOT) not in reference
     assert (site / "searchindex.js").is_file()
 
 

@@ -105,7 +105,7 @@ def _help_of(job: Path) -> str:
         suppress(SystemExit),
     ):
         runpy.run_path(str(job), run_name="__main__")
-    return printed.getvalue().strip()
+    return printed.getvalue().replace(str(job), f"jobs/{job.name}").strip()
 
 
 def _configuration() -> Iterator[str]:
