@@ -95,6 +95,7 @@ def test_the_site_has_every_public_name_and_command(site: Path) -> None:
     reference = (site / "build" / "reference" / "commands.html").read_text("utf-8")
     assert [name for name in commands() if f">{name}<" not in reference] == []
     assert str(ROOT) not in reference
+    assert "<td><p></p></td>\n</tr>" not in (site / "build" / "reference" / "configuration.html").read_text("utf-8")
     assert (site / "searchindex.js").is_file()
 
 

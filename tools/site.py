@@ -20,6 +20,7 @@ from unittest import mock
 import pyarrow as pa
 import sphinx.cmd.build as sphinx
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ray.serve.metrics import Counter, Histogram
 
 from diffretriever.__main__ import commands
@@ -136,10 +137,18 @@ def _table(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         if isinstance(field.default, BaseModel):
             yield from _table(type(field.default), f"{prefix}{name}.")
         elif name != "method":
-            default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
-            yield f"| `{prefix}{name}` | {default} | {_sentence(field.description)} |"
+            yield f"| `{prefix}{name}` | {_default(field)} | {_sentence(field.description)} |"
     if not prefix:
         yield ""
+
+
+def _default(field: FieldInfo) -> str:
+    """Return a default as in YAML; nothing for an unset or empty one."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if value in (None, "", (), {}) else f"`{shown}`"
 
 
 def _presets() -> Iterator[str]:
