@@ -17,10 +17,11 @@ from diffretriever.schemas.places import StorePath, as_place
 class Budget(TextForm):
     """A pair of slot counts, written `q4p16` in configs, columns and file names.
 
-    >>> Budget.parse("q4p16") == Budget(4, 16)
-    True
-    >>> str(Budget(4, 16))
-    'q4p16'
+    Example:
+        >>> str(Budget(4, 16))
+        'q4p16'
+        >>> Budget.parse("q4p16").passage
+        16
     """
 
     text_form = re.compile(r"q([1-9]\d*)p([1-9]\d*)")

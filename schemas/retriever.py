@@ -76,7 +76,9 @@ class TextConfig(Model):
     title_join: TitleJoin = "space"
     """Separator of title and text; `none` omits the title."""
     max_query_tokens: PositiveInt = 512
+    """Maximum tokens of a query."""
     max_passage_tokens: PositiveInt = 512
+    """Maximum tokens of a passage, with its title."""
     length_semantics: Literal["text", "total"] = "text"
     """Tokens that both limits count: of the text, or of text and prompt. Slots and tail are excluded."""
 
@@ -214,6 +216,7 @@ class PromptedRetriever(RetrieverBase):
     is_trainable = True
 
     backbone: BackboneConfig
+    """The language model; its fields are below."""
     prompt: PromptConfig = PromptConfig()
     text: TextConfig = TextConfig()
     content_words: ContentWordsConfig = ContentWordsConfig()
@@ -230,6 +233,7 @@ class MaskedRetriever(PromptedRetriever):
 
     method: Literal["masked"] = "masked"
     budget: Budget = Budget(1, 1)
+    """Number of query and passage slots, or the path of a sweep's selection.json."""
     read_offset: Literal[0, -1] = 0
     """Position of a slot's state, relative to the slot. 0: the paper. -1: Dream's decoding."""
     default_selector: str = "rule"
@@ -316,9 +320,11 @@ class PrefixedRetriever(RetrieverBase):
     is_trainable = True
 
     backbone: BackboneConfig
+    """The language model; its fields are below."""
     query_prefix: str = ""
     """Text before each query; it counts towards the limit."""
     passage_prefix: str = ""
+    """Text before each passage; it counts towards the limit."""
     append_eos: bool = False
     """Append the backbone's end-of-sequence token to each text; it counts towards the limit."""
     text: TextConfig = TextConfig()
@@ -329,6 +335,7 @@ class PooledRetriever(PrefixedRetriever):
 
     method: Literal["pooled"] = "pooled"
     pooling: Literal["mean", "last"] = "mean"
+    """State of a text: the mean over its tokens, or the last token's."""
 
 
 class TokensRetriever(PrefixedRetriever):
@@ -377,6 +384,7 @@ class LibraryRetriever(RetrieverBase):
     query_prompt: str | None = None
     """Text before each query; it counts towards the limit. None: the prompt in the model's files, if any."""
     passage_prompt: str | None = None
+    """Text before each passage; otherwise as `query_prompt`."""
     pool_prompt: bool = True
     """Whether pooling includes the prompt's tokens. True: as in the model's files, which mostly include them."""
     append_eos: bool = False
@@ -472,8 +480,11 @@ class Bm25Retriever(RetrieverBase):
 
     method: Literal["bm25"] = "bm25"
     k1: NonNegativeFloat = 0.9
+    """Saturation of term frequencies."""
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Normalisation by the length of a passage."""
     title_join: TitleJoin = "space"
+    """Separator of title and text; `none` omits the title."""
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:

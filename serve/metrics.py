@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import httpx2
 import ray
@@ -31,21 +30,30 @@ class RayMetrics:
 
     def __init__(self) -> None:
         stage, kind = ("stage",), ("kind",)
-        self.record: dict[Measured, Callable[..., None]] = {
-            "stage_ms": Histogram("diffretriever_stage_ms", "Duration by stage", _MILLISECONDS, stage).observe,
-            "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, kind).observe,
-            "waiting_requests": Gauge("diffretriever_waiting_requests", "Queued requests", kind).set,
-            "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS).observe,
-            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", ("level",)).inc,
-            "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard").inc,
-            "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest open version").set,
-            "index_version": Gauge("diffretriever_index_version", "Newest open version").set,
-            "held_bytes": Gauge("diffretriever_held_bytes", "Bytes of open 8-bit codes and postings").set,
+        self.metrics: dict[Measured, Counter | Gauge | Histogram] = {
+            "stage_ms": Histogram("diffretriever_stage_ms", "Milliseconds by stage", _MILLISECONDS, tag_keys=stage),
+            "batch_requests": Histogram(
+                "diffretriever_batch_requests", "Requests in a batch", _REQUESTS, tag_keys=kind
+            ),
+            "waiting_requests": Gauge("diffretriever_waiting_requests", "Queued requests", tag_keys=kind),
+            "query_slots": Histogram("diffretriever_query_slots", "Slots of a query, K_q", _SLOTS),
+            "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
+            "partial_answers": Counter("diffretriever_partial_answers", "Responses that lack a shard"),
+            "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
+            "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),
+            "held_bytes": Gauge("diffretriever_held_bytes", "Bytes of 8-bit codes and postings searched here"),
         }
 
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""
-        self.record[name](value, tags={_TAGS.get(name, "kind"): tag} if tag else None)
+        metric = self.metrics[name]
+        tags = {_TAGS.get(name, "kind"): tag} if tag else None
+        if isinstance(metric, Histogram):
+            metric.observe(value, tags=tags)
+        elif isinstance(metric, Gauge):
+            metric.set(value, tags=tags)
+        else:
+            metric.inc(value, tags=tags)
 
 
 async def exposition() -> str:

@@ -104,7 +104,12 @@ RETRIEVERS: Presets[RetrieverConfig] = Presets(
 
 
 def list_presets() -> dict[str, str]:
-    """Return the purpose of each retriever preset, by name."""
+    """Return the purpose of each retriever preset, by name.
+
+    Example:
+        >>> [name for name in dr.list_presets() if "minilm" in name][:2]
+        ['minilm-pooled', 'minilm-tokens']
+    """
     return RETRIEVERS.purposes()
 
 
@@ -122,6 +127,11 @@ def load_retriever(
 
     Raises:
         ValueError: Unknown preset, file or key, a part that the method lacks, or a selection for another backbone.
+
+    Example:
+        >>> config = dr.load_retriever("diffretriever-minilm", budget=dr.Budget(4, 16))
+        >>> config.method, str(config.budget), config.default_mode
+        ('masked', 'q4p16', 'dense+0.25bm25')
     """
     values = _read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):

@@ -83,7 +83,7 @@ def test_a_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
         ask(Script([problem()]), "search", "heat", budget=99)
     error = caught.value
     assert (error.status, error.field, error.fix, error.problem) == (422, "budget", "ask for at most 32", REFUSED)
-    assert str(error) == "422 budget: K_q 99 is too large. ask for at most 32"
+    assert str(error) == "422 budget: K_q 99 is too large: ask for at most 32"
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"results": []}', b"[1]", b"\xff\xfe"])

@@ -30,6 +30,7 @@ from tests.serve.asking import (
     wait_until,
 )
 from tests.serving.serving_cases import QUERIES
+from tools.site import metrics_reference
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ def test_metrics_are_exported_for_the_guide_and_the_dashboard(address: str, appl
         "ray_diffretriever_held_passages": {""},
         "ray_diffretriever_held_bytes": {""},
     }
-    documented = set(re.findall(r"`(ray_\w+)`", (ROOT / "docs" / "serving.md").read_text("utf-8")))
+    documented = set(re.findall(r"`(ray_\w+)`", "\n".join(metrics_reference())))
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
         assert client.post("/search", json={"query": ""}).status_code == 422

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 import yaml
 from ray._common.utils import import_attr
 from ray.serve._private.build_app import build_app
-from ray.serve.metrics import Counter, Gauge, Histogram
 from ray.serve.schema import ServeDeploySchema
 
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serve.app import search_app
-from diffretriever.serve.metrics import RayMetrics
 from diffretriever.serving.guard import Keys
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,15 +40,6 @@ def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
         assert (scaling.min_replicas, scaling.max_replicas) == bounds
         assert bounds[0] < bounds[1]
         assert 0 < scaling.target_ongoing_requests < deployments[name].max_ongoing_requests
-
-
-def test_the_guide_names_every_metric_as_exported() -> None:
-    suffixes = {Counter: "_total", Gauge: "", Histogram: ""}
-    recorders: list[Any] = [*RayMetrics().record.values()]
-    metrics = [recorder.__self__ for recorder in recorders]
-    exported = {f"ray_{metric.info['name']}{suffixes[type(metric)]}" for metric in metrics}
-    guide = (ROOT / "docs" / "serving.md").read_text("utf-8")
-    assert set(re.findall(r"`(ray_diffretriever_\w+)`", guide)) == exported
 
 
 def test_replicas_get_digests_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:

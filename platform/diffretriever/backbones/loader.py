@@ -47,6 +47,14 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
 
     Raises:
         ValueError: Source or adapter is missing, unknown or damaged, or an option is not supported.
+
+    Example:
+        >>> import torch
+        >>> backbone = dr.load_backbone("minilm", device="cpu")
+        >>> ids = torch.tensor([[101, 10529, backbone.vocabulary.mask_token_id, 102]])
+        >>> hidden, logits = backbone.forward(ids, torch.ones_like(ids), positions=torch.tensor([[2]]))
+        >>> hidden.shape, logits.shape
+        (torch.Size([1, 1, 384]), torch.Size([1, 1, 30522]))
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:

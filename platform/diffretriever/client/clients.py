@@ -55,6 +55,13 @@ class SearchClient:
     Calls raise `ProblemError` if the server rejects the request, `AnswerError` if the response is not from this
     service, `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often
     a request that was not sent or hit a busy server is repeated.
+
+    Example:
+        >>> from diffretriever.client import SearchClient
+        >>> with SearchClient("http://localhost:8000") as client:
+        ...     response = client.search("when do I cut roses?", k=1)
+        >>> [hit.id for hit in response.results[0].hits]
+        ['roses']
     """
 
     def __init__(
@@ -82,19 +89,44 @@ class SearchClient:
         self._retries = retries or Retries()
 
     def search(self, query: Texts, **options: Unpack[SearchOptions]) -> SearchResponse:
-        """Search for one query, or for several at once."""
+        """Search for one query, or for several at once.
+
+        Example:
+            >>> response = client.search(["roses", "sourdough"], k=1, mode="dense", filter="year > 2000")
+            >>> [result.hits[0].id for result in response.results]
+            ['roses', 'bread']
+        """
         return self._send(_search(query, **options))
 
     def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
-        """Return the vectors and terms of one query, or of several."""
+        """Return the vectors and terms of one query, or of several.
+
+        Example:
+            >>> encoded = client.encode("when do I cut roses?", budget=2).results[0]
+            >>> len(encoded.slots), len(encoded.slots[0].vector)
+            (2, 384)
+        """
         return self._send(_encode(query, budget))
 
     def index(self) -> IndexResponse:
-        """Return the state of the index, its retriever, and the limits of requests."""
+        """Return the state of the index, its retriever, and the limits of requests.
+
+        Example:
+            >>> client.index().collections
+            {'garden': 2}
+        """
         return self._send(_INDEX)
 
     def add_passages(self, passages: Sequence[PassageIn]) -> IngestResponse:
-        """Add passages, or replace those with the same ids, in one commit."""
+        """Add passages, or replace those with the same ids, in one commit.
+
+        Example:
+            >>> from diffretriever.schemas.serve import PassageIn
+            >>> client.add_passages([PassageIn(id="figs", text="Water figs weekly.")]).added
+            1
+            >>> client.delete_passage("figs").deleted
+            1
+        """
         return self._send(_add(passages))
 
     def delete_passage(self, passage_id: str) -> DeleteResponse:
@@ -127,7 +159,18 @@ class SearchClient:
 
 
 class AsyncSearchClient:
-    """The calls of `SearchClient` for one event loop. Close it, or use it in an `async with` block."""
+    """The calls of `SearchClient` for one event loop. Close it, or use it in an `async with` block.
+
+    Example:
+        >>> import asyncio
+        >>> from diffretriever.client import AsyncSearchClient
+        >>> async def find(query: str) -> str:
+        ...     async with AsyncSearchClient("http://localhost:8000") as client:
+        ...         response = await client.search(query, k=1)
+        ...     return response.results[0].hits[0].id
+        >>> asyncio.run(find("when do I cut roses?"))
+        'roses'
+    """
 
     def __init__(
         self,

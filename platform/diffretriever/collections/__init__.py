@@ -58,6 +58,13 @@ def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Col
 
     Raises:
         ValueError: the source is unknown or unreadable, or `fields` is given for another source than a table.
+
+    Example:
+        >>> collection = dr.open_collection("garden")
+        >>> [passage.id for passage in collection.records()], collection.splits()
+        (['roses', 'bread'], ['test'])
+        >>> [query.text for query in collection.queries("test")]
+        ['when do I cut roses?', 'how often is sourdough fed?']
     """
     opened = _opened(plain_place(source))
     if not fields:

@@ -21,6 +21,9 @@ def trust_code(sources: Iterable[str]) -> None:
 
     A source is a hub id, `ID@REVISION`, or a folder that begins with `/`, `./`, `../` or `~`. Other names are never
     folders, so that a folder in the current directory cannot pose as a hub id.
+
+    Example:
+        >>> dr.trust_code(["some/model@main", "./models/mine"])
     """
     os.environ[TRUST_VARIABLE] = ",".join(trusted_sources(sources))
 

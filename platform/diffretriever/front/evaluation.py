@@ -154,11 +154,12 @@ def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: 
         ValueError: queries or measures differ, there are too many systems, or fused runs share no passage.
 
     Example:
-        >>> sparse = dr.evaluate(index, "garden", modes=["sparse"], measures=["nDCG@10"])
-        >>> dr.compare({"BM25": measured, "impacts": sparse}).to_pandas()
-                        nDCG@10
-        BM25    bm25        1.0
-        impacts sparse      1.0
+        >>> bm25 = dr.evaluate(index, "garden", modes=["bm25"], measures=["nDCG@10"])
+        >>> slots = dr.evaluate(index, "garden", modes=["dense"], measures=["nDCG@10"])
+        >>> dr.compare({"BM25": bm25, "slots": slots}).to_pandas()
+                     nDCG@10
+        BM25  bm25       1.0
+        slots dense      1.0
     """
     if not systems:
         raise ValueError("systems: empty: pass at least one result of evaluate")

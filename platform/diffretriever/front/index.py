@@ -41,16 +41,15 @@ class Index:
     """A searchable collection of passages, with the retriever that encoded it.
 
     Create an index with `Index.create`, or open one with `Index(place)`. An open index stays at its version when
-    another
-    process writes; `refresh` moves to the latest version.
+    another process writes; `refresh` moves to the latest version.
 
     Example:
         >>> import diffretriever as dr
         >>> index = dr.Index.create("indexes/garden", [
         ...     {"id": "roses", "text": "Prune roses in late winter.", "year": 2021},
         ...     {"id": "bread", "text": "Feed the sourdough every day.", "year": 2023},
-        ... ], retriever="bm25")
-        >>> [hit.id for hit in index.search("when do I prune roses?", k=1)]
+        ... ])
+        >>> [hit.id for hit in index.search("when do I cut roses?", k=1)]
         ['roses']
         >>> len(dr.Index("indexes/garden"))
         2
@@ -169,6 +168,11 @@ class Index:
         Raises:
             ValueError: a document is invalid, or the index has several collections and `name` is not set. Nothing is
                 written.
+
+        Example:
+            >>> summary = index.sync([{"id": "bread", "text": "Feed the sourdough every day.", "year": 2023}])
+            >>> len(index), "roses" in index
+            (1, False)
         """
         job = EncodeJob(
             collection=self._only_collection() if name is None else name,
@@ -197,7 +201,12 @@ class Index:
         return summary
 
     def delete(self, ids: str | Sequence[str]) -> int:
-        """Delete passages in one commit and return their number; raise ValueError if another job is writing."""
+        """Delete passages in one commit and return their number; raise ValueError if another job is writing.
+
+        Example:
+            >>> index.delete(["bread"])
+            1
+        """
         from diffretriever.index.writer import WriterLock
 
         self._require_latest()
@@ -286,6 +295,10 @@ class Index:
 
         Raises:
             ValueError: unknown passage, or the retriever has no encoder.
+
+        Example:
+            >>> [term.word for term in index.explain("when do I cut roses?", "roses").terms]
+            ['roses']
         """
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
@@ -333,7 +346,12 @@ class Index:
         return dict(self._table.manifest.metadata)
 
     def versions(self) -> list[VersionChange]:
-        """Return the stored versions, oldest first."""
+        """Return the stored versions, oldest first.
+
+        Example:
+            >>> [(entry.version, entry.change, entry.added) for entry in index.versions()]
+            [(1, 'created', 0), (2, 'appended', 2)]
+        """
         from diffretriever.index.history import history
 
         return history(self._table)

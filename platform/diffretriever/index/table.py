@@ -64,6 +64,11 @@ class PassageIndex:
     """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
     `uri` is a folder, a `file:` URI or the URI of an object store.
+
+    Example:
+        >>> table = dr.PassageIndex.open("indexes/garden")
+        >>> table.version, table.count_collections()
+        (2, {'garden': 2})
     """
 
     _fragments: list[Any] | None = None
