@@ -74,7 +74,7 @@ def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) 
 
 def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
-    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu"))
+    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu")[0])
     assert manifest.retriever.has_weights
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}

@@ -316,19 +316,23 @@ class BackboneEncoder(Encoder):
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
         """Load the tokenizer and check that the adapter was trained for `config`; see `trained_for`.
 
+        Logs other lengths or content words than in training, once per process.
+
         Raises:
             ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
         """
         from diffretriever.backbones import load_vocabulary
         from diffretriever.backbones.slot_layers import most_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.trained_for import check_trained_for
+        from diffretriever.encoders.trained_for import check_trained_for, report
 
         backbone = config.backbone
         preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
         if backbone.adapter is not None:
             folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
-            check_trained_for(config, preparer, folder)
+            preparer.notices = check_trained_for(config, preparer, folder)
+            for notice in preparer.notices:
+                report(notice)
             preparer.most_slots = most_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
             if preparer.most_slots is not None and slots > preparer.most_slots:
