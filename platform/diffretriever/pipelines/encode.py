@@ -97,7 +97,8 @@ class Source:
             quarantine = own_file(path, collection)
             refuse_other_files(quarantine, collection.inputs())
         if retriever is None:
-            retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+            loaded = load_retriever(job.retriever, job.backbone, job.budget, job.adapter, job.protocol)
+            retriever = loaded.on(collection.name)
         return cls(job, chunked(collection, job.chunk, retriever), retriever, quarantine)
 
     def select(self, writer: IndexWriter, executor: Executor) -> Selection:

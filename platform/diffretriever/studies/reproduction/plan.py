@@ -19,11 +19,12 @@ from diffretriever.core.files import is_file
 from diffretriever.core.ledger import Ledger
 from diffretriever.encoders.trained_for import trained_fields
 from diffretriever.presets import load_retriever, with_places
+from diffretriever.protocols import has_adapter
 from diffretriever.schemas.base import flat_fields, suggest
 from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 from diffretriever.studies.reproduction.config import Measured, PublishedRow, PublishedTable, ReproduceJob
-from diffretriever.studies.reproduction.protocols import chosen, has_adapter, set_up, under
+from diffretriever.studies.reproduction.protocols import chosen, set_up, under
 from diffretriever.studies.reproduction.sizes import corpus_of
 from diffretriever.studies.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 
