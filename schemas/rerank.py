@@ -18,6 +18,7 @@ class RerankerConfig(Model):
     The model's input is the passage and one mask per query token, which reveals the query's length.
     """
 
+    method: Literal["query-likelihood"] = "query-likelihood"
     backbone: BackboneConfig
     read_offset: Literal[0, -1] = 0
     """Position that predicts a token, relative to it. 0: LLaDA and masked language models. -1: Dream."""

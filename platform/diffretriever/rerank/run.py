@@ -24,7 +24,7 @@ from diffretriever.presets import in_tag
 from diffretriever.rerank import reranker_config
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.rerank import RerankJob, RerankSummary
+from diffretriever.schemas.rerank import RerankerConfig, RerankJob, RerankSummary
 from diffretriever.vectors.hits import top_k
 
 
@@ -65,9 +65,14 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     seconds = time.monotonic() - started
     write_text(_path_beside(job, "yaml"), _description(job, reranker))
     run = Run.of_lists((c.query.id, reordered(c, np.array(scores[c.query.id]))) for c in candidates)
-    write_run(job.output, [run], f"{in_tag(as_place(job.reranker).name.removesuffix('.yaml'))}.query-likelihood")
+    write_run(job.output, [run], _tag(job, config))
     ledger.clear()
     return RerankSummary(queries=len(candidates), resumed=resumed, passages=passages, seconds=seconds)
+
+
+def _tag(job: RerankJob, config: RerankerConfig) -> str:
+    name = in_tag(as_place(job.reranker).name.removesuffix(".yaml"))
+    return name if config.method in name else f"{name}.{config.method}"
 
 
 def _path_beside(job: RerankJob, end: str) -> Path | StorePath:
