@@ -8,7 +8,7 @@ import pytest
 
 from diffretriever.presets import load_retriever
 from diffretriever.rerank import reranker_config
-from diffretriever.schemas.rerank import RerankJob
+from diffretriever.schemas.rerank import QueryLikelihoodConfig, RerankJob
 from diffretriever.schemas.retriever import MaskedRetriever
 
 
@@ -20,8 +20,10 @@ def test_presets_name_the_retrievers_backbones(backbone: str) -> None:
 
 
 def test_dream_is_read_one_position_before_a_token() -> None:
-    assert reranker_config("query-likelihood-dream").read_offset == -1
-    assert reranker_config("query-likelihood-llada").read_offset == 0
+    for name, offset in (("dream", -1), ("llada", 0)):
+        config = reranker_config(f"query-likelihood-{name}")
+        assert isinstance(config, QueryLikelihoodConfig)
+        assert config.read_offset == offset
 
 
 def test_mistakes_name_the_file_and_the_fix(tmp_path: Path) -> None:
@@ -30,7 +32,7 @@ def test_mistakes_name_the_file_and_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no file nowhere\.yaml"):
         reranker_config("nowhere.yaml")
     file = tmp_path / "mine.yaml"
-    file.write_text("backbone: {source: minilm}\nread_ofset: 0\n")
+    file.write_text("method: query-likelihood\nbackbone: {source: minilm}\nread_ofset: 0\n")
     with pytest.raises(ValueError, match=r"mine\.yaml.*Did you mean 'read_offset'"):
         reranker_config(str(file))
 

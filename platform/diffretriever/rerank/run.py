@@ -22,6 +22,8 @@ from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress
 from diffretriever.presets import in_tag
 from diffretriever.rerank import reranker_config
+from diffretriever.rerank.base import Reranker
+from diffretriever.rerank.diffurank import DiffuRank
 from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.rerank import RerankerConfig, RerankJob, RerankSummary
@@ -48,7 +50,8 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     """
     config = reranker_config(job.reranker, job.backbone)
     candidates = read_candidates(job, records)
-    reranker = QueryLikelihood.load(config, job.device)
+    method = QueryLikelihood if config.method == "query-likelihood" else DiffuRank
+    reranker: Reranker = method.load(config, job.device)
     ledger = Ledger(_path_beside(job, "partial"))
     # An entry is named after all that its scores depend on: a job with other settings never takes them.
     names = {c.query.id: _entry(reranker, c) for c in candidates}
@@ -79,12 +82,12 @@ def _path_beside(job: RerankJob, end: str) -> Path | StorePath:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
-def _entry(reranker: QueryLikelihood, candidates: Candidates) -> str:
+def _entry(reranker: Reranker, candidates: Candidates) -> str:
     passages = [[passage.id, passage.digest.hex()] for passage in candidates.passages]
     return f"{json_digest([reranker.identity, candidates.query.text, passages])}.json"
 
 
-def _description(job: RerankJob, reranker: QueryLikelihood) -> str:
+def _description(job: RerankJob, reranker: Reranker) -> str:
     values = {
         "job": job.model_dump(mode="json", exclude={"config"}),
         "reranker": reranker.config.model_dump(mode="json"),

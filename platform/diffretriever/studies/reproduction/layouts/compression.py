@@ -28,8 +28,8 @@ _SIZES = (
     "arithmetic, is the ratio to plain bf16."
 )
 _MISSING = (
-    "Missing here: the third step of the paper, in which centroids restrict the passages that MaxSim scores. Compressed "
-    "scores of ours rank all passages."
+    "Missing here: the third step of the paper, in which centroids restrict the passages that MaxSim scores. "
+    "Compressed scores of ours rank all passages."
 )
 
 
