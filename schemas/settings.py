@@ -83,6 +83,10 @@ class ModelOptions(JobConfig):
 class PresetListing(JobConfig):
     """Base of jobs that take the name of a retriever: adds the flag --list-presets."""
 
+    protocol: Literal["authors", "paper"] | None = None
+    """Change the retriever's settings to those of the authors' code, or of the paper's text taken literally: prompt,
+    content words, lengths, impacts. Zero-shot and fine-tuned retrievers differ. Default: the retriever as it is."""
+
 
 class RetrieverOptions(PresetListing):
     """Retriever: preset and model."""

@@ -66,10 +66,10 @@ class RecipeOptions(Model):
     hard_negatives: NonNegativeInt = 15
     """Negatives per query, in addition to one positive."""
     max_query_tokens: PositiveInt = 32
-    """Maximum tokens of a query in training. Replaces the retriever's limit; `text.length_semantics` sets what it
-    counts."""
+    """Maximum tokens of a query, in training and as the limit of the trained retriever; `text.length_semantics` sets
+    what it counts."""
     max_passage_tokens: PositiveInt = 156
-    """Maximum tokens of a passage in training."""
+    """Maximum tokens of a passage, likewise."""
     temperature: PositiveFloat = 0.01
     """Temperature τ that divides dense scores in the loss. Sparse scores are not divided."""
     query_budgets: tuple[PositiveInt, ...] = ()
@@ -204,7 +204,7 @@ class TrainingManifest(Model):
     """The file `training.json` of an adapter: its retriever, recipe and training set."""
 
     retriever: RetrieverConfig
-    """The trained retriever without its adapter; a precision of `auto` is resolved."""
+    """The trained retriever without its adapter, with the recipe's lengths; a precision of `auto` is resolved."""
     weights: str
     """Digest of the backbone's weights."""
     start: Start | None = None

@@ -17,6 +17,7 @@ LIBRARY = ROOT / "platform" / "diffretriever"
 LEVELS = {
     "schemas": -1,
     "core": 0,
+    "protocols": 0,
     "vectors": 1,
     "presets": 1,
     "backbones": 1,

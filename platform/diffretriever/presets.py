@@ -12,6 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.core.files import is_file, read_model, read_text
+from diffretriever.protocols import under_protocol
 from diffretriever.schemas.base import error_messages, suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
@@ -114,7 +115,11 @@ def list_presets() -> dict[str, str]:
 
 
 def load_retriever(
-    name: str, backbone: str | None = None, budget: Budget | Path | StorePath | None = None, adapter: str | None = None
+    name: str,
+    backbone: str | None = None,
+    budget: Budget | Path | StorePath | None = None,
+    adapter: str | None = None,
+    protocol: str | None = None,
 ) -> RetrieverConfig:
     """Load a retriever by name, and replace the parts that are passed.
 
@@ -124,6 +129,7 @@ def load_retriever(
         backbone: folder or hub id of another backbone.
         budget: K_q and K_p, or path of the selection.json of a budget sweep; also allowed in the YAML file.
         adapter: folder or hub id of another LoRA adapter.
+        protocol: protocol whose rules change the settings, after all of the above.
 
     Raises:
         ValueError: Unknown preset, file or key, a part that the method lacks, or a selection for another backbone.
@@ -140,7 +146,9 @@ def load_retriever(
     config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
         config = with_weights(config, backbone, adapter)
-    return config if budget is None else _with_budget(config, budget)
+    if budget is not None:
+        config = _with_budget(config, budget)
+    return config if protocol is None else under_protocol(config, protocol).config
 
 
 def library_model(name: str) -> dict[str, Any]:

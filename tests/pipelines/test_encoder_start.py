@@ -76,7 +76,7 @@ def test_other_weights_are_rejected_before_encoding(checkpoint: Path) -> None:
 
 def test_a_branch_is_resolved_to_a_commit_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
-    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu"))
+    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu")[0])
     assert manifest.retriever.has_weights
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}

@@ -107,6 +107,12 @@ def test_a_sync_rejects_another_collection_of_the_same_name(job: Any, tmp_path: 
     assert encode_collection(second).deleted == 0
 
 
+def test_an_index_is_encoded_under_the_protocol(job: Any) -> None:
+    encode_collection(job.model_copy(update={"protocol": "authors"}))
+    retriever: Any = PassageIndex.open(job.index).manifest.retriever
+    assert (retriever.prompt.colon, retriever.content_words.subwords) == (True, True)
+
+
 def test_an_interrupted_job_leaves_an_unfinished_collection(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(index_writer, "compact_index", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -104,6 +104,8 @@ class Preparer(ABC):
         self.text = text
         self.max_slots: int | None = None
         """Maximum number of slots that the adapter supports; None: no limit."""
+        self.notices: list[str] = []
+        """Settings that differ from the adapter's training."""
 
     @abstractmethod
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:

@@ -57,7 +57,8 @@ def encode_collection(
     collection = collection or open_collection(job.collection, job.fields)
     quarantine = _quarantine_file(job, collection)
     if retriever is None:
-        retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+        loaded = load_retriever(job.retriever, job.backbone, job.budget, job.adapter, job.protocol)
+        retriever = loaded.on(collection.name)
     collection = chunked(collection, job.chunk, retriever)
     executor = executor or executor_for(job, small=few_passages(collection, job.rows_per_block or MAX_ROWS))
     with executor, IndexWriter(job, collection, smaller or {}) as writer:

@@ -25,6 +25,7 @@ from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, re
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
+from diffretriever.protocols import under_protocol
 from diffretriever.schemas.places import StorePath, as_place
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import TrainingManifest, TrainJob
@@ -53,6 +54,8 @@ def train(job: TrainJob) -> TrainingManifest:
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    if job.protocol is not None:
+        retriever = under_protocol(retriever, job.protocol, "fine-tuned").config
     retriever = check_trainable(retriever, job.hyperparameters)
     with ray_session():
         job = job.model_copy(update={"train": str(_prepared(job))})

@@ -148,6 +148,12 @@ def compared(p: float, difference: float) -> ReproducedTable:
     return table.model_copy(update={"rows": (tested, b)})
 
 
+def test_the_missing_step_is_under_the_table_of_compressed_scores() -> None:
+    table = load_table("compressed-storage")
+    (found,) = layout_of(table).tables(table, [measured(table)])
+    assert any(note.startswith("Missing here: the third step") for note in found.notes)
+
+
 def test_sizes_by_arithmetic_are_the_papers_for_large_corpora() -> None:
     """Small ones differ: the paper's files hold centroids as well."""
     for row in load_table("compressed-storage").rows:

@@ -108,7 +108,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
 
 
 def _retriever(job: SweepJob) -> MaskedRetriever:
-    config = load_retriever(job.retriever, job.backbone, None, job.adapter)
+    config = load_retriever(job.retriever, job.backbone, None, job.adapter, job.protocol)
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
     begun = job.output / RETRIEVER_FILE

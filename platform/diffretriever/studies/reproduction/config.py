@@ -6,15 +6,13 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import DirectoryPath, Field, model_validator
 
+from diffretriever.protocols import Regime
 from diffretriever.schemas.base import CommaSeparated, Model
 from diffretriever.schemas.places import Place
 from diffretriever.schemas.settings import EncoderActors
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
-Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
 Measured: TypeAlias = Literal["maxsim", "pooled-slots", "compressed"]
-Method: TypeAlias = Literal["masked", "generated", "pooled", "library", "bm25"]
-Vectors: TypeAlias = Literal["one", "many"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 """Collection → mode → measure → value; None where the paper has no value and the job still measures one."""
 
@@ -54,40 +52,6 @@ class ReproduceJob(EncoderActors):
     """Folder or URI for indexes, evaluations and the report; the same command resumes."""
     dry_run: bool = False
     """List every row and its missing inputs, then stop: nothing is loaded and nothing is fetched."""
-
-
-class ProtocolRule(Model):
-    """Settings of the rows that it fits."""
-
-    methods: tuple[Method, ...] = ()
-    """Methods of the retriever; none: all."""
-    regime: Regime | None = None
-    """None: both."""
-    vectors: Vectors | None = None
-    """Whether a text has one vector, or may have more; None: both."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the retriever."""
-    search: dict[str, Any] = Field(default_factory=dict)
-    """Options of the search."""
-
-    def fits(self, method: str, regime: Regime, vectors: Vectors) -> bool:
-        """Return whether it applies to a row."""
-        return (
-            (not self.methods or method in self.methods)
-            and self.regime in (None, regime)
-            and self.vectors in (None, vectors)
-        )
-
-
-class Protocol(Model):
-    """What published rows are run with."""
-
-    id: str
-    about: str
-    """Part of a sentence, for people."""
-    extends: str | None = None
-    """Protocol whose rules come first."""
-    rules: tuple[ProtocolRule, ...]
 
 
 class PublishedRow(Model):
