@@ -36,6 +36,9 @@ class Dataset:
     def has_qrels(self) -> bool:
         return self.qrels is not None
 
+    def docs_lang(self) -> str | None:
+        return "zh" if self.docs is SCIFACT else None
+
     def docs_iter(self) -> Iterator[Any]:
         self.read += 1
         yield from self.docs
@@ -110,7 +113,8 @@ def test_a_beir_collection(library: dict[str, Dataset]) -> None:
 def test_it_is_converted_once(library: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     state = open_collection("irds:beir/scifact").source_state()
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    assert open_collection("irds:beir/scifact").source_state() == state, "without the library"
+    again = open_collection("irds:beir/scifact")
+    assert (again.source_state(), again.language) == (state, "zh"), "without the library"
     assert library["beir/scifact"].read == 1
 
 

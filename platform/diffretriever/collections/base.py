@@ -52,6 +52,8 @@ class Collection(ABC):
     """Passages with queries and judgements per split. Collections are picklable and read lazily."""
 
     name: str
+    language: str | None = None
+    """ISO 639-1 code of the passages' language, if the source states it."""
 
     @abstractmethod
     def records(self) -> Iterator[Passage | BadRecord]:
@@ -122,6 +124,11 @@ class CollectionOver(Collection):
         """Name of the source."""
         return self.source.name
 
+    @property
+    def language(self) -> str | None:  # type: ignore[override] # it cannot be set
+        """Language of the source."""
+        return self.source.language
+
     def parts(self) -> list[Part]:
         """Return the parts of the source."""
         return self.source.parts()
@@ -156,6 +163,7 @@ class FileCollection(Collection):
     split_files: dict[str, Split]
     lacking: dict[str, str] = field(default_factory=dict)
     """Incomplete split → message about its missing files."""
+    language: str | None = None
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Yield the records of the corpus file in file order."""

@@ -22,6 +22,7 @@ _FREE = ASKED_BY | frozenset(
         "budget",
         "clusters",
         "content_words",
+        "language",
         "max_tokens",
         "mean_share",
         "schedule",

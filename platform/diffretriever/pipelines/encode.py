@@ -22,6 +22,7 @@ from diffretriever.pipelines.blocks import MAX_ROWS, PassageBlocks, rows_per_blo
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages
 from diffretriever.pipelines.index_writer import IndexWriter
+from diffretriever.pipelines.language import in_language_of
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.index import IndexManifest
@@ -98,6 +99,7 @@ class Source:
             refuse_other_files(quarantine, collection.inputs())
         if retriever is None:
             retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+            retriever = in_language_of(collection, retriever, job.language, job.index)
         return cls(job, chunked(collection, job.chunk, retriever), retriever, quarantine)
 
     def select(self, writer: IndexWriter, executor: Executor) -> Selection:
