@@ -1,4 +1,4 @@
-"""Words of any language: found by BM25, kept as content words, chosen by script, and reported if they are not covered."""
+"""Words of any language: found by BM25, kept as content words, chosen by script, reported if they are not covered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENTENCES = [
     ("hi", "नई दिल्ली भारत की राजधानी है", "दिल्ली", "दिल्ली", "की"),
     ("de", "Die Häuser stehen an der Brücke.", "häuser", "Haus", "der"),
     ("fr", "Un verre de l\u2019eau des montagnes.", "eau", "eau", "des"),
-    ("ru", "Новости о столице России.", "столице", "столица", "о"),
+    ("ru", "Новости из столицы России.", "столицы", "столица", "из"),
     ("en", "Water the figs weekly.", "figs", "fig", "the"),
 ]
 BY_SCRIPT = {"zh", "ja", "th", "hi", "ru", "en"}
@@ -70,7 +70,7 @@ def test_bm25_of_a_neural_index_has_the_language(tmp_path: Path) -> None:
         ("用 Python 和 Ray 编写程序", "zh"),
         ("The capital 北京 is a large city", "en"),
         ("서울은 수도이다", "ko"),
-        ("Η Αθήνα", "el"),
+        ("Αθήνα", "el"),
         ("القاهرة", "ar"),
         ("", "en"),
         ("12 34", "en"),
@@ -104,10 +104,13 @@ def test_a_script_that_english_does_not_cover_is_reported_once(
     assert [record.getMessage().endswith("--language zh") for record in caplog.records] == [True]
     words._warn.cache_clear()
     assert index.search(["首都", "上海"])[0].ids == []
-    dr.Retriever("diffretriever-minilm").encode_queries("中国的首都在哪里")
     assert len(caplog.records) == 2
+    words._warn.cache_clear()
+    dr.Retriever("diffretriever-minilm").encode_queries("中国的首都在哪里")
+    assert len(caplog.records) == 3
+    words._warn.cache_clear()
     dr.Index.create(tmp_path / "zh", [CHINESE], retriever="bm25").search("長崎")
-    assert len(caplog.records) == 2, "Chinese words cover it"
+    assert len(caplog.records) == 3, "Chinese words cover it"
 
 
 @pytest.mark.parametrize("code", ["chinese", "ZH", "zh-tw", ""])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from itertools import chain
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import Stemmer
 
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=RetrieverBase)
 
 _LOG = logging.getLogger(__name__)
 _WORD = re.compile(r"[^\W_]+")
-_FORMS = {"ja": "NFKC", "ko": "NFKC", "zh": "NFKC"}
+_FORMS: dict[str, Literal["NFKC"]] = {"ja": "NFKC", "ko": "NFKC", "zh": "NFKC"}
 """Unicode forms other than NFC. NFKC folds full and half width, like Lucene's CJKWidthFilter."""
 _ELIDING = {"ca", "fr", "ga", "it"}
 """Languages in which an apostrophe ends a word (l'eau), as in Lucene's ElisionFilter."""
