@@ -159,9 +159,8 @@ def warn_of_script(text: str, language: str) -> None:
 def _warn(language: str, found: str) -> None:
     if language == ENGLISH != found:
         _LOG.warning(
-            "the retriever's words are English, but the script is that of '%s', so BM25 and sparse scores find few "
-            "words: encode again with --language %s",
-            found,
+            "English words do not fit the script of these texts, so BM25 and sparse scores miss most of them: encode "
+            "into a new index with --language %s",
             found,
         )
 
