@@ -157,9 +157,9 @@ def warn_of_script(text: str, language: str) -> None:
 
 @cache
 def _warn(language: str, found: str) -> None:
-    if language == ENGLISH != found:
+    if language == ENGLISH and found != ENGLISH:
         _LOG.warning(
-            "English words do not fit the script of these texts, so BM25 and sparse scores miss most of them: encode "
+            "English words do not fit the script of these texts, so BM25 and sparse scores miss many of them: encode "
             "into a new index with --language %s",
             found,
         )
