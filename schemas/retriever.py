@@ -23,6 +23,7 @@ from typing_extensions import TypeIs
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.installed import installed_encoder, names_installed
+from diffretriever.schemas.language import ENGLISH, Language
 from diffretriever.schemas.mode import Mode, lists_of, modes_of, unweighted
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
@@ -152,6 +153,8 @@ class RetrieverBase(Model):
 
     default_mode: Mode | None = None
     """Default scoring mode, such as dense+0.3bm25; None: the last of the retriever's own scores."""
+    language: Language = ENGLISH
+    """Language of the texts, which sets the words of BM25 and of sparse scores: ISO 639-1 code, such as zh."""
 
     @model_validator(mode="after")
     def _check_default_mode(self) -> Self:
@@ -164,7 +167,9 @@ class RetrieverBase(Model):
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that stored vectors depend on, as JSON values, without the digest of the weights."""
-        values = self.model_dump(mode="json", exclude={*ASKED_BY})
+        # Only sparse scores and BM25 depend on words.
+        words = set() if "sparse" in self.modes else {"language"}
+        values = self.model_dump(mode="json", exclude={*ASKED_BY, *words})
         if self.has_weights:
             values["backbone"] = {
                 name: value for name, value in values["backbone"].items() if name not in _WEIGHTS_FROM
@@ -473,7 +478,7 @@ class InstalledRetriever(RetrieverBase):
 
 
 class Bm25Retriever(RetrieverBase):
-    """BM25 with Lucene's formula, Porter stemming and Lucene's English stop words."""
+    """BM25 with Lucene's formula; English words by Porter's stemmer and Lucene's stop words, others by Snowball's."""
 
     modes = ("sparse",)
     has_weights = False

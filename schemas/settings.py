@@ -16,6 +16,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationErr
 from pydantic.fields import FieldInfo
 
 from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys, suggest
+from diffretriever.schemas.language import AUTO, LanguageChoice
 from diffretriever.schemas.places import IS_PATH, plain_place
 
 _VALUES = {
@@ -98,6 +99,9 @@ class RetrieverOptions(PresetListing):
     """Backbone that replaces the retriever's own: folder, object-store URI or hub id."""
     adapter: str | None = None
     """LoRA adapter that replaces the retriever's own: folder, object-store URI or hub id."""
+    language: LanguageChoice = AUTO
+    """Language of the texts, which sets the words of BM25 and sparse scores: ISO 639-1 code, such as de or zh. `auto`:
+    that of the retriever's file or the existing index, else as ir_datasets states, else by script (Latin: en)."""
 
 
 class BadInput(JobConfig):

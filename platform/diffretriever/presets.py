@@ -266,7 +266,7 @@ def in_tag(name: str) -> str:
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the matching preset, ignoring collection, budget, precision, revisions and prompts."""
+    """Return the matching preset, ignoring collection, language, budget, precision, revisions and prompts."""
     matches = []
     for name in list_presets():
         preset = RETRIEVERS.load(name)
@@ -277,7 +277,7 @@ def _preset_of(config: RetrieverConfig) -> str | None:
 
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude={"budget", *ASKED_BY})
+    values = config.model_dump(mode="json", exclude={"budget", "language", *ASKED_BY})
     backbone = values.get("backbone", {})
     return {**values, "backbone": {name: backbone.get(name) for name in ("source", "adapter", "adapter_head")}}
 

@@ -28,6 +28,7 @@ _MAY_DIFFER = (ASKED_BY | _REPORTED) | frozenset(
         "backbone",
         "budget",
         "clusters",
+        "language",
         "max_tokens",
         "mean_share",
         "schedule",

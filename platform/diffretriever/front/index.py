@@ -17,6 +17,7 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import counted, split_at_commas
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
+from diffretriever.schemas.language import AUTO
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
@@ -84,6 +85,7 @@ class Index:
         fields: Mapping[str, str] | None = None,
         metadata: str | Sequence[str] | None = None,
         name: str = _IN_MEMORY,
+        language: str = AUTO,
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> Self:
@@ -99,6 +101,8 @@ class Index:
             metadata: other fields to store, return with hits and filter by; an empty list stores none. Default: all
                 fields that are not lists or objects.
             name: name of the collection, if the documents are in memory.
+            language: language of the documents for BM25 and sparse scores, such as `de` or `zh`. Default: that of the
+                retriever's file or the existing index, else as ir_datasets states, else by script (Latin: `en`).
             chunk: maximum tokens per passage, including the title (words for BM25). Longer documents are split into
                 passages `ID#1`, `ID#2`, …; 0 disables splitting. Default: the retriever's limit for folders and text
                 files, otherwise 0.
@@ -116,9 +120,11 @@ class Index:
             raise ValueError("budget: set it on the retriever: Retriever(name, budget=…)")
         collection = _collection(documents, name, fields)
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
-        chosen = chosen.on(collection.name)
         uri = os.fspath(place)
-        job = EncodeJob(collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata))
+        job = EncodeJob(
+            collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata), language=language
+        )
+        chosen = _in_language(chosen.on(collection.name), collection, job)
         _encode(job, collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)
 
@@ -196,7 +202,9 @@ class Index:
         self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
     ) -> EncodeSummary:
         self._require_latest()
-        summary = _encode(job, _collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
+        collection = _collection(documents, job.collection, fields)
+        retriever = _in_language(self.retriever, collection, job)
+        summary = _encode(job, collection, retriever, on_ray=on_ray)
         self.refresh()
         return summary
 
@@ -404,6 +412,13 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
         return open_collection(os.fspath(documents), fields)
     except ValueError as error:
         raise ValueError(f"{error} To pass a text, put it in a list: [text]") from None
+
+
+def _in_language(retriever: Retriever, collection: Collection, job: EncodeJob) -> Retriever:
+    from diffretriever.pipelines.language import in_language_of
+
+    config = in_language_of(collection, retriever.config, job.language, job.index)
+    return retriever if config is retriever.config else Retriever(config, device=retriever.device)
 
 
 def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:

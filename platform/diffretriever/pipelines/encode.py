@@ -22,6 +22,7 @@ from diffretriever.pipelines.blocks import MAX_ROWS, PassageBlocks, rows_per_blo
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages
 from diffretriever.pipelines.index_writer import IndexWriter
+from diffretriever.pipelines.language import in_language_of
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
 from diffretriever.schemas.places import StorePath, as_place
@@ -58,7 +59,7 @@ def encode_collection(
     quarantine = _quarantine_file(job, collection)
     if retriever is None:
         loaded = load_retriever(job.retriever, job.backbone, job.budget, job.adapter, job.protocol)
-        retriever = loaded.on(collection.name)
+        retriever = in_language_of(collection, loaded.on(collection.name), job.language, job.index)
     collection = chunked(collection, job.chunk, retriever)
     executor = executor or executor_for(job, small=few_passages(collection, job.rows_per_block or MAX_ROWS))
     with executor, IndexWriter(job, collection, smaller or {}) as writer:

@@ -21,6 +21,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from diffretriever.collections import open_collection
 from diffretriever.core.files import filesystem_of, is_file
 from diffretriever.core.full_disk import full_disk
+from diffretriever.encoders.words import in_language
 from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, result_of, size_actors
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
@@ -42,6 +43,8 @@ _PUMP_SECONDS = 0.5
 _PATIENCE_SECONDS = 7200
 # Failures of workers after which training resumes from the last checkpoint.
 _MAX_FAILURES = 3
+# Examples that show the language of the texts.
+_SAMPLED_ROWS = 300
 # As in the authors' training.
 _CHECKPOINTS_KEPT = 3
 
@@ -81,7 +84,11 @@ def _prepared(job: TrainJob) -> Path | StorePath:
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
     if job.validation is not None:
         open_collection(job.validation)
-    return describe_training(retriever, job.hyperparameters, _open_training_set(job), job.workers, device)
+    data = _open_training_set(job)
+    rows = range(min(len(data), _SAMPLED_ROWS))
+    texts = (passage.text for row in rows for passage in data.example(row).positives)
+    retriever = in_language(retriever, job.language, texts)
+    return describe_training(retriever, job.hyperparameters, data, job.workers, device)
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
