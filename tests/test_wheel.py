@@ -93,7 +93,7 @@ def test_every_job_has_a_command() -> None:
         ([], 0, "encode            Encode a collection into an index"),
         (["--version"], 0, "diffretriever 0."),
         (["encod"], 2, "unknown command encod. Did you mean 'encode'?"),
-        (["serve"], 1, "error: index: "),
+        (["serve"], 1, "error: index is required"),
         (["serve", "--help"], 0, "index: "),
         (["encode", "--helpp"], 2, "diffretriever encode: unknown flag --helpp. Did you mean '--help'?"),
     ],
