@@ -186,6 +186,8 @@ class Conditions(Model):
     lost_tokens: float | None = None
     """Share of the passages' tokens beyond the limit, on the same passages."""
     prompt: str | None = None
+    language: str | None = None
+    """Language of the words of BM25 and sparse scores."""
     title_join: TitleJoin | None = None
     """Separator of title and text."""
     precision: str | None = None
