@@ -9,8 +9,8 @@ from _entry import command, run
 
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import DemoJob, EvaluateJob, EvaluationReport
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:

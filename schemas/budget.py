@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import PlainSerializer, PlainValidator
 
 from diffretriever.schemas.base import TextForm
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def is_selection(value: Any) -> bool:
 def _validate_choice(value: Any) -> Budget | Path | StorePath:
     if isinstance(value, Budget):
         return value
-    return as_place(value) if is_selection(value) else Budget.parse(str(value))
+    return parse_location(value) if is_selection(value) else Budget.parse(str(value))
 
 
 BudgetChoice: TypeAlias = Annotated[

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
-from diffretriever.schemas.places import IndexPlace, Place, StorePath
+from diffretriever.schemas.locations import IndexLocation, Location, StorePath
 from diffretriever.schemas.retriever import TitleJoin
 from diffretriever.schemas.search import FilterOption, QueryBudgetOptions, RunOptions, ScoringFlags
 from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
@@ -28,7 +28,7 @@ class Judgements(SelfExclusion):
     """Collection with the queries and qrels; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
-    qrels: Place | None = None
+    qrels: Location | None = None
     """Qrels file for --runs, in place of --collection: TREC (4 columns) or BEIR (3 columns)."""
     measures: tuple[str, ...] = ()
     """Measures in ir_measures' notation. Default: nDCG@10, MRR@10 and Recall@100; on TREC's MS MARCO queries, the last
@@ -40,7 +40,7 @@ class Judgements(SelfExclusion):
 class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudgetOptions):
     """Search an index for a collection's queries, or read finished runs, and score the rankings with ir_measures."""
 
-    index: IndexPlace = ""
+    index: IndexLocation = ""
     """Folder or object-store URI of the index to search."""
     runs: tuple[str, ...] = ()
     """TREC runs to measure in place of --index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection with --split.
@@ -53,9 +53,9 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, QueryBudge
     tune_runs: tuple[str, ...] = ()
     """Runs to tune the weights on, in place of --weights: the same retrievers and names as --runs, other queries, such
     as the training split. The grid search maximises the first of --measures in steps of 0.1."""
-    tune_qrels: Place | None = None
+    tune_qrels: Location | None = None
     """Qrels file of --tune-runs."""
-    output: Place
+    output: Location
     """Folder for metrics.json, the runs, per-query results and the report."""
 
     @model_validator(mode="after")
@@ -104,7 +104,7 @@ class CompareJob(Judgements, ModelOptions):
     `z-score`, `reciprocal-rank`, `linear`. Use evaluate.py for other weights, and to write the fused runs."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
-    output: Place
+    output: Location
     """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the per-query values."""
 
     @model_validator(mode="after")
@@ -132,7 +132,7 @@ class DemoJob(JobConfig):
 
     collection: str = "pydoc"
     """Collection with qrels of the split `test`."""
-    output: Place = Path("demo")
+    output: Location = Path("demo")
     """Folder for indexes and the report."""
 
 

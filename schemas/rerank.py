@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.retriever import BackboneConfig, TitleJoin
 from diffretriever.schemas.settings import JobConfig
 
@@ -69,13 +69,13 @@ RerankerConfig: TypeAlias = Annotated[QueryLikelihoodConfig | DiffuRankConfig, F
 class RerankJob(JobConfig):
     """Rerank the top passages of each query of a TREC run; run the same command again to resume."""
 
-    run: Place
+    run: Location
     """TREC run to rerank, ordered by score, ties by ascending passage id."""
     collection: str
     """Collection with the queries and passages; see encode_beir.py."""
     split: str = "test"
     """Split of the queries."""
-    index: IndexPlace | None = None
+    index: IndexLocation | None = None
     """Folder or object-store URI of an index that provides the passages' texts, in place of the collection."""
     reranker: str
     """Name of a preset, or path of a YAML file of a reranker."""
@@ -84,7 +84,7 @@ class RerankJob(JobConfig):
     depth: PositiveInt = 100
     """Passages to score per query. The others follow in their previous order, with scores below the lowest reranked
     one."""
-    output: Place
+    output: Location
     """TREC run to write. OUTPUT.yaml records the settings; OUTPUT.partial stores finished queries until the job is
     done."""
     device: str = "auto"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
 from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOptions, SelfExclusion
 
@@ -16,7 +16,7 @@ from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOption
 class IndexOptions(ModelOptions):
     """Index: location and model."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     backbone: str | None = None
     """New path or hub id of the index's backbone, if it has moved. The weights must be the same."""
@@ -123,9 +123,9 @@ class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, SelfExclusion
     """Collection that contains the queries; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels that selects the queries."""
-    queries: Place | None = None
+    queries: Location | None = None
     """File of queries, instead of a collection: .jsonl objects or id<TAB>text lines, optionally .gz."""
-    output: Place
+    output: Location
     """Folder for the runs, one per mode, such as dense.trec or dense+0.3bm25.trec."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""

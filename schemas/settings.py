@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys, suggest
 from diffretriever.schemas.language import AUTO, LanguageChoice
-from diffretriever.schemas.places import IS_PATH, plain_place
+from diffretriever.schemas.locations import IS_PATH, plain_location
 
 _VALUES = {
     "int": "N",
@@ -268,7 +268,7 @@ def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = yaml.safe_load(Path(plain_place(path)).read_text("utf-8")) or {}
+        values = yaml.safe_load(Path(plain_location(path)).read_text("utf-8")) or {}
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RetrieverOptions
 
@@ -136,7 +136,7 @@ class TrainJob(RecipeOptions, RetrieverOptions):
     in the output folder."""
     retriever: str = "diffretriever-minilm-untrained"
     """Trainable retriever: name of a preset, or path of a YAML file."""
-    output: Place
+    output: Location
     """Folder or object-store URI for the adapter, checkpoints, TensorBoard files and the trained retriever's YAML file.
     All training nodes must share the folder."""
     adapter: str | None = None

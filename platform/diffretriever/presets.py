@@ -17,7 +17,7 @@ from diffretriever.schemas.base import error_messages, suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import MISSING, names_installed
-from diffretriever.schemas.places import StorePath, as_place, plain_place
+from diffretriever.schemas.locations import StorePath, parse_location, plain_location
 from diffretriever.schemas.retriever import (
     ASKED_BY,
     RETRIEVER_ADAPTER,
@@ -82,7 +82,7 @@ class Presets(Generic[C]):
         """Return the unvalidated values of a preset or file; raises `ValueError` if it is unknown or unreadable."""
         if name in self._named:
             return self._named[name]
-        path = as_place(name)
+        path = parse_location(name)
         if path.suffix not in (".yaml", ".yml"):
             raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give {self._others}.")
         if not is_file(path):
@@ -141,7 +141,7 @@ def load_retriever(
     """
     values = _read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
-        budget = budget or as_place(values["budget"])
+        budget = budget or parse_location(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
     config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
@@ -164,7 +164,7 @@ def library_model(name: str) -> dict[str, Any]:
     if not model.strip():
         raise ValueError(f"{name}: name a model, such as {_LIBRARY}all-MiniLM-L6-v2 or {_LIBRARY}./folder")
     if model.startswith(_PATHS):
-        folder = Path(plain_place(model))
+        folder = Path(plain_location(model))
         if not folder.is_dir():
             raise ValueError(f"{name}: there is no folder {folder}")
         model = str(folder.absolute())
@@ -234,7 +234,7 @@ def with_weights(config: RetrieverConfig, backbone: str | None, adapter: str | N
 
 def absolute_source(source: str) -> str:
     """Make a local folder absolute, since workers run in other directories; hub ids stay."""
-    folder = Path(plain_place(source))
+    folder = Path(plain_location(source))
     return str(folder.absolute()) if folder.is_dir() else source
 
 

@@ -50,7 +50,7 @@ def test_an_index_of_the_queries_themselves_decides(
 ) -> None:
     folder = collection(tmp_path / name, {number: f"{text.upper()} " for number, text in TEXTS.items()})
     index = dr.Index.create(tmp_path / "index", str(folder), retriever="bm25")
-    job = EvaluateJob(index=index.place, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
+    job = EvaluateJob(index=index.location, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
     assert only(evaluate_job(job, "c")) == 1.0
     assert TOLD in caplog.text
     assert TOLD in (tmp_path / "out" / "report.md").read_text("utf-8")
@@ -64,7 +64,7 @@ def test_an_index_of_the_queries_themselves_decides(
 def test_equal_ids_of_other_texts_decide_nothing(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     folder = collection(tmp_path / name, {number: f"when to {text}" for number, text in TEXTS.items()})
     index = dr.Index.create(tmp_path / "index", str(folder), retriever="bm25")
-    job = EvaluateJob(index=index.place, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
+    job = EvaluateJob(index=index.location, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
     assert only(evaluate_job(job, "c")) == 0.5
     assert "left out" not in caplog.text
 
@@ -110,7 +110,7 @@ def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytes
     part = dr.Index.create(tmp_path / "part", rows, retriever="bm25")
     missing = "contains 2 of the 3 passages of mine: encode the others"
     for index, indexed in ((whole, 3), (part, 2)):
-        job = EvaluateJob(index=index.place, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
+        job = EvaluateJob(index=index.location, collection=str(folder), output=tmp_path / "out", measures=("MRR@10",))
         caplog.clear()
         evaluate_job(job, "c")
         report = EvaluationReport.model_validate_json((tmp_path / "out" / "metrics.json").read_text("utf-8"))
@@ -119,7 +119,7 @@ def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytes
         assert (coverage.indexed, coverage.passages, coverage.relevant_indexed, coverage.relevant) == (indexed, 3, 2, 2)
         told = [missing in text for text in (caplog.text, str(report.warnings), repr(dr.evaluate(index, str(folder))))]
         assert any(told) == all(told) == (indexed < 3)
-    indexes = (f"whole={whole.place}", f"part={part.place}")
+    indexes = (f"whole={whole.location}", f"part={part.location}")
     compared = compare_runs(CompareJob(indexes=indexes, collection=str(folder), output=tmp_path / "compared"), "c")
     assert [told for told in compared.warnings if "passages of mine" in told] == [
         f"part {missing}, or measures mislead"
@@ -133,7 +133,7 @@ def test_runs_take_their_conditions_from_the_evaluation_beside_them(tmp_path: Pa
     folder = collection(tmp_path / "scifact", {number: f"when to {text}" for number, text in TEXTS.items()})
     for name, retriever in (("bm25", "bm25"), ("slots", "diffretriever-minilm")):
         index = dr.Index.create(tmp_path / name, str(folder), retriever=retriever)
-        evaluate_job(EvaluateJob(index=index.place, collection=str(folder), output=tmp_path / f"{name}-out"), "c")
+        evaluate_job(EvaluateJob(index=index.location, collection=str(folder), output=tmp_path / f"{name}-out"), "c")
     runs = (
         f"BM25={tmp_path}/bm25-out/sparse.trec",
         f"slots={tmp_path}/slots-out/dense.trec",
@@ -158,7 +158,7 @@ def test_runs_take_their_conditions_from_the_evaluation_beside_them(tmp_path: Pa
 def test_queries_that_rank_their_own_passage_first_are_warned_of(tmp_path: Path) -> None:
     folder = collection(tmp_path / "mine", {number: f"when to {text}" for number, text in TEXTS.items()})
     index = dr.Index.create(tmp_path / "index", str(folder), retriever="bm25")
-    job = EvaluateJob(index=index.place, collection=str(folder), output=tmp_path / "out", strict=True)
+    job = EvaluateJob(index=index.location, collection=str(folder), output=tmp_path / "out", strict=True)
     with pytest.raises(ValueError, match="ranks the query's own passage first for 3 of 3 queries"):
         evaluate_job(job, "c")
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import TrainJob
 from diffretriever.testing.checkpoints import write_random_checkpoint

@@ -20,8 +20,8 @@ from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
 from diffretriever.vectors.fusion import FUSION_DEPTH
+from tests.locations import local
 from tests.pipelines.corpora import WORDS, line, write_corpus
-from tests.places import local
 from tests.search.dense_cases import build_codes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

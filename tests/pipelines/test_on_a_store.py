@@ -19,7 +19,7 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
-from diffretriever.schemas.places import as_place
+from diffretriever.schemas.locations import parse_location
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MineNegativesJob
@@ -75,17 +75,20 @@ def test_encoding_search_and_evaluation_on_a_store(corpus: str, bucket: str, che
     )
     found = search_batch(search)
     assert found.runs["dense"] == f"{bucket}/runs/dense.trec"
-    assert {query: len(hits) for query, hits in read_run(as_place(found.runs["hybrid"])).items()} == {"q": 5, "r": 5}
+    assert {query: len(hits) for query, hits in read_run(parse_location(found.runs["hybrid"])).items()} == {
+        "q": 5,
+        "r": 5,
+    }
     assert exists(f"{bucket}/runs/search.yaml")
     assert sorted(info.base_name for info in files_in(f"{bucket}/runs", deep=True)) == [
         *("dense.trec", "hybrid.trec", "search.yaml", "sparse.trec")
     ]
 
-    output = as_place(f"{bucket}/evaluation")
+    output = parse_location(f"{bucket}/evaluation")
     results = evaluate_job(EvaluateJob(index=job.index, collection=corpus, output=output), "the command")
     report = EvaluationReport.model_validate_json(read_text(output / "metrics.json"))
     assert report.measures["dense"] == results["dense"].mean
-    assert set(read_run(output / "dense.trec")) == set(read_qrels(as_place(f"{corpus}/qrels/test.tsv")))
+    assert set(read_run(output / "dense.trec")) == set(read_qrels(parse_location(f"{corpus}/qrels/test.tsv")))
     rescored = EvaluateJob(
         runs=(found.runs["dense"],), qrels=f"{corpus}/qrels/test.tsv", output=f"{bucket}/again", measures=("P@1",)
     )

@@ -18,7 +18,7 @@ from diffretriever.rerank import reranker_config
 from diffretriever.rerank.diffurank import DiffuRank, assigned, greedy, windows
 from diffretriever.schemas.rerank import DiffuRankConfig
 from diffretriever.testing.adapters import write_random_adapter
-from tests.places import local
+from tests.locations import local
 from tests.rerank.rerank_cases import PASSAGES, QUERY, FolderOf, MakeJob, rerank
 
 TEXTS = [

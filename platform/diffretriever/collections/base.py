@@ -27,7 +27,7 @@ from diffretriever.collections.records import (
 )
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import file_size, files_in
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 _PART_BYTES = 64 << 20
 

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from diffretriever.collections.base import FileCollection, Split, splits_in
 from diffretriever.collections.records import Passage, Qrels, Query, find_file
 from diffretriever.core.files import cache_dir, locked, whole_file, whole_folder
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 CORPUS = "corpus.jsonl"
 

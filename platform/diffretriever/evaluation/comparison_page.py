@@ -30,7 +30,7 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import INTERVAL_NOTE, draw_measures, per_query_table, summary_of
 from diffretriever.schemas.evaluate import TESTS, ComparisonReport, Conditions
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 _T = TypeVar("_T")
 _DIFFERING = 5

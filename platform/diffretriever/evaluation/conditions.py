@@ -24,8 +24,8 @@ from diffretriever.index.collection_records import unfinished_collections
 from diffretriever.index.history import column_bytes
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.evaluate import Conditions, Coverage, EvaluateJob, EvaluationReport, Overlap
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import Mode, lists_of
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.searcher import Searcher

@@ -17,7 +17,7 @@ from diffretriever.collections import Qrels, Run, read_run
 from diffretriever.core.progress import track
 from diffretriever.evaluation.measures import deepest_rank, evaluate, parse_measures
 from diffretriever.schemas.fusion import Fusion
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.vectors.fusion import FUSION_DEPTH, fused
 from diffretriever.vectors.hits import Hits
 

@@ -18,7 +18,7 @@ from diffretriever.evaluation.formats.tables import Cell, Interval, command_bloc
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex

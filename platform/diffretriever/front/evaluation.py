@@ -97,7 +97,7 @@ def evaluate(
     """
     source = open_collection(collection) if isinstance(collection, str) else collection
     job = EvaluateJob(
-        index=index.place,
+        index=index.location,
         collection=source.name,
         split=split,
         measures=tuple(measures or measures_of(source.name, split)),
@@ -109,7 +109,7 @@ def evaluate(
     searched = search_collection(index.searcher, source, job)
     results = {mode: measure(run, searched.qrels, job.measures) for mode, run in searched.runs.items()}
     return Measured(
-        index=index.place,
+        index=index.location,
         collection=source.name,
         split=split,
         results=results,

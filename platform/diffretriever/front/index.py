@@ -41,7 +41,7 @@ _MOST_HERE = 10_000
 class Index:
     """A searchable collection of passages, with the retriever that encoded it.
 
-    Create an index with `Index.create`, or open one with `Index(place)`. An open index stays at its version when
+    Create an index with `Index.create`, or open one with `Index(location)`. An open index stays at its version when
     another process writes; `refresh` moves to the latest version.
 
     Example:
@@ -57,19 +57,19 @@ class Index:
     """
 
     def __init__(
-        self, place: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
+        self, location: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
     ) -> None:
         """Open an index that `create` or an encode job made.
 
         Args:
-            place: folder or object-store URI.
+            location: folder or object-store URI.
             version: an earlier version, read-only. Default: the latest.
             retriever: the index's retriever, if it is already loaded, has moved or needs a certain device.
 
         Raises:
             ValueError: the index or version does not exist, or is damaged.
         """
-        self._table = PassageIndex.open(os.fspath(place), version)
+        self._table = PassageIndex.open(os.fspath(location), version)
         self._fixed = version
         self.retriever = retriever or Retriever(self._table.manifest.retriever)
         self._searcher: Searcher | None = None
@@ -77,7 +77,7 @@ class Index:
     @classmethod
     def create(  # noqa: PLR0913 (users set all options in one call)
         cls,
-        place: str | os.PathLike[str],
+        location: str | os.PathLike[str],
         documents: Documents,
         *,
         retriever: str | Retriever = "diffretriever-minilm",
@@ -92,7 +92,7 @@ class Index:
         """Encode documents and store them in an index. If the index exists, add them to it.
 
         Args:
-            place: folder or object-store URI.
+            location: folder or object-store URI.
             documents: a list of strings or dicts, a data frame, an Arrow table, or the path, URI or name of a
                 collection (see `open_collection`).
             retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL`, or a `Retriever`.
@@ -120,7 +120,7 @@ class Index:
             raise ValueError("budget: set it on the retriever: Retriever(name, budget=…)")
         collection = _collection(documents, name, fields)
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
-        uri = os.fspath(place)
+        uri = os.fspath(location)
         job = EncodeJob(
             collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata), language=language
         )
@@ -152,7 +152,7 @@ class Index:
             1
         """
         job = EncodeJob(
-            collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
+            collection=name, index=self.location, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
         )
         return self._add(job, documents, fields, on_ray=on_ray)
 
@@ -182,7 +182,7 @@ class Index:
         """
         job = EncodeJob(
             collection=self._only_collection() if name is None else name,
-            index=self.place,
+            index=self.location,
             on_existing="replace",
             sync=True,
             chunk=chunk,
@@ -195,7 +195,7 @@ class Index:
         if not names or _IN_MEMORY in names:
             return _IN_MEMORY
         if len(names) > 1:
-            raise ValueError(f"{self.place} has several collections: choose one, such as name='{names[0]}'")
+            raise ValueError(f"{self.location} has several collections: choose one, such as name='{names[0]}'")
         return names[0]
 
     def _add(
@@ -218,8 +218,8 @@ class Index:
         from diffretriever.index.writer import WriterLock
 
         self._require_latest()
-        with WriterLock(self.place):
-            deleted = PassageIndex.open(self.place).delete(texts_of(ids))
+        with WriterLock(self.location):
+            deleted = PassageIndex.open(self.location).delete(texts_of(ids))
         self.refresh()
         return deleted
 
@@ -311,7 +311,7 @@ class Index:
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
         if number < 0:
-            raise ValueError(f"{self.place} has no passage '{passage_id}': check the id")
+            raise ValueError(f"{self.location} has no passage '{passage_id}': check the id")
         assert passages.rows_P is not None, "an index has rows"
         row = passages.rows_P[[number]]
         (explanation,) = self.searcher.explain(query, row, budget=budget, words=words)
@@ -324,12 +324,12 @@ class Index:
             from diffretriever.search import searcher_of
 
             encoder = self.retriever.encoder if is_neural(self.retriever.config) else None
-            options = SearchOptions(index=self.place, device=self.retriever.device)
+            options = SearchOptions(index=self.location, device=self.retriever.device)
             self._searcher = searcher_of(self._table, options, encoder)
         return self._searcher
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Folder or object-store URI."""
         return self._table.uri
 
@@ -366,7 +366,7 @@ class Index:
 
     def at(self, version: int) -> Index:
         """Open a stored version, read-only; raise ValueError if the version was removed."""
-        return Index(self.place, version=version, retriever=self.retriever)
+        return Index(self.location, version=version, retriever=self.retriever)
 
     def restore(self, version: int) -> None:
         """Make an earlier version the latest. Later versions stay until they are removed.
@@ -377,8 +377,8 @@ class Index:
         from diffretriever.index.writer import WriterLock
 
         self._require_latest()
-        with WriterLock(self.place):
-            PassageIndex.restore(self.place, version)
+        with WriterLock(self.location):
+            PassageIndex.restore(self.location, version)
         self.refresh()
 
     def refresh(self) -> None:
@@ -398,11 +398,13 @@ class Index:
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:
-        return f"Index('{self.place}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
+        return (
+            f"Index('{self.location}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
+        )
 
     def _require_latest(self) -> None:
         if self._fixed is not None:
-            raise ValueError(f"{self.place} is open at version {self._fixed}, read-only: open it without a version")
+            raise ValueError(f"{self.location} is open at version {self._fixed}, read-only: open it without a version")
 
 
 def _collection(documents: Documents, name: str, fields: Mapping[str, str] | None) -> Collection:

@@ -25,7 +25,7 @@ from diffretriever.pipelines.index_writer import IndexWriter
 from diffretriever.pipelines.language import in_language_of
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.retriever import RetrieverConfig
 
 _LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def encode_collection(
 def _quarantine_file(job: EncodeJob, collection: Collection) -> Path | StorePath | None:
     if job.on_bad_input == "error":
         return None
-    path = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
+    path = parse_location(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
     quarantine = own_file(path, collection)
     refuse_other_files(quarantine, collection.inputs())
     return quarantine

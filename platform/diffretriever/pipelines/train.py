@@ -27,7 +27,7 @@ from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
 from diffretriever.protocols import under_protocol
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 from diffretriever.schemas.training_data import PrepareTrainingJob
@@ -72,7 +72,7 @@ def train(job: TrainJob) -> TrainingManifest:
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    folder = as_place(job.train)
+    folder = parse_location(job.train)
     if is_file(folder / MANIFEST_FILE):
         return folder
     folder = job.output / "training-set"
@@ -92,7 +92,7 @@ def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> Train
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
-    if not is_file(as_place(job.train) / MANIFEST_FILE):
+    if not is_file(parse_location(job.train) / MANIFEST_FILE):
         raise _missing_here("train", job.train)
     return TrainingSet.open(job.train)
 

@@ -25,7 +25,7 @@ from diffretriever.rerank import reranker_config
 from diffretriever.rerank.base import Reranker
 from diffretriever.rerank.diffurank import DiffuRank
 from diffretriever.rerank.likelihood import QueryLikelihood
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.rerank import RerankerConfig, RerankJob, RerankSummary
 from diffretriever.vectors.hits import top_k
 
@@ -74,7 +74,7 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
 
 
 def _tag(job: RerankJob, config: RerankerConfig) -> str:
-    name = in_tag(as_place(job.reranker).name.removesuffix(".yaml"))
+    name = in_tag(parse_location(job.reranker).name.removesuffix(".yaml"))
     return name if config.method in name else f"{name}.{config.method}"
 
 

@@ -6,7 +6,7 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import PositiveInt, model_validator
 
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.settings import SelfExclusion
 
 Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
@@ -19,10 +19,10 @@ class PruneSlotsJob(SelfExclusion):
     With --pruned, also write an index of the passages with fewer slots.
     """
 
-    sweep: Place | None = None
+    sweep: Location | None = None
     """Split folder of a sweep, such as sweeps/scifact/test: its index of the largest K_p, encoded queries and runs;
     encodes nothing."""
-    index: IndexPlace | None = None
+    index: IndexLocation | None = None
     """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
     collection: str | None = None
     """Collection with the queries and qrels; default: the sweep's."""
@@ -34,13 +34,13 @@ class PruneSlotsJob(SelfExclusion):
     """Average slots per passage, one for each point of the curve; default: K_p, K_p/2, K_p/4, …"""
     measure: str = "nDCG@10"
     """Measure of the curve."""
-    pruned: IndexPlace | None = None
+    pruned: IndexLocation | None = None
     """Folder or object-store URI of a new index, whose passages keep the one value of --keep by --rule."""
     rule: Rule = "threshold"
     """Slots to keep for --pruned. `same number`: as many of every passage, the least redundant. `threshold`: the least
     redundant of all passages. `first slots`: the first, which for nested slots are those of a smaller budget. Sparse
     impacts stay those of all slots."""
-    output: Place
+    output: Location
     """Folder for curve.md, curve.png and curve.json."""
 
     @model_validator(mode="after")

@@ -38,8 +38,8 @@ from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import ListName
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import MaskedRetriever, has_slots
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import RayConfig

@@ -8,7 +8,7 @@ from pydantic import DirectoryPath, Field, model_validator
 
 from diffretriever.protocols import Regime
 from diffretriever.schemas.base import CommaSeparated, Model
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.settings import EncoderActors
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
@@ -43,12 +43,12 @@ class ReproduceJob(EncoderActors):
     weights than the published ones change the results."""
     adapters: dict[str, DirectoryPath] = Field(default_factory=dict)
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
-    analyses: dict[str, Place] = Field(default_factory=dict)
+    analyses: dict[str, Location] = Field(default_factory=dict)
     """BACKBONE=FOLDER, repeatable: a report of analyse_budgets.py for the figures on budgets, such as
     Dream=analyses/dream; its sweeps may be of any of the paper's collections."""
-    latencies: Place | None = None
+    latencies: Location | None = None
     """Latencies measured by `python -m benchmarks.latency`, for the figures on latency."""
-    output: Place
+    output: Location
     """Folder or URI for indexes, evaluations and the report; the same command resumes."""
     dry_run: bool = False
     """List every row and its missing inputs, then stop: nothing is loaded and nothing is fetched."""

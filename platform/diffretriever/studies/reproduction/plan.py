@@ -21,7 +21,7 @@ from diffretriever.encoders.adapter_compatibility import trained_fields
 from diffretriever.presets import load_retriever, with_weights
 from diffretriever.protocols import has_adapter
 from diffretriever.schemas.base import flat_fields, suggest
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 from diffretriever.studies.reproduction.config import Measured, PublishedRow, PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.protocols import chosen, set_up, under

@@ -21,7 +21,7 @@ from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.encode import EncodeSummary
 from diffretriever.schemas.evaluate import EvaluationReport
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.studies.reproduction.config import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
 from diffretriever.studies.reproduction.sizes import corpus_of

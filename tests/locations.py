@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 
 def local(place: Path | StorePath) -> Path:
