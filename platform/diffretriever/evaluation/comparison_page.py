@@ -112,8 +112,8 @@ def _conditions(report: ComparisonReport) -> list[Block]:
     differing = [name for name, texts in rows.items() if len({*texts}) > 1]
     frame = pd.DataFrame([[name, *texts] for name, texts in rows.items()], columns=["condition", *report.conditions])
     caption = (
-        "Conditions of each system; those that differ come first. ? is unknown. Milliseconds are the median of 20 "
-        "queries, each encoded and searched alone."
+        "Conditions of each system; those that differ come first. ? is unknown. K_q and K_p are maxima for "
+        "methods without slots. Milliseconds are the median of 20 queries, each encoded and searched alone."
     )
     rules = frozenset({len(differing)}) if 0 < len(differing) < len(rows) else frozenset[int]()
     return [Table("Conditions", caption, frame, rules=rules)]
