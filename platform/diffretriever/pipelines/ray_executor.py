@@ -201,7 +201,9 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
     """
     if stage.workers == "encoders":
         at_once = (_AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU) if stage.overlaps else 1
-        return rows.map_batches(StageActor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
+        # Ray's dashboard and process titles show the name of the class.
+        actor = type(type(stage).__name__, (StageActor,), {})
+        return rows.map_batches(actor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
     if stage.workers == "searchers":
         # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
