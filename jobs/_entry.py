@@ -31,7 +31,7 @@ atexit.register(gc.freeze)
 from diffretriever.core.consent import trust_code  # noqa: E402  (found through the path above)
 from diffretriever.core.full_disk import causes, full_disk  # noqa: E402
 from diffretriever.core.progress import show_progress  # noqa: E402
-from diffretriever.schemas.places import StorePath, plain_place  # noqa: E402
+from diffretriever.schemas.locations import StorePath, plain_location  # noqa: E402
 from diffretriever.schemas.settings import JobConfig, ModelOptions, PresetListing  # noqa: E402
 
 C = TypeVar("C", bound=JobConfig)
@@ -169,7 +169,7 @@ def absolute_path(path: str | Path | StorePath, flag: str) -> str:
     Raises:
         ValueError: A relative path in a submitted job, whose working directory Ray deletes.
     """
-    text = plain_place(str(path))
+    text = plain_location(str(path))
     if "://" in text:
         return text
     if not Path(text).is_absolute() and _in_submitted_copy():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from _entry import command, run
 
 from diffretriever.schemas.encode import EncodeJob
-from diffretriever.schemas.evaluate import DemoJob, EvaluateJob
+from diffretriever.schemas.evaluate import DemoJob, EvaluateJob, EvaluationReport
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.settings import RayConfig
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ _SPLIT = "test"
 def main(config: DemoJob) -> None:
     """Encode, search and evaluate with each retriever; print the table and the report's path."""
     from diffretriever.collections import open_collection
-    from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
+    from diffretriever.core.files import read_text
+    from diffretriever.evaluation.comparison import compared
+    from diffretriever.evaluation.comparison_page import comparison_table, labelled, write_comparison
     from diffretriever.pipelines.encode import encode_collection
     from diffretriever.pipelines.executor import executor_for, few_passages
 
@@ -49,7 +51,13 @@ def main(config: DemoJob) -> None:
     for preset, job in encoding.items():
         measured[preset] = _evaluate(config, job.index, modes[preset], config.output / "evaluations" / preset)
     results = {name: {mode: measured[preset][mode] for mode in modes[preset]} for name, (preset, _) in SYSTEMS.items()}
-    write_comparison(config.output, compared(f"{config.collection} ({_SPLIT})", results, command()), results)
+    reports = {
+        name: EvaluationReport.model_validate_json(read_text(config.output / "evaluations" / preset / "metrics.json"))
+        for name, (preset, _) in SYSTEMS.items()
+    }
+    conditions = labelled({name: report.conditions for name, report in reports.items()})
+    report = compared(f"{config.collection} ({_SPLIT})", results, command(), conditions=conditions)
+    write_comparison(config.output, report, results)
     print(f"\n{comparison_table(results)}\n\nreport: {config.output / 'comparison.md'}")
     print(f'ask it something: python jobs/search.py --index {job.index} --query "how do I copy a file?"')
 

@@ -33,7 +33,7 @@ def _lines(description: IndexDescription) -> Iterator[str]:
     yield f"{description.read:,} of {passages} of {description.index}, by {description.retriever}"
     yield "\nTokens that each slot predicts most often, with their share of the passages:"
     for slot in description.slots:
-        yield f"  slot {slot.slot + 1}: {', '.join(f'{word.word} {word.share:.0%}' for word in slot.words)}"
+        yield f"  slot {slot.slot}: {', '.join(f'{word.word} {word.share:.0%}' for word in slot.words)}"
     yield "\nTopics, with their share of the passages and their distinctive words:"
     for number, topic in enumerate(description.topics, start=1):
         yield f"  {number}. {topic.share:.0%}: {', '.join(topic.words)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 from _entry import run
 
+from diffretriever.schemas.base import counted
 from diffretriever.schemas.inspect import IndexReport, InspectJob, Verification
 
 _VERSIONS_SHOWN = 20
@@ -30,7 +31,7 @@ def describe(report: IndexReport) -> str:
         shown["older_versions"] = older
     shown["versions"] = [
         f"{v.version}: {v.time:%Y-%m-%d %H:%M:%S} UTC, {v.change}, {v.rows} rows (+{v.added} "
-        f"-{'?' if v.removed is None else v.removed}), {v.fragments} fragments"
+        f"-{'?' if v.removed is None else v.removed}), {counted(v.fragments, 'fragments')}"
         for v in versions
     ]
     shown["manifest"] = manifest

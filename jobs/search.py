@@ -39,7 +39,7 @@ def main(config: SearchJob) -> None:
         budget = choice.budget
         print(_reason(chooser, choice), file=sys.stderr if config.json_output else sys.stdout)
     budgets = None if budget is None else [budget]
-    found = searcher.search(
+    hits_by_mode = searcher.search(
         [config.query],
         k=config.top_k,
         modes=[mode],
@@ -47,7 +47,7 @@ def main(config: SearchJob) -> None:
         filter=config.filter,
         documents=config.documents,
     )
-    hits = found[mode]
+    hits = hits_by_mode[mode]
     rows = hits.rows()
     ranked = list(zip(hits[0], searcher.index.shown(rows), strict=True))
     explained: Sequence[Explanation | None] = [None] * len(ranked)
@@ -56,9 +56,9 @@ def main(config: SearchJob) -> None:
     if config.json_output:
         print(json.dumps(_as_json(ranked, mode, explained), ensure_ascii=False, indent=2, default=date.isoformat))
         return
-    filtered = f", filtered by {config.filter}" if config.filter else ""
+    condition = f", filter: {config.filter}" if config.filter else ""
     documents = f", documents by {config.documents}" if config.documents else ""
-    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{filtered}{documents}")
+    print(f"{mode} scores of {counted(len(searcher.index), 'passages')}{condition}{documents}")
     if not ranked:
         print("no passages found")
     for rank, (((passage_id, score), passage), explanation) in enumerate(zip(ranked, explained, strict=True), start=1):
@@ -78,11 +78,11 @@ def _as_json(
 
 
 def _why(explanation: Explanation) -> Iterator[str]:
-    """Yield a line per query slot and the passage slot it matched, unmatched slots, and terms."""
+    """Yield lines on each query slot and its match, on unmatched slots, and on terms; slots count from 0."""
     query, passage = explanation.query_readings, explanation.passage_readings
     for match in explanation.slots:
         share = "" if match.share is None else f" ({match.share:.0%})"
-        yield f"query slot {match.slot + 1} matched passage slot {match.passage_slot + 1}: {match.product:.4f}{share}"
+        yield f"query slot {match.slot} matched passage slot {match.passage_slot}: {match.product:.4f}{share}"
         yield f"  query:   {_predicted(match.words, query[match.slot] if query else [])}"
         yield f"  passage: {_predicted(match.passage_words, passage[match.passage_slot] if passage else [])}"
         if explanation.passage_parts:
@@ -90,7 +90,7 @@ def _why(explanation: Explanation) -> Iterator[str]:
     matched = {match.passage_slot for match in explanation.slots}
     for slot, words in enumerate(explanation.passage_slots):
         if slot not in matched:
-            yield f"passage slot {slot + 1}, unmatched: {_predicted(words, passage[slot] if passage else [])}"
+            yield f"passage slot {slot}, unmatched: {_predicted(words, passage[slot] if passage else [])}"
     if explanation.terms:
         shared = ", ".join(f"{term.word} {term.product:.2f} ({term.share:.0%})" for term in explanation.terms)
         yield f"shared terms: {shared}"

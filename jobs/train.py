@@ -7,7 +7,7 @@ from pathlib import Path
 from _entry import absolute_path, run
 
 from diffretriever.schemas.base import counted
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 
 
@@ -17,7 +17,7 @@ def main(config: TrainJob) -> None:
 
     inputs = {"train": config.train, "validation": config.validation}
     # Other inputs are names.
-    files = {name: path for name, path in inputs.items() if path is not None and Path(plain_place(path)).exists()}
+    files = {name: path for name, path in inputs.items() if path is not None and Path(plain_location(path)).exists()}
     absolute = {name: absolute_path(path, f"--{name}") for name, path in files.items()}
     print(describe(train(config.model_copy(update=absolute)), config))
 

@@ -10,17 +10,18 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import PlainSerializer, PlainValidator
 
 from diffretriever.schemas.base import TextForm
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 
 
 @dataclass(frozen=True, slots=True)
 class Budget(TextForm):
     """A pair of slot counts, written `q4p16` in configs, columns and file names.
 
-    >>> Budget.parse("q4p16") == Budget(4, 16)
-    True
-    >>> str(Budget(4, 16))
-    'q4p16'
+    Example:
+        >>> str(Budget(4, 16))
+        'q4p16'
+        >>> Budget.parse("q4p16").passage
+        16
     """
 
     text_form = re.compile(r"q([1-9]\d*)p([1-9]\d*)")
@@ -44,7 +45,7 @@ def is_selection(value: Any) -> bool:
 def _validate_choice(value: Any) -> Budget | Path | StorePath:
     if isinstance(value, Budget):
         return value
-    return as_place(value) if is_selection(value) else Budget.parse(str(value))
+    return parse_location(value) if is_selection(value) else Budget.parse(str(value))
 
 
 BudgetChoice: TypeAlias = Annotated[

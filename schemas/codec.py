@@ -17,10 +17,9 @@ Bits: TypeAlias = Literal[1, 2, 4]
 class CodecConfig(TextForm):
     """A codec, written `product2` in configs, file names and tables; see `diffretriever.vectors.product`.
 
-    >>> CodecConfig.parse("product2") == CodecConfig(2)
-    True
-    >>> str(CodecConfig(1))
-    'product1'
+    Example:
+        >>> str(CodecConfig(2)), CodecConfig(2).bytes_per_vector(384)
+        ('product2', 96)
     """
 
     text_form = re.compile(f"product({'|'.join(map(str, get_args(Bits)))})")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.codec import CodecConfig
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.schemas.settings import JobConfig
 
 
 class CompressJob(JobConfig):
     """Quantise an index's vectors to 1, 2 or 4 bits a dimension. Searches use the decoded vectors."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     codec: CodecConfig = CodecConfig(2)
     """Codec: `product1`, `product2` or `product4`, for 1, 2 or 4 bits a dimension."""
@@ -20,7 +20,7 @@ class CompressJob(JobConfig):
 class CompressSummary(Model):
     """The outcome of a compress job."""
 
-    index: IndexPlace
+    index: IndexLocation
     codec: CodecConfig
     digest: str
     """Digest of the trained codec."""

@@ -8,8 +8,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.schemas.metadata import check_column_name
-from diffretriever.schemas.places import IndexPlace
 from diffretriever.schemas.settings import BadInput, RayConfig, RetrieverOptions
 
 NO_METADATA = ("none",)
@@ -29,7 +29,7 @@ class EncodeJob(RayConfig, RetrieverOptions, BadInput):
     metadata: tuple[str, ...] = ()
     """Metadata fields to store, return with hits and filter by; repeat the flag or separate by commas. `none` stores no
     metadata. Default: all fields except lists and objects. An existing index keeps its fields."""
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index. The job creates it, or adds passages to an existing one."""
     budget: BudgetChoice | None = None
     """Number of slots, q<K_q>p<K_p>, such as q4p16, or the selection.json of a budget sweep. Default: the

@@ -9,7 +9,8 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.fusion import Fusion, named_runs
-from diffretriever.schemas.places import IndexPlace, Place, StorePath
+from diffretriever.schemas.locations import IndexLocation, Location, StorePath
+from diffretriever.schemas.retriever import TitleJoin
 from diffretriever.schemas.search import DocumentOption, FilterOption, QueryBudgetOptions, RunOptions, ScoringFlags
 from diffretriever.schemas.settings import JobConfig, ModelOptions, SelfExclusion
 
@@ -27,17 +28,19 @@ class Judgements(SelfExclusion):
     """Collection with the queries and qrels; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels."""
-    qrels: Place | None = None
+    qrels: Location | None = None
     """Qrels file for --runs, in place of --collection: TREC (4 columns) or BEIR (3 columns)."""
     measures: tuple[str, ...] = ()
     """Measures in ir_measures' notation. Default: nDCG@10, MRR@10 and Recall@100; on TREC's MS MARCO queries, the last
     two count grades 2 and above as relevant (`rel=2`)."""
+    strict: bool = False
+    """Fail, and write nothing, if a warning applies to the measures, such as passages that an index lacks."""
 
 
 class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, DocumentOption, QueryBudgetOptions):
     """Search an index for a collection's queries, or read finished runs, and score the rankings with ir_measures."""
 
-    index: IndexPlace = ""
+    index: IndexLocation = ""
     """Folder or object-store URI of the index to search."""
     runs: tuple[str, ...] = ()
     """TREC runs to measure in place of --index: RUN.trec or NAME=RUN.trec; needs --qrels, or --collection with --split.
@@ -50,9 +53,9 @@ class EvaluateJob(RunOptions, Judgements, ScoringFlags, FilterOption, DocumentOp
     tune_runs: tuple[str, ...] = ()
     """Runs to tune the weights on, in place of --weights: the same retrievers and names as --runs, other queries, such
     as the training split. The grid search maximises the first of --measures in steps of 0.1."""
-    tune_qrels: Place | None = None
+    tune_qrels: Location | None = None
     """Qrels file of --tune-runs."""
-    output: Place
+    output: Location
     """Folder for metrics.json, the runs, per-query results and the report."""
 
     @model_validator(mode="after")
@@ -101,7 +104,7 @@ class CompareJob(Judgements, DocumentOption, ModelOptions):
     `z-score`, `reciprocal-rank`, `linear`. Use evaluate.py for other weights, and to write the fused runs."""
     test: Test = "t-test"
     """Paired test over queries: Student's t, or Fisher's randomisation with 10,000 draws."""
-    output: Place
+    output: Location
     """Folder for comparison.json, .md, .tex, .html and .png, differences.png, and the per-query values."""
 
     @model_validator(mode="after")
@@ -131,17 +134,76 @@ class DemoJob(JobConfig):
 
     collection: str = "pydoc"
     """Collection with qrels of the split `test`."""
-    output: Place = Path("demo")
+    output: Location = Path("demo")
     """Folder for indexes and the report."""
 
 
-class Coverage(Model):
-    """Coverage of a collection by an index."""
+class Overlap(Model):
+    """Overlap of a ranking and the qrels."""
 
+    queries: int
+    """Queries of the qrels with ranked passages."""
+    judged: float
+    """Share of judged passages in these queries' top 10."""
+    relevant: int
+    """Passages that are relevant to any query and retrieved for any query."""
+    own_first: int = 0
+    """Queries whose first passage has the query's own id, and is not relevant to it."""
+
+
+class Coverage(Model):
+    """The share of a collection that an index contains."""
+
+    collection: str
+    """Name of the collection."""
     indexed: int
     """Passages of the collection in the index."""
     passages: int
     """Passages of the collection."""
+    unfinished: bool = False
+    """Whether the encode job of the collection was interrupted or is running."""
+    relevant_indexed: int
+    """Relevant passages in the index."""
+    relevant: int
+    """Passages that are relevant to any query, by the qrels."""
+
+
+class Conditions(Model):
+    """The conditions under which one system ranked. None: unknown, as for a run without its `metrics.json`."""
+
+    overlap: Overlap
+    retriever: str | None = None
+    """Title of the retriever."""
+    coverage: Coverage | None = None
+    excludes_self: bool | None = None
+    """Whether a query's own passage was removed from its results."""
+    filter: str | None = None
+    """Condition on the passages."""
+    documents: str | None = None
+    """Score of documents by their chunks; None: passages are ranked."""
+    query_tokens: int | None = None
+    """Maximum tokens of a query; None for BM25."""
+    passage_tokens: int | None = None
+    """Maximum tokens of a passage; None for BM25."""
+    cut_passages: float | None = None
+    """Share of passages that were longer than the limit, on up to 1,000 evenly spaced passages."""
+    lost_tokens: float | None = None
+    """Share of the passages' tokens beyond the limit, on the same passages."""
+    prompt: str | None = None
+    language: str | None = None
+    """Language of the words of BM25 and sparse scores."""
+    title_join: TitleJoin | None = None
+    """Separator of title and text."""
+    precision: str | None = None
+    """Precision of the model's weights."""
+    query_vectors: float | None = None
+    """Mean K_q with a budget, otherwise the maximum vectors of a query."""
+    passage_vectors: int | None = None
+    """K_p, or the maximum vectors of a passage."""
+    bytes_per_passage: float | None = None
+    """Stored bytes of the vectors, impacts or BM25 postings that the mode searches."""
+    milliseconds: float | None = None
+    """Median time of a query that is encoded and searched alone."""
 
 
 class EvaluationReport(Model):
@@ -163,29 +225,36 @@ class EvaluationReport(Model):
     """Fingerprint of the index; None for a finished run."""
     rows: int | None = None
     """Passages in the index; None for a finished run."""
-    coverage: Coverage | None = None
-    """Coverage of the collection by the index; None for a finished run."""
+    conditions: dict[str, Conditions] = Field(default_factory=dict)
+    """Conditions of each mode or run."""
     selector: str | None = None
     """Name of the selector and the K_q that it chose; None if all queries have the same K_q."""
     weights: dict[Fusion, dict[str, float]] = Field(default_factory=dict)
     """Weights of the runs in each fusion; they sum to 1."""
     warnings: tuple[str, ...] = ()
     """Limitations of the measures, such as incomplete coverage."""
+    notes: tuple[str, ...] = ()
+    """Decisions that affect the measures, such as self-exclusion."""
     created: str
     """ISO 8601 time, UTC."""
     command: str
     config: dict[str, Any]
 
 
-class Overlap(Model):
-    """Overlap of a run and qrels."""
+class Difference(Model):
+    """The difference between two systems in one measure, over the same queries."""
 
-    queries: int
-    """Queries of the qrels with passages in the run."""
-    judged: float
-    """Share of judged passages in these queries' top 10."""
-    relevant: int
-    """Passages that are relevant to any query and retrieved for any query."""
+    system: str
+    """The better system."""
+    other: str
+    mean: float
+    """Mean difference, at least 0."""
+    interval: tuple[float, float]
+    """95 % bootstrap interval of the mean difference."""
+    p: float
+    """Two-sided p-value of the paired test, corrected by Holm over all pairs."""
+    detectable: float
+    """Smallest mean difference that a paired t-test (p < .05, uncorrected) finds with a probability of 80 %."""
 
 
 class ComparisonReport(Model):
@@ -201,11 +270,17 @@ class ComparisonReport(Model):
     test: Test
     queries: int
     """Queries of the qrels, the same for all systems."""
-    overlap: dict[str, Overlap] = Field(default_factory=dict)
-    """Overlap of each run with the qrels; empty for indexes."""
-    coverage: dict[str, Coverage] = Field(default_factory=dict)
-    """Coverage of the collection by each index."""
+    differences: dict[str, list[Difference]]
+    """Measure → the difference of each pair of systems, largest first."""
+    ties: dict[str, dict[str, tuple[float, float, float]]] = Field(default_factory=dict)
+    """System → measure → lowest, expected and highest mean over all orders of passages with equal scores. Only measures
+    that the order changes."""
+    conditions: dict[str, Conditions] = Field(default_factory=dict)
+    """Conditions of each system, with its mode if it has several; fused systems have none."""
     warnings: tuple[str, ...] = ()
+    """Limitations of the measures, such as incomplete coverage."""
+    notes: tuple[str, ...] = ()
+    """Decisions that affect the measures, such as self-exclusion."""
     created: str
     """ISO 8601 time, UTC."""
     command: str

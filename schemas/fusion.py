@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 
 Fusion: TypeAlias = Literal["min-max", "z-score", "reciprocal-rank", "linear"]
 """Fusion method: how a result list's scores become summands, before weights. All but `reciprocal-rank`, which is
@@ -24,7 +24,7 @@ def named_runs(values: Sequence[str], flag: str) -> dict[str, Path | StorePath]:
     paths: dict[str, Path | StorePath] = {}
     for text in values:
         name, equals, path = text.partition("=")
-        location = as_place(path if equals else text)
+        location = parse_location(path if equals else text)
         name = name.strip() if equals else PurePosixPath(str(location)).stem
         if not (name and text.removesuffix("=") == text):
             raise ValueError(f"{flag} '{text}': write NAME=PATH, for example BM25=runs/bm25.trec")

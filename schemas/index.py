@@ -74,11 +74,13 @@ class IndexManifest(Model):
         return identity if self.tokenizer is None else {**identity, "tokenizer": self.tokenizer}
 
 
-class CollectionPlaces(Model):
-    """The file `collections.json` of an index: the sources of its collections."""
+class CollectionRecords(Model):
+    """The file `collections.json` of an index."""
 
-    places: dict[str, tuple[str, ...]]
+    locations: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Name of a collection → paths or URIs of its sources."""
+    unfinished: tuple[str, ...] = ()
+    """Collections whose encode job was interrupted or is running."""
 
 
 class IndexContents(Model):

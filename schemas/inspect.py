@@ -10,14 +10,14 @@ from pydantic import PositiveFloat, PositiveInt
 from diffretriever.schemas.accelerate import CandidateSettings
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.index import IndexContents, IndexManifest
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.schemas.settings import JobConfig
 
 
 class InspectJob(JobConfig):
     """Show an index's retriever, passages by collection, versions and size, and check it on request."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     verify: bool = False
     """Read the whole index and check ids, digests, vectors, impacts, codes and counts; exit status 1 on problems."""
@@ -28,7 +28,7 @@ class InspectJob(JobConfig):
 class MaintainJob(JobConfig):
     """Delete passages from an index, restore an earlier version, or compact it."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     delete: tuple[str, ...] = ()
     """Ids of passages to delete; repeat the flag or separate by commas."""
@@ -115,6 +115,8 @@ class IndexReport(Model):
     """The calibrated candidate index, if there is one."""
     versions: list[VersionChange]
     """Available versions, oldest first; compaction deletes old ones."""
+    unfinished: tuple[str, ...] = ()
+    """Collections whose encode job was interrupted or is running."""
     verification: Verification | None
     """Result of `--verify`; None without the flag."""
     manifest: IndexManifest

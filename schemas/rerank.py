@@ -2,43 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.retriever import BackboneConfig, TitleJoin
 from diffretriever.schemas.settings import JobConfig
 
 
-class RerankerConfig(Model):
+class RerankerBase(Model):
+    """Base of reranker configs."""
+
+    backbone: BackboneConfig
+    title_join: TitleJoin = "space"
+    """Separator of a passage's title and text; `none` omits the title."""
+
+
+class QueryLikelihoodConfig(RerankerBase):
     """A reranker that scores a passage by log p(query | passage) under a masked diffusion model.
 
     The model's input is the passage and one mask per query token, which reveals the query's length.
     """
 
-    backbone: BackboneConfig
+    method: Literal["query-likelihood"] = "query-likelihood"
     read_offset: Literal[0, -1] = 0
     """Position that predicts a token, relative to it. 0: LLaDA and masked language models. -1: Dream."""
-    title_join: TitleJoin = "space"
-    """Separator of a passage's title and text; `none` omits the title."""
     max_query_tokens: PositiveInt = 128
     """Maximum tokens of a query to score; longer queries are cut."""
     max_passage_tokens: PositiveInt = 512
     """Maximum tokens of a passage; fewer if prompt and query would exceed the model's length."""
 
 
+class DiffuRankConfig(RerankerBase):
+    """DiffuRank: a model that is shown the query and passages, and fills in masks of its answer (arXiv 2602.12528)."""
+
+    method: Literal["pointwise", "logits-listwise", "permutation-listwise"]
+    """`pointwise`: p(1) against p(0) at one mask, for one passage at a time. `logits-listwise`: the same at one mask a
+    passage, for a window of passages. `permutation-listwise`: a mask for each place of the window's ranking."""
+    max_passage_words: PositiveInt = 256
+    """Maximum words of a passage, title included; fewer if a window would exceed the model's length."""
+    window: Annotated[int, Field(ge=1, le=26)] = 20
+    """Passages that a listwise method ranks at once, from the end of the ranking to its start. At most 26, the letters
+    that name passages."""
+    stride: PositiveInt = 10
+    """Places between two windows."""
+    decoding: Literal["assignment", "greedy"] = "assignment"
+    """Ranking from the probabilities of a permutation's places. `assignment`: the likeliest permutation. `greedy`:
+    the likeliest pairs, one after the other (`sampling` in the published code)."""
+    steps: PositiveInt = 1
+    """Passes in which the places of a permutation are filled."""
+    rope_factor: PositiveFloat = 1.0
+    """Factor of the rotary base and of the maximum length."""
+
+    @model_validator(mode="after")
+    def _windows_touch(self) -> DiffuRankConfig:
+        if self.stride > self.window:
+            raise ValueError(f"stride {self.stride} would skip passages: set at most the window, {self.window}")
+        return self
+
+
+RerankerConfig: TypeAlias = Annotated[QueryLikelihoodConfig | DiffuRankConfig, Field(discriminator="method")]
+
+
 class RerankJob(JobConfig):
     """Rerank the top passages of each query of a TREC run; run the same command again to resume."""
 
-    run: Place
+    run: Location
     """TREC run to rerank, ordered by score, ties by ascending passage id."""
     collection: str
     """Collection with the queries and passages; see encode_beir.py."""
     split: str = "test"
     """Split of the queries."""
-    index: IndexPlace | None = None
+    index: IndexLocation | None = None
     """Folder or object-store URI of an index that provides the passages' texts, in place of the collection."""
     reranker: str
     """Name of a preset, or path of a YAML file of a reranker."""
@@ -47,7 +84,7 @@ class RerankJob(JobConfig):
     depth: PositiveInt = 100
     """Passages to score per query. The others follow in their previous order, with scores below the lowest reranked
     one."""
-    output: Place
+    output: Location
     """TREC run to write. OUTPUT.yaml records the settings; OUTPUT.partial stores finished queries until the job is
     done."""
     device: str = "auto"

@@ -23,6 +23,7 @@ from typing_extensions import TypeIs
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.installed import installed_encoder, names_installed
+from diffretriever.schemas.language import ENGLISH, Language
 from diffretriever.schemas.mode import Mode, lists_of, modes_of, unweighted
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float8"]
@@ -76,7 +77,9 @@ class TextConfig(Model):
     title_join: TitleJoin = "space"
     """Separator of title and text; `none` omits the title."""
     max_query_tokens: PositiveInt = 512
+    """Maximum tokens of a query."""
     max_passage_tokens: PositiveInt = 512
+    """Maximum tokens of a passage, with its title."""
     length_semantics: Literal["text", "total"] = "text"
     """Tokens that both limits count: of the text, or of text and prompt. Slots and tail are excluded."""
 
@@ -150,6 +153,8 @@ class RetrieverBase(Model):
 
     default_mode: Mode | None = None
     """Default scoring mode, such as dense+0.3bm25; None: the last of the retriever's own scores."""
+    language: Language = ENGLISH
+    """Language of the texts, which sets the words of BM25 and of sparse scores: ISO 639-1 code, such as zh."""
 
     @model_validator(mode="after")
     def _check_default_mode(self) -> Self:
@@ -162,7 +167,9 @@ class RetrieverBase(Model):
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that stored vectors depend on, as JSON values, without the digest of the weights."""
-        values = self.model_dump(mode="json", exclude={*ASKED_BY})
+        # Only sparse scores and BM25 depend on words.
+        words = set() if "sparse" in self.modes else {"language"}
+        values = self.model_dump(mode="json", exclude={*ASKED_BY, *words})
         if self.has_weights:
             values["backbone"] = {
                 name: value for name, value in values["backbone"].items() if name not in _WEIGHTS_FROM
@@ -214,6 +221,7 @@ class PromptedRetriever(RetrieverBase):
     is_trainable = True
 
     backbone: BackboneConfig
+    """The language model; its fields are below."""
     prompt: PromptConfig = PromptConfig()
     text: TextConfig = TextConfig()
     content_words: ContentWordsConfig = ContentWordsConfig()
@@ -230,6 +238,7 @@ class MaskedRetriever(PromptedRetriever):
 
     method: Literal["masked"] = "masked"
     budget: Budget = Budget(1, 1)
+    """Number of query and passage slots, or the path of a sweep's selection.json."""
     read_offset: Literal[0, -1] = 0
     """Position of a slot's state, relative to the slot. 0: the paper. -1: Dream's decoding."""
     default_selector: str = "rule"
@@ -316,9 +325,11 @@ class PrefixedRetriever(RetrieverBase):
     is_trainable = True
 
     backbone: BackboneConfig
+    """The language model; its fields are below."""
     query_prefix: str = ""
     """Text before each query; it counts towards the limit."""
     passage_prefix: str = ""
+    """Text before each passage; it counts towards the limit."""
     append_eos: bool = False
     """Append the backbone's end-of-sequence token to each text; it counts towards the limit."""
     text: TextConfig = TextConfig()
@@ -329,6 +340,7 @@ class PooledRetriever(PrefixedRetriever):
 
     method: Literal["pooled"] = "pooled"
     pooling: Literal["mean", "last"] = "mean"
+    """State of a text: the mean over its tokens, or the last token's."""
 
 
 class TokensRetriever(PrefixedRetriever):
@@ -377,6 +389,7 @@ class LibraryRetriever(RetrieverBase):
     query_prompt: str | None = None
     """Text before each query; it counts towards the limit. None: the prompt in the model's files, if any."""
     passage_prompt: str | None = None
+    """Text before each passage; otherwise as `query_prompt`."""
     pool_prompt: bool = True
     """Whether pooling includes the prompt's tokens. True: as in the model's files, which mostly include them."""
     append_eos: bool = False
@@ -465,15 +478,18 @@ class InstalledRetriever(RetrieverBase):
 
 
 class Bm25Retriever(RetrieverBase):
-    """BM25 with Lucene's formula, Porter stemming and Lucene's English stop words."""
+    """BM25 with Lucene's formula; English words by Porter's stemmer and Lucene's stop words, others by Snowball's."""
 
     modes = ("sparse",)
     has_weights = False
 
     method: Literal["bm25"] = "bm25"
     k1: NonNegativeFloat = 0.9
+    """Saturation of term frequencies."""
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Normalisation by the length of a passage."""
     title_join: TitleJoin = "space"
+    """Separator of title and text; `none` omits the title."""
 
     @property
     def offered_modes(self) -> tuple[Mode, ...]:

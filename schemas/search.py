@@ -8,8 +8,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.documents import DocumentScore
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
 from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOptions, SelfExclusion
 
@@ -17,7 +17,7 @@ from diffretriever.schemas.settings import EncoderActors, JobConfig, ModelOption
 class IndexOptions(ModelOptions):
     """Index: location and model."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     backbone: str | None = None
     """New path or hub id of the index's backbone, if it has moved. The weights must be the same."""
@@ -122,7 +122,7 @@ class SearchJob(SearchFlags, FilterOption, DocumentOption, QueryBudgetOptions):
     """Print JSON instead of text."""
 
 
-class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, DocumentOption, SelfExclusion, EncoderActors):
+class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, SelfExclusion, EncoderActors):
     """Search an index for many queries on Ray and write TREC runs; run the same command again to resume.
 
     Each task scans some of the index's data files for all queries. The merged results are exact.
@@ -132,9 +132,9 @@ class BatchSearchJob(RunOptions, SearchBudgetOption, FilterOption, DocumentOptio
     """Collection that contains the queries; see encode_beir.py."""
     split: str = "test"
     """Split of the qrels that selects the queries."""
-    queries: Place | None = None
+    queries: Location | None = None
     """File of queries, instead of a collection: .jsonl objects or id<TAB>text lines, optionally .gz."""
-    output: Place
+    output: Location
     """Folder for the runs, one per mode, such as dense.trec or dense+0.3bm25.trec."""
     query_budget: PositiveInt | None = None
     """K_q of all queries; default: the retriever's own."""

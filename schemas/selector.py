@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import SweepMode
 
@@ -64,7 +64,7 @@ class LearnedSelectorArtefact(Model):
 class FitSelectorJob(JobConfig):
     """Fit a selector of K_q on budget sweeps, and cross-validate its gain and the slots that it saves."""
 
-    sweeps: Annotated[tuple[Place, ...], Field(min_length=1)]
+    sweeps: Annotated[tuple[Location, ...], Field(min_length=1)]
     """Split folders of sweeps of one retriever, such as sweeps/scifact/train. The selector is fitted on all their
     queries."""
     mode: SweepMode = "hybrid"
@@ -76,5 +76,5 @@ class FitSelectorJob(JobConfig):
     index."""
     cost: NonNegativeFloat = 0.0
     """Minimum gain per query slot, λ, in units of the measure. 0: optimise effectiveness alone."""
-    output: Place
+    output: Location
     """Folder for fitted_selector.json and the report."""

@@ -26,7 +26,7 @@ MOST_READ_PASSAGES = 20
 _Query: TypeAlias = Annotated[str, Field(max_length=MOST_QUERY_CHARS)]
 Texts: TypeAlias = Annotated[list[_Query], Field(max_length=MOST_QUERIES, fail_fast=True)] | _Query
 """One query, or several."""
-AskedBudget: TypeAlias = Literal["adaptive"] | Annotated[int, Field(gt=0, le=MOST_BUDGET)] | None
+RequestedBudget: TypeAlias = Literal["adaptive"] | Annotated[int, Field(gt=0, le=MOST_BUDGET)] | None
 """K_q: a number for all queries, `adaptive` to choose it for each query, None for the retriever's own."""
 Name: TypeAlias = Annotated[str, Field(max_length=MOST_NAME_CHARS)]
 """Id of a passage, or name of a collection or metadata column."""
@@ -39,32 +39,33 @@ class IndexState(Model):
     """The version of the index that a response comes from."""
 
     name: str
-    """Last part of the path of the index."""
+    """Name of the index: the last part of its path."""
     version: int
+    """Number of the version; each change of the index adds one."""
     rows: int
     """Number of passages."""
     fingerprint: str
-    """Fingerprint of the retriever, 16 hex digits."""
+    """Identifies the retriever (weights, prompts, budget); 16 hex digits."""
     committed: str
-    """ISO 8601 time, UTC, at which the version was committed."""
+    """Time of the commit of this version, in ISO 8601, UTC."""
     checked_seconds_ago: float
     """Seconds since the server last checked for a newer version."""
 
 
 class Word(Model):
-    """A vocabulary entry as text."""
+    """A word of the vocabulary."""
 
     word: str
     weight: float | None
-    """Its impact in the text, log(1 + logit); None if the sparse vector does not contain it."""
+    """Weight of the word in the sparse vector, log(1 + logit); null if the vector does not contain it."""
 
 
 class ReadWord(Model):
-    """A word of the whole vocabulary that a vector predicts."""
+    """A word of the whole vocabulary that a slot predicts."""
 
     word: str
     logit: float
-    """Logit of the backbone's output head for a final state in the vector's direction."""
+    """Logit of the word in the slot's prediction."""
 
 
 Reading: TypeAlias = list[ReadWord]
@@ -75,112 +76,105 @@ class SlotMatch(Model):
     """A query slot and the passage slot that it matches under MaxSim."""
 
     slot: int
-    """Number of the query slot, from 0."""
+    """Number of the query slot, counted from 0."""
     words: list[Word]
     """Content words of the query that the slot predicts, strongest first."""
     passage_slot: int
-    """Number of the passage slot with the largest product, from 0; the first of equals."""
+    """Number of the passage slot with the largest product, counted from 0: an index into `passage_slots`."""
     passage_words: list[Word]
     """Content words of the passage that the passage slot predicts."""
     product: float
     """Inner product of the two vectors."""
     share: float | None
-    """Share of the dense score; all shares add up to 1. None if the score is 0."""
+    """Share of the dense score, from 0 to 1; null if the score is 0."""
 
 
 class TermMatch(Model):
-    """A word that query and passage have in common."""
+    """A word that query and passage share."""
 
     word: str
     query_weight: float
     passage_weight: float
     product: float
-    """Product of the two weights; all products add up to the sparse score."""
+    """Product of the two weights. The sparse score is the sum of these products."""
     share: float
-    """Share of the sparse score."""
+    """Share of the sparse score, from 0 to 1."""
 
 
 class Explanation(Model):
-    """The slots and words that the scores of one passage are made of."""
+    """The slots and words behind the scores of one passage."""
 
     slots: list[SlotMatch]
-    """One for each query slot, in their order; the mean of their products is the dense score."""
+    """The match of each query slot, by slot number. The dense score is the mean of their products."""
     passage_slots: list[list[Word]]
-    """The words of every slot of the passage."""
+    """Content words that each passage slot predicts, by slot number."""
     terms: list[TermMatch]
-    """Largest product first; empty without sparse scores."""
+    """Shared words, largest product first; empty if the retriever has no sparse score."""
     query_readings: list[Reading] = Field(default_factory=list)
-    """The words of the whole vocabulary that each query slot predicts; empty unless `words` is set."""
+    """Words of the whole vocabulary that each query slot predicts, by slot number; empty unless `words` is set."""
     passage_readings: list[Reading] = Field(default_factory=list)
-    """The words of the whole vocabulary that each passage slot predicts; empty unless `words` is set."""
+    """The same for each passage slot."""
     query_parts: list[str] = Field(default_factory=list)
-    """The part of the query's text that each slot pools from; empty if slots pool from the whole text."""
+    """Part of the query that each slot pools from, by slot number; empty if slots pool from the whole text."""
     passage_parts: list[str] = Field(default_factory=list)
-    """The part of title and text that each passage slot pools from; also empty if slots were pruned."""
-
-
-class Filter(Model):
-    """A filter by collection alone."""
-
-    collection: Name
-    """Search in this collection only; `GET /index` lists all."""
+    """The same for title and text of the passage; also empty if slots were pruned."""
 
 
 class SearchRequest(Model):
     """Body of `POST /search`."""
 
     query: Texts
-    """One query, or a list of queries; none blank."""
+    """One query, or a list of queries. A query cannot be blank."""
     k: Annotated[int, Field(gt=0, le=MOST_K)] = 10
     """Number of passages per query."""
     mode: Mode | None = None
-    """Score to rank by, one that `GET /index` lists or a weighted sum such as dense+0.3bm25. Default: `default_mode` of
-    `GET /index`."""
-    budget: AskedBudget = None
+    """Score to rank by: one that `GET /index` lists, or a weighted sum such as `dense+0.3bm25`. Default: `default_mode`
+    of `GET /index`."""
+    budget: RequestedBudget = None
     """Number of query slots, K_q: a number, or `adaptive` to choose it for each query. Default: the retriever's."""
-    filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | Filter | None = None
-    """Condition on metadata, such as "year >= 2020 AND lang = 'en'", or a collection. Dense, sparse and BM25 scores do
-    not change; sums such as hybrid are made of the filtered lists."""
+    filter: Annotated[str, Field(max_length=MAX_FILTER_CHARS)] | None = None
+    """Condition on metadata, `id` and `collection`, such as "year >= 2020 AND lang = 'en'". Dense, sparse and BM25
+    scores do not change; sums such as `hybrid` are computed from the filtered result lists."""
     explain: bool = False
-    """Return the slots and words that each score is made of."""
+    """Return the slots and words behind each score."""
     words: Annotated[int, Field(ge=0, le=MOST_READ_WORDS)] = 0
-    """With `explain`: number of words of the whole vocabulary to return for each slot. For indexes that are `readable`,
-    and at most 20 passages, `k` times the queries."""
+    """With `explain`: number of predicted words of the whole vocabulary to return for each slot. Requires an index that
+    is `readable`, and at most 20 passages (`k` times the number of queries)."""
 
 
 class BudgetUsed(Model):
-    """The K_q of one query."""
+    """The number of slots of one query, and the reason for it."""
 
     slots: int | None
-    """K_q; None for retrievers without slots."""
-    reason: Literal["asked", "adaptive", "retriever", "load"]
-    """`asked`: the number in the request; `adaptive`: chosen by `rule`; `retriever`: the retriever's own; `load`: one
-    of the last two, lowered under load."""
+    """Number of query slots, K_q; null for retrievers without slots."""
+    reason: Literal["request", "adaptive", "retriever", "load"]
+    """`request`: set by the request. `adaptive`: chosen by the selector `rule`. `retriever`: the retriever's default.
+    `load`: chosen or default, then lowered under load."""
     rule: str | None = None
-    """Name of the selector of adaptive budgets: `rule`, `fixed:4` or that of a fitted selector."""
+    """Name of the selector that chose the number: `rule`, `fixed:4` or the name of a fitted selector."""
     allowed: tuple[int, ...] = ()
-    """Budgets that it chooses from, ascending."""
+    """Numbers of slots that the selector chooses from, ascending."""
     features: dict[str, float] = Field(default_factory=dict)
-    """Features of the query that it uses, such as `length` in subwords and `entropy` in bits."""
+    """Features of the query that the selector used, such as `length` in subwords and `entropy` in bits."""
 
 
 class SearchHit(Model):
     """One passage of a ranking."""
 
     rank: int
-    """From 1."""
+    """Rank, counted from 1."""
     id: str
     title: str
     """May be empty."""
     text: str
     collection: str
     metadata: dict[str, Value | None] = Field(default_factory=dict)
-    """Values of the metadata columns, null without one; times in ISO 8601."""
+    """Value of each metadata column, or null; dates and times in ISO 8601."""
     score: float
-    """By the mode of the response."""
+    """Score by the mode of the response."""
     scores: dict[Mode, float | None]
-    """The score by the mode and, for a sum, by each of its lists; None if the passage is not in the list, that is among
-    the 1000 best by that score (fewer if the response is reduced)."""
+    """Score by the mode and, for a sum, by each of its result lists. Null if the passage is not in that list, which has
+    the best 1000 passages, or fewer if the response is `reduced`."""
     explanation: Explanation | None = None
 
 
@@ -190,59 +184,63 @@ class QueryResult(Model):
     query: str
     budget: BudgetUsed
     hits: list[SearchHit]
-    """Best first; equal scores by id. Fewer than k if no others match."""
+    """Passages, best first; equal scores are in order of id. Fewer than `k` if the index or the filter has fewer."""
 
 
 class SearchTimings(Model):
-    """Milliseconds of the request by stage, waiting for others in the same batch included."""
+    """Milliseconds of each stage. Requests that are processed as one batch report the times of the batch."""
 
     choose: float
-    """Choosing K_q."""
+    """Choosing the number of query slots, and waiting for the batch."""
     encode: float
     search: float
     passages: float
-    """Reading texts, and explaining."""
+    """Reading texts of passages, and explaining."""
     total: float
 
 
 class Reduced(Model):
-    """Reductions of a response under load, within the bounds of the server's setting `load`."""
+    """What the server reduced under load, within the bounds of its setting `load`."""
 
     query_slots: int | None
-    """Highest K_q of queries whose budget has the reason `load`; None: no query has."""
+    """Maximum number of query slots, applied to queries with the reason `load`; null if there are none."""
     candidates: int | None
-    """Passages of each list of a sum, and the most that a candidate index retrieves; None: not reduced."""
+    """Maximum passages of each result list of a sum and of a candidate search; null if not reduced."""
 
 
 class SearchResponse(Model):
-    """Response to `POST /search`, all of it from one version of the index."""
+    """Response to `POST /search`, read from one version of the index."""
 
     index: IndexState
     mode: Mode
+    """Score that the passages are ranked by."""
     results: list[QueryResult]
-    """One for each query, in their order."""
+    """The ranking of each query, in the order of the request."""
     timings_ms: SearchTimings
     missing_shards: tuple[int, ...] = ()
-    """Numbers of the shards that did not answer, from 0. Always empty unless `shards_needed` allows it."""
+    """Numbers of the shards that did not respond, counted from 0; their passages are missing from the results. Always
+    empty unless the server sets `shards_needed`."""
     reduced: Reduced | None = None
-    """Reductions under load; None if there are none or the server's `load` is unset."""
+    """What was reduced because the server is under load. Null if nothing was reduced, which is always the case if the
+    server does not set `load`."""
 
 
 class EncodeRequest(Model):
     """Body of `POST /encode`."""
 
     query: Texts
-    """One query, or a list of queries; none blank."""
-    budget: AskedBudget = None
+    """One query, or a list of queries. A query cannot be blank."""
+    budget: RequestedBudget = None
+    """Number of query slots, K_q: a number, or `adaptive` to choose it for each query. Default: the retriever's."""
 
 
 class EncodedSlot(Model):
-    """A vector of a query."""
+    """One slot of a query."""
 
     words: list[Word]
     """Content words of the query that the slot predicts, strongest first."""
     vector: list[float]
-    """H numbers: the unit vector that is searched with (fp16 values)."""
+    """Unit vector of the slot, as used in search (fp16 values)."""
 
 
 class EncodedQuery(Model):
@@ -252,14 +250,14 @@ class EncodedQuery(Model):
     budget: BudgetUsed
     slots: list[EncodedSlot]
     terms: list[Word]
-    """The sparse vector, largest weight first."""
+    """Words and weights of the sparse vector, largest weight first."""
 
 
 class EncodeResponse(Model):
     """Response to `POST /encode`."""
 
     fingerprint: str
-    """Fingerprint of the retriever."""
+    """Identifies the retriever, as in `GET /index`."""
     results: list[EncodedQuery]
 
 
@@ -267,41 +265,43 @@ class ServeLimits(Model):
     """Limits on requests."""
 
     max_query_chars: Annotated[PositiveInt, Field(le=MOST_QUERY_CHARS)] = 4000
-    """Characters of one query."""
+    """Maximum characters of a query."""
     max_queries: Annotated[PositiveInt, Field(le=MOST_QUERIES)] = 64
-    """Queries of one request."""
+    """Maximum queries of a request."""
     max_k: Annotated[PositiveInt, Field(le=MOST_K)] = 1000
-    """Passages of a ranking."""
+    """Maximum passages per query (`k`)."""
     max_hits: PositiveInt = 10_000
-    """Passages of a response: `k` times the queries."""
+    """Maximum passages of a response: `k` times the number of queries."""
     max_explained: PositiveInt = 200
-    """Passages of a response with `explain`."""
+    """Maximum passages of a response with `explain`."""
     max_budget: Annotated[PositiveInt, Field(le=MOST_BUDGET)] = 32
-    """Largest K_q."""
+    """Maximum number of query slots, K_q."""
     max_passages: Annotated[PositiveInt, Field(le=MOST_PASSAGES)] = 256
-    """Passages of one `POST /passages`."""
+    """Maximum passages of a `POST /passages` request."""
     max_passage_chars: Annotated[PositiveInt, Field(le=MOST_PASSAGE_CHARS)] = 100_000
-    """Characters of title and text of one passage."""
+    """Maximum characters of a passage, title and text together."""
     max_body_bytes: PositiveInt = 4 << 20
-    """Bytes of a body."""
+    """Maximum bytes of a request body."""
     body_s: PositiveFloat = 5.0
-    """Seconds in which a body must arrive, then status 408. Its first 64 KiB have five in any case behind
-    serve/front.py."""
+    """Seconds until a request body must have arrived; otherwise the server responds with status 408. The proxy gives
+    the first 64 KiB five seconds."""
     timeout_s: PositiveFloat = 30.0
-    """Seconds for one request, then status 503."""
+    """Maximum seconds of a request; then the server responds with status 503."""
 
 
 class PartState(Model):
-    """The size and search methods of one shard of the version that is searched."""
+    """Size and search methods of one shard."""
 
     fragments: int
+    """Number of fragments of the Lance table."""
     passages: int
     mapped_bytes: int
-    """Bytes of the 8-bit codes and postings on its disk."""
+    """Bytes of the shard's 8-bit codes and postings."""
     candidates: int | None = None
-    """Passages that its candidate index retrieves for each query; None: all passages are scored."""
-    found_by: dict[EncodedList, Way]
-    """Search method of each score of the retriever."""
+    """Number of passages that the candidate index retrieves per query; null if all passages are scored."""
+    search_methods: dict[EncodedList, Way]
+    """Search method of each score, such as `codes`. Acceleration files that are built while the index is served are
+    used from its next version on."""
 
 
 class IndexResponse(Model):
@@ -309,75 +309,73 @@ class IndexResponse(Model):
 
     index: IndexState
     title: str
-    """Method, backbone and budget of the retriever, for people."""
+    """Short description of the retriever: method, backbone and budget."""
     method: str
-    """`masked`, `generated`, `pooled`, `tokens`, `library`, or the name of an installed encoder."""
+    """Method: `masked`, `generated`, `pooled`, `tokens`, `library`, or the name of an installed encoder."""
     modes: list[Mode]
-    """Scores of the retriever."""
+    """Scores of the retriever, as values of `mode`."""
     default_mode: Mode
-    """Score of requests without a mode."""
+    """Score that ranks if a request sets no `mode`."""
     further_modes: list[Mode] = Field(default_factory=list)
-    """BM25, and sums with it. The first such query after a change of the index can be slow."""
+    """Further values of `mode`: BM25, and sums with it. The first such query after a change can be slow."""
     query_budget: int | None
-    """The retriever's K_q; None if queries have no budget."""
+    """Default number of query slots, K_q; null if the retriever has no query budget."""
     passage_budget: int
-    """K_p, most vectors of a passage."""
+    """Maximum number of vectors per passage, K_p."""
     readable: bool = False
-    """Whether explanations can return `words` of the whole vocabulary."""
+    """Whether requests can set `words`."""
     adaptive: str | None
-    """Name of the selector for `budget: adaptive`; None if that is not available."""
+    """Name of the selector of `budget: adaptive`; null if the retriever has no slots."""
     collections: dict[str, int]
-    """Passages by collection."""
+    """Number of passages by collection."""
     metadata: Columns = Field(default_factory=dict)
-    """Metadata columns and their types; a filter can also use `id` and `collection`."""
-    found_by: dict[EncodedList, list[Way]]
-    """Search methods of each score of the retriever; several if shards differ. Files made for an index while it is
-    served are used from its next version on."""
+    """Metadata columns and their types. Filters can also use `id` and `collection`."""
     parts: list[PartState] = Field(default_factory=list)
-    """The shards, in the order of their numbers; one part without shards."""
+    """State of each shard, by shard number; a single entry if the index is not sharded."""
     limits: ServeLimits
 
 
 class PassageIn(Model):
-    """A passage to add, or to replace the one with its id."""
+    """A passage to add. It replaces the passage with the same id."""
 
     id: Name
-    """Without whitespace or control characters."""
+    """Unique id, without whitespace or control characters."""
     title: _Text = ""
     text: _Text = ""
-    """Title or text may be empty, not both."""
+    """Title and text cannot both be empty."""
     collection: Name = Field(default="served", min_length=1)
     metadata: dict[Name, Value | None] = Field(default_factory=dict, max_length=MOST_FIELDS, fail_fast=True)
-    """Values of the columns that `GET /index` lists under `metadata`; days and times in ISO 8601."""
+    """Values of columns that `GET /index` lists under `metadata`; dates and times in ISO 8601."""
 
 
 class IngestRequest(Model):
-    """Body of `POST /passages`: written in one step, or not at all."""
+    """Body of `POST /passages`. Either all passages are written, or none."""
 
     passages: list[PassageIn] = Field(min_length=1, max_length=MOST_PASSAGES, fail_fast=True)
-    """Each id once."""
+    """Passages with different ids."""
 
 
 class IngestResponse(Model):
     """Response to `POST /passages`."""
 
     added: int
+    """Number of passages with new ids."""
     replaced: int
-    """Passages whose id was there with another title, text, collection or metadata."""
+    """Number of passages that replaced one with the same id."""
     unchanged: int
-    """Passages that were there already."""
+    """Number of passages that the index already contained with the same content."""
     version: int
-    """First version of the index with all of them. This replica answers later searches from it or a newer one, other
-    replicas within seconds."""
+    """First version of the index that contains all of them. This replica searches it at once, other replicas within
+    seconds."""
 
 
 class DeleteResponse(Model):
     """Response to `DELETE /passages/{id}`."""
 
     deleted: int
-    """1; an unknown passage is a problem with status 404."""
+    """Number of deleted passages: 1. An unknown id is a problem with status 404."""
     version: int
-    """First version of the index without it."""
+    """First version of the index without the passage."""
 
 
 class Health(Model):
@@ -387,18 +385,18 @@ class Health(Model):
 
 
 class Problem(Model):
-    """Every response with a status of 400 or more (RFC 9457, `application/problem+json`)."""
+    """Body of every response with a status of 400 or more (RFC 9457, `application/problem+json`)."""
 
     type: str
-    """`urn:diffretriever:problem:KIND`: the kind of problem, for programs."""
+    """Identifier of the kind of problem, for programs: `urn:diffretriever:problem:KIND`."""
     title: str
-    """The kind of problem, for people."""
+    """Description of the kind of problem."""
     status: int
     detail: str
-    """The mistake in this request."""
+    """What is wrong with this request."""
     field: str | None = None
-    """The field of the request, such as `query.3` or `budget`."""
+    """Field of the request, such as `budget` or `query.3` (list items count from 0)."""
     fix: str
-    """The suggested fix."""
+    """What to do."""
     instance: str
     """Path of the request."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import CommaSeparated, Model
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.schemas.serve import ServeLimits
 
 
@@ -45,7 +45,7 @@ class ReplicaConfig(Model):
 class ServeConfig(Model):
     """The search application of one index. API keys come only from the environment."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Folder or object-store URI of the index."""
     layout: Literal["together", "apart"] = "together"
     """Layout of the deployments. `together`: each replica encodes and searches. `apart`: encoders and search shards are

@@ -16,7 +16,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, ValidationErr
 from pydantic.fields import FieldInfo
 
 from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys, suggest
-from diffretriever.schemas.places import IS_PATH, plain_place
+from diffretriever.schemas.language import AUTO, LanguageChoice
+from diffretriever.schemas.locations import IS_PATH, plain_location
 
 _VALUES = {
     "int": "N",
@@ -83,6 +84,10 @@ class ModelOptions(JobConfig):
 class PresetListing(JobConfig):
     """Base of jobs that take the name of a retriever: adds the flag --list-presets."""
 
+    protocol: Literal["authors", "paper"] | None = None
+    """Change the retriever's settings to those of the authors' code, or of the paper's text taken literally: prompt,
+    content words, lengths, impacts. Zero-shot and fine-tuned retrievers differ. Default: the retriever as it is."""
+
 
 class RetrieverOptions(PresetListing):
     """Retriever: preset and model."""
@@ -94,6 +99,9 @@ class RetrieverOptions(PresetListing):
     """Backbone that replaces the retriever's own: folder, object-store URI or hub id."""
     adapter: str | None = None
     """LoRA adapter that replaces the retriever's own: folder, object-store URI or hub id."""
+    language: LanguageChoice = AUTO
+    """Language of the texts, which sets the words of BM25 and sparse scores: ISO 639-1 code, such as de or zh. `auto`:
+    that of the retriever's file or the existing index, else as ir_datasets states, else by script (Latin: en)."""
 
 
 class BadInput(JobConfig):
@@ -260,7 +268,7 @@ def read_settings(cls: type[JobConfig], path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = yaml.safe_load(Path(plain_place(path)).read_text("utf-8")) or {}
+        values = yaml.safe_load(Path(plain_location(path)).read_text("utf-8")) or {}
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

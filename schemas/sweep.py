@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.index import IndexManifest
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.settings import BadInput, EncoderActors, RetrieverOptions, SelfExclusion
 
@@ -60,7 +60,7 @@ class SweepJob(EncoderActors, SelfExclusion, RetrieverOptions, BadInput):
 
     collection: str
     """Collection to search; see encode_beir.py."""
-    output: Place
+    output: Location
     """Folder for indexes, runs, per-query measures and the selection."""
     splits: tuple[str, ...] = ()
     """Splits with the queries; default: all splits of the collection."""

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.budget import BudgetChoice
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.retriever import RetrieverConfig
 from diffretriever.schemas.settings import RetrieverOptions
 
@@ -66,10 +66,10 @@ class RecipeOptions(Model):
     hard_negatives: NonNegativeInt = 15
     """Negatives per query, in addition to one positive."""
     max_query_tokens: PositiveInt = 32
-    """Maximum tokens of a query in training. Replaces the retriever's limit; `text.length_semantics` sets what it
-    counts."""
+    """Maximum tokens of a query, in training and as the limit of the trained retriever; `text.length_semantics` sets
+    what it counts."""
     max_passage_tokens: PositiveInt = 156
-    """Maximum tokens of a passage in training."""
+    """Maximum tokens of a passage, likewise."""
     temperature: PositiveFloat = 0.01
     """Temperature τ that divides dense scores in the loss. Sparse scores are not divided."""
     query_budgets: tuple[PositiveInt, ...] = ()
@@ -136,7 +136,7 @@ class TrainJob(RecipeOptions, RetrieverOptions):
     in the output folder."""
     retriever: str = "diffretriever-minilm-untrained"
     """Trainable retriever: name of a preset, or path of a YAML file."""
-    output: Place
+    output: Location
     """Folder or object-store URI for the adapter, checkpoints, TensorBoard files and the trained retriever's YAML file.
     All training nodes must share the folder."""
     adapter: str | None = None
@@ -204,7 +204,7 @@ class TrainingManifest(Model):
     """The file `training.json` of an adapter: its retriever, recipe and training set."""
 
     retriever: RetrieverConfig
-    """The trained retriever without its adapter; a precision of `auto` is resolved."""
+    """The trained retriever without its adapter, with the recipe's lengths; a precision of `auto` is resolved."""
     weights: str
     """Digest of the backbone's weights."""
     start: Start | None = None

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from diffretriever.schemas.base import Model
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import IndexPlace, Place
 from diffretriever.schemas.search import IndexOptions
 from diffretriever.schemas.settings import BadInput, EncoderActors
 
@@ -34,7 +34,7 @@ class PrepareTrainingJob(BadInput):
     encode_beir.py: passages with grade 1 or more are positives. All can be on an object store."""
     split: str = "train"
     """Split of collections and of folders of files."""
-    output: Place
+    output: Location
     """Folder or object-store URI for the training set."""
     hold_out: tuple[str, ...] = ()
     """Evaluation collection. The training set excludes its queries and passages, compared by text. Repeat the flag for
@@ -105,7 +105,7 @@ class MineNegativesJob(IndexOptions, EncoderActors, BadInput):
     should be in the index."""
     split: str = "train"
     """Split of a collection or of a folder of files."""
-    output: Place
+    output: Location
     """File to write, .jsonl or .jsonl.gz. OUTPUT.json is its manifest; OUTPUT.parts stores finished parts until the job
     is done."""
     mode: Mode | None = None
@@ -130,7 +130,7 @@ class MinedNegatives(Model):
 
     identity: str
     """Digest of all inputs and settings that the result depends on."""
-    index: IndexPlace
+    index: IndexLocation
     version: int
     fingerprint: str
     retriever: str

@@ -11,35 +11,46 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parents[1]
 # In a checkout, the package is in `platform`; an installed wheel needs no path.
 if (ROOT / "platform").is_dir():
     sys.path.insert(0, str(ROOT / "platform"))
 
-from diffretriever.schemas.base import Model, error_messages, refuse_unknown_keys  # noqa: E402
+from diffretriever.schemas.base import Model, error_messages, shortened, suggest  # noqa: E402
 from diffretriever.schemas.serve_config import ServeConfig  # noqa: E402
 from diffretriever.serve import starting  # noqa: E402
 from diffretriever.serving.guard import is_address  # noqa: E402
 
 _NAME = "diffretriever"
-_KEYS = (
-    "Environment variables: DIFFRETRIEVER_API_KEY may search and change the index, DIFFRETRIEVER_READ_KEY may only",
-    "search; each has at least 16 characters. Without keys, the server requires host=127.0.0.1 or open=true.",
-)
+_GROUPS = {
+    "Address": ("host", "port"),
+    "Index and model": ("index", "backbone", "adapter", "trust_code"),
+    "Access": ("open", "hosts", "cors_origins", "page"),
+    "Encoding and search": ("device", "threads", "batch_tokens", "recorded", "selector", "refresh_s"),
+    "Limits and load": ("limits", "max_ongoing", "load"),
+    "Deployments": ("layout", "shards", "shards_needed", "shard_timeout_s", "ingress", "encoder", "shard"),
+}
+"""Settings by their title in `--help`; a name stands for its nested settings too."""
+_USAGE = "usage: python -m serve index=FOLDER [NAME=VALUE ...], such as: python -m serve index=indexes/mine port=8001"
+_KEYS = """\
+Environment variables (keys have at least 16 characters; without keys, the server requires host=127.0.0.1 or open=true)
+  DIFFRETRIEVER_API_KEY: Key for searching and changing the index.
+  DIFFRETRIEVER_READ_KEY: Key for searching only.
+"""
 
 
 class Address(Model):
     """Address of the server."""
 
     host: str = "127.0.0.1"
-    """Interface to listen on. 0.0.0.0 accepts requests from the network, which need a key."""
+    """IP address or host name to listen on. 0.0.0.0 accepts requests from the network, which needs an API key."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Port to listen on."""
 
@@ -50,8 +61,11 @@ def main(arguments: list[str]) -> None:
         sys.stdout.write(_help())
         return
     values = dict(_pair(argument) for argument in arguments)
-    known = ServeConfig.model_fields | Address.model_fields
-    refuse_unknown_keys({name.partition(".")[0]: value for name, value in values.items()}, known, "the settings")
+    known = _settings()
+    for name in values:
+        if name not in known:
+            listed = f" Known: {', '.join(sorted(known))}."
+            raise ValueError(f"unknown setting '{shortened(name)}'.{suggest(name, known).removesuffix(listed)}{listed}")
     address = Address.model_validate({name: values.pop(name) for name in Address.model_fields if name in values})
     values = {**_of_address(address.host), **values}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -60,8 +74,8 @@ def main(arguments: list[str]) -> None:
     try:
         url = f"http://{address.host}:{address.port}"
         with starting.starting(address.host, address.port):
-            sys.stderr.write(f"starting on {url}\n")
             application = _application(values)
+            sys.stderr.write(f"starting on {url}\n")
             _start_ray(address)
         _run(application)
         sys.stderr.write(f"serving on {url}, docs at {url}/docs, Prometheus metrics at {url}/metrics\n")
@@ -75,19 +89,27 @@ def main(arguments: list[str]) -> None:
 
 
 def _help() -> str:
-    settings = [line for model in (ServeConfig, Address) for line in _settings(model)]
-    return "\n".join(["usage: python -m serve index=FOLDER [NAME=VALUE ...]\n", *settings, "", *_KEYS, ""])
+    lines = [_USAGE]
+    for title, names in _GROUPS.items():
+        lines += ["", title]
+        for name, field in _settings().items():
+            if name.partition(".")[0] in names:
+                about = " ".join((field.description or "").split())
+                default = "required" if field.is_required() else f"default: {field.default}"
+                text = about if field.default in (None, ()) else f"{about} ({default})"
+                lines += textwrap.wrap(f"  {name}: {text}", 100, subsequent_indent="      ")
+    return "\n".join([*lines, "", _KEYS])
 
 
-def _settings(model: type[Model], prefix: str = "") -> Iterator[str]:
-    """Yield the help lines of each setting, required ones first."""
-    for name, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
+def _settings() -> dict[str, FieldInfo]:
+    """Return all settings by name; nested names have a dot."""
+    settings: dict[str, FieldInfo] = {}
+    for name, field in (Address.model_fields | ServeConfig.model_fields).items():
         if isinstance(field.default, Model):
-            yield from _settings(type(field.default), f"{prefix}{name}.")
-            continue
-        about = " ".join((field.description or "").split())
-        default = "required" if field.is_required() else f"default: {field.default}"
-        yield from textwrap.wrap(f"  {prefix}{name}: {about} ({default})", 100, subsequent_indent="      ")
+            settings |= {f"{name}.{nested}": value for nested, value in type(field.default).model_fields.items()}
+        else:
+            settings[name] = field
+    return settings
 
 
 def _pair(argument: str) -> tuple[str, str]:

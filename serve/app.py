@@ -30,7 +30,7 @@ from diffretriever.search.batch import to_table
 from diffretriever.serve.metrics import RayMetrics, exposition
 from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serving.api import make_api
-from diffretriever.serving.backend import Batcher, Found, encode_together, find_together
+from diffretriever.serving.backend import Batcher, Lists, encode_together, search_together
 from diffretriever.serving.guard import KEY_VARIABLES, Keys
 from diffretriever.serving.opening import open_encoder, open_index, open_preparer, open_service
 from diffretriever.serving.service import Service
@@ -85,15 +85,15 @@ class Shard:
         options = SearchOptions(index=config.index)
         self._snapshots = Snapshots(options, device, (number, config.shards), measure)
         self._snapshots.get(Version.of(open_index(config)))
-        self._batcher: Batcher[tuple[Representations, SearchSpec], Found] = Batcher(
+        self._batcher: Batcher[tuple[Representations, SearchSpec], Lists] = Batcher(
             "search",
-            partial(find_together, self._snapshots),
+            partial(search_together, self._snapshots),
             lambda request: len(request[0]),
             _QUERIES_PER_SCAN,
             measure,
         )
 
-    async def find(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
+    async def search(self, queries: Representations, spec: SearchSpec) -> dict[str, pa.Table]:
         """Search for the queries of one request, batched with others; return a table of `to_table` per result list."""
         tables: dict[str, pa.Table] = {}
         for name, hits in (await self._batcher((queries, spec))).items():
@@ -171,7 +171,7 @@ def search_app(arguments: dict[str, Any]) -> Application:
     config = settings(arguments)
     # Replicas get digests, so that keys stay out of Ray's store and logs.
     keys = Keys.from_environment()
-    if keys.are_none and not config.open:
+    if keys.are_unset and not config.open:
         raise ValueError(
             f"no API key: set {' or '.join(KEY_VARIABLES)}, or open=true to let every client that reaches the server "
             "search and change the index"

@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from diffretriever.serve.replicas import Replicas
-from diffretriever.serving.guard import Replayed, SafeHeaders, read_body
+from diffretriever.serving.guard import Replayed, SecurityHeaders, read_body
 from diffretriever.serving.problems import RequestError, UnavailableError
 
 ENVIRONMENT = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "diffretriever.serve.front:middlewares"}
@@ -26,7 +26,7 @@ _BUFFER_BYTES = 64 << 10
 _INGRESS = "Ingress"
 """Deployment of serve/app.py that handles requests. Other applications pass unchanged."""
 _ROUTES = "/-/routes"
-_REFUSED = "no replica of the application can answer now"
+_UNAVAILABLE = "no replica of the application is available"
 _ROUTES_S = 1.0
 """Seconds between updates of the applications and their routes."""
 
@@ -66,16 +66,16 @@ class Front:
             finally:
                 answer.is_over = True
             if answer.is_rays or not answer.has_begun:
-                raise UnavailableError(_REFUSED)
-        except RequestError as refused:
-            await SafeHeaders(refused.response(scope["path"]))(scope, receive, send)
+                raise UnavailableError(_UNAVAILABLE)
+        except RequestError as problem:
+            await SecurityHeaders(problem.response(scope["path"]))(scope, receive, send)
 
     async def _replicas_of(self, path: str, scope: Scope) -> Replicas | None:
         if time.monotonic() - self._updated > _ROUTES_S:
             self._applications = await self._routes(scope)
             self._updated = time.monotonic()
         if not self._applications:
-            raise UnavailableError(_REFUSED)
+            raise UnavailableError(_UNAVAILABLE)
         routes = [route for route in self._applications if f"{path}/".startswith(f"{route.rstrip('/')}/")]
         if not routes:
             return None

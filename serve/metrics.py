@@ -22,17 +22,23 @@ _AGENT_S = 5.0
 
 
 class RayMetrics:
-    """Passes measurements to Ray. Create it in a replica."""
+    """Passes measurements to Ray. Create it in a replica.
+
+    Attributes:
+        record: records a value of each metric.
+    """
 
     def __init__(self) -> None:
         stage, kind = ("stage",), ("kind",)
-        self._metrics: dict[Measured, Counter | Gauge | Histogram] = {
+        self.metrics: dict[Measured, Counter | Gauge | Histogram] = {
             "stage_ms": Histogram("diffretriever_stage_ms", "Milliseconds by stage", _MILLISECONDS, tag_keys=stage),
-            "batch_requests": Histogram("diffretriever_batch_requests", "Batch size", _REQUESTS, tag_keys=kind),
-            "waiting_requests": Gauge("diffretriever_waiting_requests", "Requests after the batch", tag_keys=kind),
-            "query_slots": Histogram("diffretriever_query_slots", "K_q of queries", _SLOTS),
+            "batch_requests": Histogram(
+                "diffretriever_batch_requests", "Requests in a batch", _REQUESTS, tag_keys=kind
+            ),
+            "waiting_requests": Gauge("diffretriever_waiting_requests", "Queued requests", tag_keys=kind),
+            "query_slots": Histogram("diffretriever_query_slots", "Slots of a query, K_q", _SLOTS),
             "reduced_requests": Counter("diffretriever_reduced_requests", "Reduced responses", tag_keys=("level",)),
-            "partial_answers": Counter("diffretriever_partial_answers", "Responses without some shard"),
+            "partial_answers": Counter("diffretriever_partial_answers", "Responses that lack a shard"),
             "held_passages": Gauge("diffretriever_held_passages", "Passages of the newest version searched here"),
             "index_version": Gauge("diffretriever_index_version", "Newest version searched here"),
             "held_bytes": Gauge("diffretriever_held_bytes", "Bytes of 8-bit codes and postings searched here"),
@@ -40,7 +46,7 @@ class RayMetrics:
 
     def __call__(self, name: Measured, value: float, tag: str = "") -> None:
         """Record a value."""
-        metric = self._metrics[name]
+        metric = self.metrics[name]
         tags = {_TAGS.get(name, "kind"): tag} if tag else None
         if isinstance(metric, Histogram):
             metric.observe(value, tags=tags)
@@ -51,7 +57,7 @@ class RayMetrics:
 
 
 async def exposition() -> str:
-    """Return the metrics of this node in Prometheus text format."""
+    """Return this node's metrics in Prometheus text format."""
     address = await asyncio.to_thread(_agent)
     try:
         # Plain HTTP to this node: loading certificates would block searches for tens of milliseconds.

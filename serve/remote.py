@@ -16,7 +16,7 @@ from diffretriever.schemas.serve import PartState, Reading
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search.batch import merge, to_hits
 from diffretriever.serve.replicas import Replicas
-from diffretriever.serving.backend import Found
+from diffretriever.serving.backend import Lists
 from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import SearchSpec, Version
 from diffretriever.vectors.representations import Representations
@@ -39,16 +39,16 @@ class RemoteBackend:
 
     def encode(self, requests: Sequence[list[PreparedText]]) -> list[Representations]:
         """See `Backend`."""
-        return [self._wait(self._encoder.ask("encode", texts)) for texts in requests]
+        return [self._wait(self._encoder.call("encode", texts)) for texts in requests]
 
-    def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
+    def search(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Lists, tuple[int, ...]]]:
         """Search all shards and merge their lists. If all respond, the result equals a search of the whole index."""
-        return [self._find(queries, spec) for queries, spec in requests]
+        return [self._search_shards(queries, spec) for queries, spec in requests]
 
-    def _find(self, queries: Representations, spec: SearchSpec) -> tuple[Found, tuple[int, ...]]:
+    def _search_shards(self, queries: Representations, spec: SearchSpec) -> tuple[Lists, tuple[int, ...]]:
         if not spec.lists:
             return {}, ()
-        answers = self._wait(self._ask_shards("find", queries, spec))
+        answers = self._wait(self._call_shards("search", queries, spec))
         merged: dict[ListName, pa.Table] = {
             name: merge([part[name] for part in answers.values()], spec.depth) for name in spec.lists
         }
@@ -57,7 +57,7 @@ class RemoteBackend:
 
     def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
         """See `Backend`."""
-        readings: list[Reading] = self._wait(self._encoder.ask("read", vectors_MH, words))
+        readings: list[Reading] = self._wait(self._encoder.call("read", vectors_MH, words))
         return readings
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -68,10 +68,10 @@ class RemoteBackend:
         finally:
             future.cancel()
 
-    async def _ask_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
+    async def _call_shards(self, method: str, *arguments: Any) -> dict[int, Any]:
         """Return the results by shard number; raise UnavailableError if too few shards respond."""
         return await self._enough(
-            asyncio.wait_for(shard.ask(method, *arguments), self._shard_s) for shard in self._shards
+            asyncio.wait_for(shard.call(method, *arguments), self._shard_s) for shard in self._shards
         )
 
     async def _enough(self, calls: Iterable[Awaitable[Any]]) -> dict[int, Any]:
@@ -91,7 +91,7 @@ class RemoteBackend:
 
     async def parts(self, version: Version) -> list[PartState]:
         """See `Backend`."""
-        return list((await self._ask_shards("state", version)).values())
+        return list((await self._call_shards("state", version)).values())
 
     async def check(self) -> None:
         """Raise UnavailableError unless an encoder and enough shards are alive."""

@@ -20,8 +20,8 @@ from ray.serve.schema import ServeStatus
 from diffretriever.serving.problems import UnavailableError
 
 T = TypeVar("T")
-_GONE = "the replica crashed and is being replaced"
-_PATIENCE_S = 0.5
+_CRASHED = "the replica crashed and is being replaced"
+_CHECK_INTERVAL_S = 0.5
 """Seconds between liveness checks of a waiting request."""
 _PING_S = 5.0
 """Timeout of a ping. A replica that misses it counts as busy, not as crashed."""
@@ -35,11 +35,11 @@ class Replicas:
     def __init__(self, handle: DeploymentHandle, application: str | None = None) -> None:
         """Watch the replicas of `handle`. While `application` is being deployed, requests wait for new replicas."""
         self._handle, self._application = handle, application
-        self._are_gone = False
+        self._are_down = False
         self._pinging: asyncio.Task[None] | None = None
         self._status: asyncio.Task[ServeStatus] | None = None
 
-    async def ask(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of one replica and return its result; raise UnavailableError if none is alive.
 
         If the replica crashes, another one gets the request, once: requests change nothing.
@@ -51,7 +51,7 @@ class Replicas:
                 await self.check()
                 return await self.while_alive(partial(getattr(self._handle, method).remote, *arguments))
         except (RayActorError, DeploymentUnavailableError):
-            raise UnavailableError(_GONE) from None
+            raise UnavailableError(_CRASHED) from None
         except BackPressureError:
             raise UnavailableError("too many requests are waiting") from None
 
@@ -68,11 +68,11 @@ class Replicas:
 
     async def while_alive(self, start: Callable[[], Awaitable[T]]) -> T:
         """Await the work that `start` begins; cancel it with UnavailableError if no replica is alive."""
-        if self._are_gone:
+        if self._are_down:
             await self.check()
         work = asyncio.ensure_future(start())
         try:
-            while not (await asyncio.wait({work}, timeout=_PATIENCE_S))[0]:
+            while not (await asyncio.wait({work}, timeout=_CHECK_INTERVAL_S))[0]:
                 await self.check()
         finally:
             work.cancel()
@@ -83,11 +83,11 @@ class Replicas:
         if self._pinging is None or self._pinging.done():
             self._pinging = asyncio.create_task(self._ping())
         await asyncio.shield(self._pinging)
-        if self._are_gone:
-            raise UnavailableError(_GONE)
+        if self._are_down:
+            raise UnavailableError(_CRASHED)
 
     async def _ping(self) -> None:
-        self._are_gone = not (await self._any_answers() or await self._are_being_deployed())
+        self._are_down = not (await self._any_answers() or await self._are_being_deployed())
 
     async def _any_answers(self) -> bool:
         try:

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from diffretriever.serve import front
-from diffretriever.serving.guard import SafeHeaders
+from diffretriever.serving.guard import SecurityHeaders
 from diffretriever.serving.problems import UnavailableError
 
 ENVIRONMENT = {
@@ -44,10 +44,12 @@ def starting(host: str, port: int) -> Iterator[None]:
             listener.bind((host, port))
             listener.listen()
         except OSError as error:
-            raise ValueError(_sentence(host, port, error)) from error
+            raise ValueError(_message(host, port, error)) from error
         # Set after `bind`, which would otherwise share another server's address.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        config = uvicorn.Config(SafeHeaders(_refuse), lifespan="off", ws="none", log_config=None, log_level="critical")
+        config = uvicorn.Config(
+            SecurityHeaders(_reject), lifespan="off", ws="none", log_config=None, log_level="critical"
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -58,11 +60,11 @@ def starting(host: str, port: int) -> Iterator[None]:
             thread.join()
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+async def _reject(scope: Scope, receive: Receive, send: Send) -> None:
     await UnavailableError("the server is starting").response(scope["path"])(scope, receive, send)
 
 
-def _sentence(host: str, port: int, error: OSError) -> str:
+def _message(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use: stop the server that uses it, or set another, such as port={port + 1}"
     if isinstance(error, socket.gaierror):

@@ -1,4 +1,4 @@
-"""What every folder of tests shares."""
+"""Fixtures and hooks of all tests."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the processes of tests begin with heavy libraries loaded."""
+    """Fork test processes from one with heavy libraries loaded."""
     if config.getoption("tx", None) and not hasattr(config, "workerinput"):
         config.option.tx = warm_test_processes(config.option.tx, config.add_cleanup)
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Look for no garbage while modules are imported: there is little, and all that was imported is looked through."""
-    # Nobody is found to refer to what is frozen, as what a test process began with is.
+    """Disable garbage collection during imports, which leave little garbage and many objects to scan."""
+    # Forked processes begin with frozen objects, which `gc.get_referrers` does not report.
     gc.unfreeze()
     gc.disable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # A look through everything takes most of a second: seldom.
+    # A full collection takes most of a second, so collect rarely.
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
 
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class Scheduling(LoadFileScheduling):
-    """The tests of a file run in one process; those of `cluster/` too, which share nodes that are slow to start."""
+    """Run the tests of a file in one process, and all of `cluster/`, which share slow nodes, in one."""
 
     def _split_scope(self, nodeid: str) -> str:
         folder = "tests/cluster/"
@@ -70,7 +70,7 @@ class Scheduling(LoadFileScheduling):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need an object store or compile for long: `make check` leaves them out."""
+    """Mark the tests that need an object store or compile, which `make check` excludes."""
     for item in items:
         if {"bucket", "s3"} & {*getattr(item, "fixturenames", ())} or "compiled" in item.nodeid:
             item.add_marker("store")
@@ -83,13 +83,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether tests are to run in their long form."""
+    """Whether tests run in their long form."""
     return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Models as small as the tests' only wait for their threads on a busy machine."""
+    """Use one thread: small models only wait for more on a busy machine."""
     import torch
 
     threads = torch.get_num_threads()
@@ -100,7 +100,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def jobs_path() -> Iterator[None]:
-    """`jobs/` on the path; what its modules set for a process of their own is restored after the test."""
+    """Put `jobs/` on the path; restore the settings of its modules after the test."""
     from tests.jobs.programs import own_process
 
     with own_process():
@@ -108,20 +108,19 @@ def jobs_path() -> Iterator[None]:
 
 
 RAY_SETTINGS = {
-    # Ray runs its workers at the lowest priority but four: beside the tests of another session they would take
-    # minutes to start.
+    # By default Ray's workers have a low priority, and take minutes to start on a busy machine.
     "RAY_worker_niceness": "0",
-    # A worker without work would end after a second, and the next task start another.
+    # Keep idle workers; by default they end after a second.
     "RAY_idle_worker_killing_time_threshold_ms": "3600000",
-    # Those that Ray starts before there is work are mostly left without; a fork is there at once.
+    # Start no workers in advance: a fork starts at once.
     "RAY_prestart_worker_first_driver": "0",
-    # Figures that nobody reads.
+    # Tests read no metrics of nodes.
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
     "RAY_enable_metrics_collection": "0",
-    # It gives up on processes that a busy machine is slow to start, or to let answer.
+    # Wait longer for processes on a busy machine.
     "RAY_raylet_start_wait_time_s": "600",
     "RAY_gcs_rpc_server_connect_timeout_s": "600",
-    # A worker that died before it was known is waited for as long, then replaced: forks are known within seconds.
+    # Ray replaces a worker that crashed before it registered after this time; forks register within seconds.
     "RAY_worker_register_timeout_seconds": "120",
     "RAY_agent_register_timeout_ms": "2000000",
     "RAY_health_check_timeout_ms": "2000000",
@@ -131,8 +130,8 @@ RAY_SETTINGS = {
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_ray() -> Iterator[None]:
-    """A place for Ray's files that no other session has, where jobs find its address; and a cache for its workers."""
-    # Ray's sockets lie below it, and their paths may have a hundred characters.
+    """Give this session its own folder of Ray's files, and a cache for the workers."""
+    # The paths of Ray's sockets in it have at most about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
@@ -147,7 +146,7 @@ def _own_ray() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[None]:
-    """Workers of every Ray that begins from here on, and `python`, are forks of a process with torch loaded."""
+    """Fork Ray's workers and `python` from a process with torch loaded."""
     with warm_python() as variables, pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(variables["PYTHONPATH"].split(":")[-1])
         for name, value in variables.items():
@@ -157,7 +156,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(warm: None, s3: S3) -> None:
-    """A local Ray of two CPUs, whose workers reach `s3`: started by the first module that needs it, kept for others."""
+    """A local Ray of two CPUs with access to `s3`, shared by all modules."""
     import ray
 
     from diffretriever.pipelines.cluster import connect
@@ -169,7 +168,7 @@ def cluster(warm: None, s3: S3) -> None:
 
 @pytest.fixture
 def no_cluster(warm: None) -> None:
-    """No Ray in this process, as a job begins."""
+    """Disconnect this process from Ray, as at the start of a job."""
     import ray
 
     ray.shutdown()
@@ -185,7 +184,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a family's random checkpoint of hidden size 32: not to be changed."""
+    """Return the read-only folder of a random checkpoint of hidden size 32."""
     from diffretriever.testing.checkpoints import write_random_checkpoint
 
     root = tmp_path_factory.mktemp("checkpoints")
@@ -194,13 +193,13 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    """An S3 endpoint with a fault proxy before it."""
+    """An S3 endpoint behind a fault proxy."""
     with s3_endpoint(tmp_path_factory.mktemp("s3") / "log") as endpoint:
         yield endpoint
 
 
 @pytest.fixture
 def bucket(s3: S3) -> Iterator[str]:
-    """The URI of an empty bucket that this process, and those it starts, can reach."""
+    """The URI of an empty bucket."""
     with s3.reached():
         yield s3.make_bucket()

@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts a moment later, and whether they answer."""
+"""Free ports for servers of tests, and the status at a URL."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import socket
 
 import httpx2
 
-# The kernel gives the ports above, and Ray its workers those below, to whoever asks: one that a test had found free and
-# let go would be another's by the time that a slow server binds it.
+# The kernel assigns the ports above, and Ray those below: another process could take them before a slow server binds.
 _FROM, _UNTIL = 20_000, 32_768
 
 
 def free_port() -> int:
-    """Return a port that nobody has, on any address, and that nobody is given who asks for just any."""
+    """Return a port that is free on all addresses and outside the ranges of automatic assignment."""
     while True:
         port = _FROM + secrets.randbelow(_UNTIL - _FROM)
         with socket.socket() as probe:
@@ -22,9 +21,9 @@ def free_port() -> int:
 
 
 def status_at(url: str) -> int | None:
-    """Return the status that a server on this machine answers with; None where nobody does."""
+    """Return the HTTP status at a URL of this machine, or None without a server."""
     try:
-        # Certificates are of no use without TLS, and would be loaded for every call.
+        # Loading certificates takes time, and there is no TLS.
         return httpx2.get(url, timeout=None, verify=False).status_code
     except httpx2.TransportError:
         return None

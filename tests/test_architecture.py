@@ -1,4 +1,4 @@
-"""The picture of imports: one direction only, Ray and Lance in their places, a light package."""
+"""Imports point one way, Ray and Lance stay in their packages, and importing the package is light."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "platform" / "diffretriever"
 
-# A part may import parts of lower levels, and itself. `schemas` is below all.
+# A package may import packages of lower levels. `schemas` is the lowest.
 LEVELS = {
     "schemas": -1,
     "core": 0,
+    "protocols": 0,
     "vectors": 1,
     "presets": 1,
     "backbones": 1,
@@ -70,19 +71,19 @@ def part_of(module: str) -> str | None:
     return (rest.partition(".")[0] or None) if first == "diffretriever" else None
 
 
-def test_every_part_has_a_level() -> None:
+def test_every_package_has_a_level() -> None:
     assert {place for place, _ in modules()} <= LEVELS.keys()
 
 
-def test_the_package_is_the_only_name_that_it_takes() -> None:
-    """A wheel must not clash with somebody's own `schemas`: the top folders are links within the package."""
+def test_top_folders_are_imported_as_diffretriever() -> None:
+    """A wheel must not clash with another package `schemas`."""
     for name in ("schemas", "jobs", "serve"):
         assert (LIBRARY / name).resolve() == ROOT / name
     wrong = [str(file) for _, file in modules() for name in imports(file) if name.split(".")[0] in {"schemas", "serve"}]
     assert not wrong
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_to_lower_levels() -> None:
     wrong = [
         f"{file.relative_to(ROOT)}: {place} (level {LEVELS[place]}) imports {target} (level {LEVELS[target]})"
         for place, file in modules()
@@ -100,7 +101,7 @@ def test_only_jobs_import_studies() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"), [("ray", RAY_ALLOWED), ("lance", LANCE_ALLOWED), ("lancedb", LANCE_ALLOWED)]
 )
-def test_libraries_stay_in_their_places(library: str, allowed: set[str]) -> None:
+def test_ray_and_lance_stay_in_their_packages(library: str, allowed: set[str]) -> None:
     users = {place for place, file in modules() for name in imports(file) if name.partition(".")[0] == library}
     assert users <= allowed
 
@@ -114,21 +115,21 @@ def test_only_studies_import_test_models() -> None:
     "call",
     [
         "trust_remote_code=True",
-        # Ray 2.60 aborts the whole process where the task ends at the same moment.
+        # Ray 2.60 aborts the process if the task ends at the same moment.
         "ray.cancel(",
     ],
 )
-def test_nobody_calls(call: str) -> None:
+def test_forbidden_calls_are_absent(call: str) -> None:
     wrong = [str(file) for _, file in modules() if call in file.read_text("utf-8")]
     assert not wrong
 
 
-def test_platform_is_no_package() -> None:
+def test_platform_is_not_a_package() -> None:
     assert not (ROOT / "platform" / "__init__.py").exists(), "it would hide the standard library's `platform`"
 
 
-def test_importing_a_module_loads_nothing_heavy() -> None:
-    """One after the other in one process: what an earlier one must not load, it has not loaded for a later one."""
+def test_importing_a_module_loads_no_heavy_library() -> None:
+    """Modules are imported in order in one process, so a later one finds the libraries of an earlier one loaded."""
     steps = {
         "diffretriever": ["torch", "ray", "lance", "lancedb", "transformers", "pyarrow"],
         "diffretriever.core.ledger": ["torch", "ray", "lance"],

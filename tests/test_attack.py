@@ -1,4 +1,4 @@
-"""benchmarks/attack: a seed repeats a round, and faults are found."""
+"""benchmarks/attack repeats a round by its seed and reports faults."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _few() -> Iterator[None]:
 
 
 def damaged(folder: Path) -> tuple[Outcome, list[str]]:
-    """What a round did, and the lines of its log without the names that Lance draws anew each time."""
+    """Return the outcome of a round, and its log without Lance's random names."""
     lines: list[str] = []
     with patch("benchmarks.attack.base.Round.log", lambda _, text: lines.append(text.partition(":")[0])):
         return run_round("damage", SEED, ROUND, folder, folder / "shared"), lines
 
 
-def test_the_same_seed_gives_the_same_round_and_a_sound_platform_no_finding(tmp_path: Path) -> None:
+def test_a_seed_repeats_a_round_without_findings(tmp_path: Path) -> None:
     outcomes = [damaged(tmp_path / name) for name in ("one", "two")]
     assert outcomes[0] == outcomes[1]
     assert sum(outcomes[0][0].done.values()) >= 5
@@ -36,14 +36,14 @@ def test_the_same_seed_gives_the_same_round_and_a_sound_platform_no_finding(tmp_
     assert rng_of(SEED, "damage", ROUND).random() != rng_of(SEED, "damage", ROUND + 1).random()
 
 
-def test_a_check_that_sees_nothing_is_found_out(tmp_path: Path) -> None:
+def test_damage_that_verify_misses_is_reported(tmp_path: Path) -> None:
     with patch.object(damage, "problems", return_value=[]):
         outcome, _ = damaged(tmp_path / "round")
     assert outcome.findings
     assert all("unseen by --verify" in text for text in outcome.findings)
 
 
-def test_a_search_that_crashes_is_found_out(tmp_path: Path) -> None:
+def test_a_crashing_search_is_reported(tmp_path: Path) -> None:
     calls = iter(range(2))
 
     def answers(folder: Path, ids: list[str]) -> damage.Answers:

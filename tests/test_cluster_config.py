@@ -1,4 +1,4 @@
-"""What is handed to a cloud is valid, and says the same everywhere: cluster.yaml, the manifests, serve/config.yaml."""
+"""cluster.yaml, the Kubernetes manifests and serve/config.yaml are valid and agree with each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from diffretriever.studies.planning_config import PlanJob
 ROOT = Path(__file__).resolve().parents[1]
 JOB, SERVICE = "kubernetes/rayjob-encode.yaml", "kubernetes/rayservice-search.yaml"
 CODE = "/opt/diffretriever"
-"""Where the image has it; tests/test_delivery.py holds the Dockerfile to this."""
+"""Folder of the code in the image; tests/test_delivery.py checks it."""
 
 
 def load(name: str) -> Any:
@@ -31,7 +31,7 @@ def load(name: str) -> Any:
 
 
 def comment(name: str) -> str:
-    """The lines at the file's head, without their sign; lines that end in a backslash are joined."""
+    """Return the comments of a file, with continued lines joined."""
     lines = (ROOT / name).read_text("utf-8").splitlines()
     return "\n".join(line.removeprefix("#").strip() for line in lines if line.startswith("#")).replace("\\\n", "")
 
@@ -46,7 +46,6 @@ def container(group: Any) -> Any:
 
 
 def arguments_of(command: str) -> list[str]:
-    """Of the encode job."""
     return shlex.split(command.partition("encode_beir.py")[2])
 
 
@@ -61,7 +60,7 @@ def test_cluster_config_is_valid() -> None:
     validate_config(prepare_config(load("cluster.yaml")))
 
 
-def test_workers_come_and_go_and_the_head_needs_no_gpu() -> None:
+def test_workers_autoscale_from_0_and_the_head_has_no_gpu() -> None:
     config = load("cluster.yaml")
     types = dict(config["available_node_types"])
     head = types.pop(config["head_node_type"])
@@ -71,7 +70,7 @@ def test_workers_come_and_go_and_the_head_needs_no_gpu() -> None:
     assert config["max_workers"] == sum(worker["max_workers"] for worker in types.values())
 
 
-def test_every_machine_has_what_the_script_and_the_service_read() -> None:
+def test_file_mounts_have_all_files_of_the_install_script_and_the_service() -> None:
     mounts = load("cluster.yaml")["file_mounts"]
     home = "/home/ubuntu/diffretriever/"
     ours = {place.removeprefix(home): source for place, source in mounts.items() if place.startswith(home)}
@@ -80,19 +79,19 @@ def test_every_machine_has_what_the_script_and_the_service_read() -> None:
     assert read | {"tools/install.sh", "platform", "schemas", "serve"} == set(ours)
 
 
-def test_the_commands_encode() -> None:
+def test_job_and_page_run_the_same_encode_command() -> None:
     entrypoint = load(JOB)["spec"]["entrypoint"]
     assert entrypoint.split()[:2] == ["python", f"{CODE}/jobs/encode_beir.py"]
     arguments = arguments_of(entrypoint)
     assert arguments_of(submitted()) == arguments
     job = EncodeJob.from_command_line(arguments)
-    # Without it, encoders would go where there is room now: on the head.
+    # Without it, encoders would start on the head.
     assert job.gpus_per_encoder == 1
     assert job.encoders == load("cluster.yaml")["available_node_types"]["gpu_worker"]["max_workers"]
     assert job.index == serve_config().index
 
 
-def test_the_page_has_the_same_commands_and_figures() -> None:
+def test_the_cluster_page_has_the_commands_and_figures_of_the_code() -> None:
     text = (ROOT / "docs" / "cluster.md").read_text("utf-8")
     blocks = [block.replace("\\\n", "") for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)]
     (submit,) = [line for block in blocks for line in block.splitlines() if "ray job submit" in line]
@@ -108,7 +107,7 @@ def serve_config() -> ServeConfig:
     return ServeConfig.from_arguments(application["args"])
 
 
-def test_the_service_deploys_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_config_builds_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "0" * 64)
     (application,) = ServeDeploySchema.model_validate(load("serve/config.yaml")).applications
     assert not application.runtime_env, "every machine has the code"
@@ -117,7 +116,7 @@ def test_the_service_deploys_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", [JOB, SERVICE])
-def test_manifests_are_of_this_project(name: str) -> None:
+def test_manifests_have_the_versions_and_settings_of_this_project(name: str) -> None:
     cluster = cluster_of(load(name))
     ray = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
@@ -133,7 +132,7 @@ def test_manifests_are_of_this_project(name: str) -> None:
         assert group["template"]["spec"]["serviceAccountName"] == "diffretriever"
 
 
-def test_the_job_grows_as_cluster_yaml_does() -> None:
+def test_the_kubernetes_job_scales_as_cluster_yaml() -> None:
     groups = cluster_of(load(JOB))["workerGroupSpecs"]
     types = load("cluster.yaml")["available_node_types"]
     assert {group["groupName"].replace("-", "_"): group["maxReplicas"] for group in groups} == {
@@ -142,5 +141,5 @@ def test_the_job_grows_as_cluster_yaml_does() -> None:
     assert {group["minReplicas"] for group in groups} == {0}
 
 
-def test_the_service_is_that_of_serve_config() -> None:
+def test_the_kubernetes_service_equals_serve_config() -> None:
     assert yaml.safe_load(load(SERVICE)["spec"]["serveConfigV2"]) == load("serve/config.yaml")

@@ -27,10 +27,10 @@ from diffretriever.collections.base import read_queries
 from diffretriever.collections.documents import as_collection
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.ledger import Ledger
-from diffretriever.index.collection_locations import refuse_other_locations
+from diffretriever.index.collection_records import refuse_other_locations
 from diffretriever.index.vectors import read_codec
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.index import CollectionPlaces
+from diffretriever.schemas.index import CollectionRecords
 from diffretriever.schemas.search import SearchJob
 from diffretriever.schemas.settings import read_settings
 from diffretriever.schemas.training_data import PrepareTrainingJob
@@ -159,7 +159,7 @@ KINDS = {
     "Markdown": Kind(_text("a.md", "---\ntitle: A\ntags: [b]\n---\n# H\n\ntext\n"), _scan),
     "HTML": Kind(_text("a.html", "<meta charset=utf-8><title>A</title><p>text<!-- c --><pre>x\n</pre>"), _scan),
     "places of collections": Kind(
-        _text("collections.json", CollectionPlaces(places={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
+        _text("collections.json", CollectionRecords(locations={"docs": ("/one/docs", "/two/docs")}).model_dump_json()),
         lambda file: refuse_other_locations(str(file.parent), as_collection(["a text"])),
     ),
     "training set": Kind(_training_set("manifest.json"), _read_training_set),

@@ -1,4 +1,4 @@
-"""What a machine of a cluster is made from: every package is declared, one script installs them, the image has all.
+"""Every imported package is declared and pinned, the script installs it, and the image copies all files.
 
 No docker engine is needed: the Dockerfile is read.
 """
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGE = "/opt/diffretriever"
 OURS = {"_entry", "diffretriever"}
 ABSENT = {"llama_index": "llama-index-core", "triton": "torch"}
-"""The distributions that bring modules of another name, which not everybody has installed."""
+"""Optional modules → their distributions."""
 
 
 class Instruction(NamedTuple):
-    """One of the Dockerfile."""
+    """An instruction of the Dockerfile."""
 
     name: str
     rest: str
@@ -38,27 +38,27 @@ def project() -> dict[str, Any]:
 
 
 def declared() -> list[str]:
-    """The requirements of the project and of the extras that every machine has."""
+    """Return the requirements of the project and of the extras that every machine has."""
     extras = project()["optional-dependencies"]
     return [*project()["dependencies"], *extras["train"], *extras["models"]]
 
 
 def declared_or_optional() -> list[str]:
-    """The same, and what the code imports only where somebody has installed it."""
+    """Return these and the requirements of optional integrations."""
     extras = project()["optional-dependencies"]
     optional = ("irds", "langchain", "llamaindex", "mteb", "pyterrier")
     return [*declared(), *(requirement for name in optional for requirement in extras[name])]
 
 
 def normal(requirement: str) -> str:
-    """The name of a distribution, as package indexes compare it."""
+    """Return the normalised name of a distribution."""
     name = re.match(r"[\w.-]+", requirement)
     assert name is not None
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def imported() -> Iterator[tuple[str, Path]]:
-    """Top-level modules that the code imports anywhere, by name or by a string, and where."""
+    """Yield each imported top-level module, by name or by a string, with its file."""
     for folder in ("platform", "schemas", "jobs", "serve"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -102,14 +102,14 @@ def test_every_imported_package_is_declared() -> None:
     assert not missing, f"add to the dependencies in pyproject.toml: {sorted(missing)}"
 
 
-def test_what_is_declared_is_pinned() -> None:
+def test_every_declared_package_is_pinned() -> None:
     pins = {normal(pin) for pin in (ROOT / "constraints.txt").read_text("utf-8").splitlines()}
     assert {normal(requirement) for requirement in declared_or_optional()} <= pins
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Path:
-    """A Python that writes down what pip and uv would install."""
+    """A stand-in for Python that logs the commands of pip and uv."""
     fake = tmp_path / "python"
     log = shlex.quote(str(tmp_path / "log"))
     fake.write_text(
@@ -121,7 +121,7 @@ def recorder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("build", ["cuda", "cpu"])
-def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_path: Path) -> None:
+def test_the_script_installs_the_declared_packages(build: str, recorder: Path, tmp_path: Path) -> None:
     subprocess.run([ROOT / "tools" / "install.sh", recorder, build], cwd=tmp_path, check=True)
     commands = [each for each in (tmp_path / "log").read_text().splitlines() if " pip config " not in f" {each}"]
     with_pip, first, second, third, compiling = (each.replace(f" --python {recorder}", "") for each in commands)
@@ -137,7 +137,7 @@ def test_the_script_installs_what_is_declared(build: str, recorder: Path, tmp_pa
     assert all(f"/{folder}" in compiling for folder in ("site-packages", "platform", "schemas", "jobs", "serve"))
 
 
-def test_the_image_copies_what_git_has() -> None:
+def test_the_image_copies_tracked_files() -> None:
     files = tracked()
     for instruction in instructions():
         if instruction.name == "COPY":

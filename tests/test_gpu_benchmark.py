@@ -1,4 +1,4 @@
-"""benchmarks.gpu on a CPU, with tiny models: every part but compiling, which takes a compiler half a minute."""
+"""benchmarks.gpu runs on a CPU with tiny models; compiling, which takes half a minute, is left out."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FORMS = ("padded", "similar", "packed", "float8")
 
 
 def _here(module: str, function: str, **arguments: Any) -> Any:
-    """Do in this process what is done in one of its own; arguments and results go through JSON as there."""
+    """Call in this process instead of a child; arguments and results pass through JSON as there."""
     return json.loads(json.dumps(getattr(import_module(module), function)(**json.loads(json.dumps(arguments)))))
 
 
-def test_the_whole_but_training(
+def test_all_parts_but_training_report_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "in_child", _here)
-    # What a busy machine reaches for a moment may be less than what a model then takes of it.
+    # On a busy machine the measured peak can be below a model's rate.
     monkeypatch.setattr(loops, "reached_flops", lambda *place: 1e6 * reached_flops(*place))
     monkeypatch.setattr(command, "_SHAPES", {"tiny": ((30, 4, 16),)})
     config = GpuBenchmark(
@@ -64,7 +64,7 @@ def test_the_whole_but_training(
     assert "dense bfloat16 products reach" in capsys.readouterr().out
 
 
-def test_what_the_minutes_leave_out_is_said(
+def test_parts_beyond_the_time_limit_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "in_child", _here)
@@ -75,7 +75,7 @@ def test_what_the_minutes_leave_out_is_said(
     )
 
 
-def test_texts_have_the_lengths_that_were_asked_for(tmp_path: Path) -> None:
+def test_texts_have_the_requested_lengths(tmp_path: Path) -> None:
     backbone = made("dream", "tiny", tmp_path, "cpu")
     encoder = encoder_over(backbone, retriever_of("masked", tmp_path, budget="q4p16"))
     texts = texts_of(encoder, 150, 40_000)

@@ -16,7 +16,7 @@ SHOWN = {
     "search": ["Prune roses in late winter", "Bees keep their hive warm", "(8, 384)"],
     "compare": ["nDCG@10", "diffretriever-minilm", "dense+bm25"],
 }
-"""What their outputs show, among other things."""
+"""Texts that their outputs contain."""
 
 
 def outputs(notebook: nbformat.NotebookNode) -> str:
@@ -26,7 +26,9 @@ def outputs(notebook: nbformat.NotebookNode) -> str:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_runs(path: Path, warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_and_prints_its_texts(
+    path: Path, warm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "platform"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     kernel = tmp_path / "jupyter" / "kernels" / "warm" / "kernel.json"
@@ -44,7 +46,7 @@ def test_a_notebook_runs(path: Path, warm: None, tmp_path: Path, monkeypatch: py
         assert text in shown
 
 
-def test_notebooks_show_their_outputs() -> None:
+def test_notebooks_are_saved_with_their_outputs() -> None:
     for path in NOTEBOOKS:
         shown = outputs(nbformat.read(path, as_version=4))
         assert all(text in shown for text in SHOWN[path.stem]), f"run {path.name} and save it with its outputs"

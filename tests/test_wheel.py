@@ -1,4 +1,4 @@
-"""The wheel: one name of its own, all that a checkout's package has, and the command `diffretriever`."""
+"""The wheel has one top-level package, all its files, and the command `diffretriever`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import pytest
 from diffretriever.__main__ import commands
 
 ROOT = Path(__file__).resolve().parents[1]
-# A package that another project may well have.
-THEIRS = "SECRET = 1\n"
+OTHER_SCHEMAS = "SECRET = 1\n"
 FOLDERS = ("platform", "schemas", "jobs", "serve")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What an installation of the wheel leaves, beside somebody's own `schemas`."""
+    """The installed wheel, next to another package `schemas`."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -32,11 +31,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = (source / "dist").glob("diffretriever-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    (folder / "schemas.py").write_text(THEIRS, "utf-8")
+    (folder / "schemas.py").write_text(OTHER_SCHEMAS, "utf-8")
     return folder
 
 
-def test_it_takes_one_name_and_has_every_file_of_the_package(site: Path) -> None:
+def test_the_wheel_has_one_package_with_all_files(site: Path) -> None:
     names = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
     assert names == {"diffretriever", "schemas.py"}
     folders = [ROOT / "platform" / "diffretriever", *(ROOT / name for name in FOLDERS[1:])]
@@ -52,7 +51,6 @@ def test_it_takes_one_name_and_has_every_file_of_the_package(site: Path) -> None
 
 @pytest.mark.usefixtures("warm")
 def test_the_command_runs_jobs_from_the_wheel(site: Path, tmp_path: Path) -> None:
-    """Nothing of the checkout is on the path, and the modules of others keep their names."""
     corpus = tmp_path / "notes.csv"
     corpus.write_text("text\nPrune roses in late winter.\nFeed the sourdough every day.\n", "utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{site}:{os.environ['PYTHONPATH']}"}
@@ -95,13 +93,13 @@ def test_every_job_has_a_command() -> None:
         ([], 0, "encode            Encode a collection into an index"),
         (["--version"], 0, "diffretriever 0."),
         (["encod"], 2, "unknown command encod. Did you mean 'encode'?"),
-        (["serve"], 1, "error: index: "),
+        (["serve"], 1, "error: index is required"),
         (["serve", "--help"], 0, "index: "),
         (["encode", "--helpp"], 2, "diffretriever encode: unknown flag --helpp. Did you mean '--help'?"),
     ],
 )
 @pytest.mark.usefixtures("warm")
-def test_what_it_says(arguments: list[str], status: int, told: str) -> None:
+def test_output_and_exit_status_of_the_command(arguments: list[str], status: int, told: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
     done = subprocess.run(
         ["python", "-m", "diffretriever", *arguments],

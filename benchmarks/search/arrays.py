@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from benchmarks.measuring import run
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.schemas.settings import JobConfig
 
 _SAMPLED = 4096
@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 4096
 class BenchArrays(JobConfig):
     """Write the arrays that `python -m benchmarks.search --spread real --real FOLDER` measures on."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Index of a masked retriever, as encode_beir.py made it."""
     collection: str
     """The collection that it was made of: its queries are asked."""

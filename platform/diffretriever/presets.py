@@ -12,11 +12,12 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from diffretriever.core.files import is_file, read_model, read_text
+from diffretriever.protocols import under_protocol
 from diffretriever.schemas.base import error_messages, suggest
 from diffretriever.schemas.budget import Budget, is_selection
 from diffretriever.schemas.index import IndexManifest
 from diffretriever.schemas.installed import MISSING, names_installed
-from diffretriever.schemas.places import StorePath, as_place, plain_place
+from diffretriever.schemas.locations import StorePath, parse_location, plain_location
 from diffretriever.schemas.retriever import (
     ASKED_BY,
     RETRIEVER_ADAPTER,
@@ -81,7 +82,7 @@ class Presets(Generic[C]):
         """Return the unvalidated values of a preset or file; raises `ValueError` if it is unknown or unreadable."""
         if name in self._named:
             return self._named[name]
-        path = as_place(name)
+        path = parse_location(name)
         if path.suffix not in (".yaml", ".yml"):
             raise ValueError(f"unknown {self._kind} '{name}'.{self._suggested(name)} Or give {self._others}.")
         if not is_file(path):
@@ -104,12 +105,21 @@ RETRIEVERS: Presets[RetrieverConfig] = Presets(
 
 
 def list_presets() -> dict[str, str]:
-    """Return the purpose of each retriever preset, by name."""
+    """Return the purpose of each retriever preset, by name.
+
+    Example:
+        >>> [name for name in dr.list_presets() if "minilm" in name][:2]
+        ['minilm-pooled', 'minilm-tokens']
+    """
     return RETRIEVERS.purposes()
 
 
 def load_retriever(
-    name: str, backbone: str | None = None, budget: Budget | Path | StorePath | None = None, adapter: str | None = None
+    name: str,
+    backbone: str | None = None,
+    budget: Budget | Path | StorePath | None = None,
+    adapter: str | None = None,
+    protocol: str | None = None,
 ) -> RetrieverConfig:
     """Load a retriever by name, and replace the parts that are passed.
 
@@ -119,18 +129,26 @@ def load_retriever(
         backbone: folder or hub id of another backbone.
         budget: K_q and K_p, or path of the selection.json of a budget sweep; also allowed in the YAML file.
         adapter: folder or hub id of another LoRA adapter.
+        protocol: protocol whose rules change the settings, after all of the above.
 
     Raises:
         ValueError: Unknown preset, file or key, a part that the method lacks, or a selection for another backbone.
+
+    Example:
+        >>> config = dr.load_retriever("diffretriever-minilm", budget=dr.Budget(4, 16))
+        >>> config.method, str(config.budget), config.default_mode
+        ('masked', 'q4p16', 'dense+0.25bm25')
     """
     values = _read(name)
     if isinstance(values, dict) and is_selection(values.get("budget")):
-        budget = budget or as_place(values["budget"])
+        budget = budget or parse_location(values["budget"])
         values = {key: value for key, value in values.items() if key != "budget"}
     config = RETRIEVERS.parse(values, name)
     if backbone is not None or adapter is not None:
         config = with_weights(config, backbone, adapter)
-    return config if budget is None else _with_budget(config, budget)
+    if budget is not None:
+        config = _with_budget(config, budget)
+    return config if protocol is None else under_protocol(config, protocol).config
 
 
 def library_model(name: str) -> dict[str, Any]:
@@ -146,7 +164,7 @@ def library_model(name: str) -> dict[str, Any]:
     if not model.strip():
         raise ValueError(f"{name}: name a model, such as {_LIBRARY}all-MiniLM-L6-v2 or {_LIBRARY}./folder")
     if model.startswith(_PATHS):
-        folder = Path(plain_place(model))
+        folder = Path(plain_location(model))
         if not folder.is_dir():
             raise ValueError(f"{name}: there is no folder {folder}")
         model = str(folder.absolute())
@@ -216,7 +234,7 @@ def with_weights(config: RetrieverConfig, backbone: str | None, adapter: str | N
 
 def absolute_source(source: str) -> str:
     """Make a local folder absolute, since workers run in other directories; hub ids stay."""
-    folder = Path(plain_place(source))
+    folder = Path(plain_location(source))
     return str(folder.absolute()) if folder.is_dir() else source
 
 
@@ -248,7 +266,7 @@ def in_tag(name: str) -> str:
 
 
 def _preset_of(config: RetrieverConfig) -> str | None:
-    """Return the matching preset, ignoring collection, budget, precision, revisions and prompts."""
+    """Return the matching preset, ignoring collection, language, budget, precision, revisions and prompts."""
     matches = []
     for name in list_presets():
         preset = RETRIEVERS.load(name)
@@ -259,7 +277,7 @@ def _preset_of(config: RetrieverConfig) -> str | None:
 
 
 def _system(config: RetrieverConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude={"budget", *ASKED_BY})
+    values = config.model_dump(mode="json", exclude={"budget", "language", *ASKED_BY})
     backbone = values.get("backbone", {})
     return {**values, "backbone": {name: backbone.get(name) for name in ("source", "adapter", "adapter_head")}}
 

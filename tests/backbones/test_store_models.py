@@ -12,7 +12,7 @@ import pytest
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.backbones.source import resolve_source
 from diffretriever.core.files import write_bytes, write_text
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from diffretriever.schemas.serve import Filter, Problem, SearchRequest, SearchResponse
+from diffretriever.schemas.serve import Problem, SearchRequest, SearchResponse
 
 STATIC = Path(__file__).resolve().parents[2] / "serve" / "static"
 RECORDED = json.loads((Path(__file__).parent / "almanac.json").read_text("utf-8"))
@@ -40,8 +40,7 @@ def problem(status: int, title: str, detail: str, fix: str, field: str | None = 
 def answer(request: SearchRequest) -> dict[str, Any] | Problem:
     """Return the recorded answer; to words that were not recorded, one that the word stands for."""
     query = str(request.query)
-    collection = request.filter.collection if isinstance(request.filter, Filter) else None
-    asked = {"query": query, "mode": request.mode, "budget": request.budget, "collection": collection}
+    asked = {"query": query, "mode": request.mode, "budget": request.budget, "collection": request.filter}
     found = [each["answer"] for each in RECORDED["searches"] if each["asked"] == asked]
     if found:
         return deepcopy(found[0])

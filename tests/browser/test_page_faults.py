@@ -6,7 +6,7 @@ from tests.browser.driving import Page
 from tests.browser.stub import BEES, TIDES, Stub
 
 
-def test_problem_is_told_with_its_fix(page: Page) -> None:
+def test_problem_is_shown_with_its_fix(page: Page) -> None:
     page.go("/")
     page.search("long")
     told = page.one(".problem").text
@@ -23,7 +23,7 @@ def test_problem_is_told_with_its_fix(page: Page) -> None:
     assert page.one("#q").get_attribute("aria-invalid") is None
 
 
-def test_key_is_asked_for_and_kept_in_the_tab(page: Page, stub: Stub) -> None:
+def test_key_is_requested_and_kept_in_the_tab(page: Page, stub: Stub) -> None:
     stub.key = "open-sesame"
     page.go("/", q=TIDES)
     page.until("return document.querySelector('#key')")

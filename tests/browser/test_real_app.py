@@ -56,8 +56,7 @@ def test_page_searches_the_application(browser: Page, address: str) -> None:
     browser.leave()
 
 
-def test_page_of_the_interface_says_all_that_can_be_asked(browser: Page, address: str) -> None:
-    """It loads nothing from elsewhere: its policy would have the browser say so."""
+def test_page_of_the_api_lists_all_operations_and_fields(browser: Page, address: str) -> None:
     browser.begin(address)
     browser.driver.get(f"{address}/docs")
     browser.until("return document.querySelector('.operation')")
@@ -70,6 +69,7 @@ def test_page_of_the_interface_says_all_that_can_be_asked(browser: Page, address
     text = browser.one("#operations").text
     assert f"curl -X POST '{address}/search'" in text
     assert "urn:diffretriever:problem:content-type" in text
+    assert "Number of the query slot, counted from 0." in text
     assert browser.errors() == []
     browser.leave()
 

@@ -17,7 +17,7 @@ def test_typed_query_is_answered(page: Page, stub: Stub) -> None:
     assert page.texts(".hit .main dd") == [f"{hit.score:.4f}" for hit in answer.results[0].hits]
     assert page.one(".slots").text.startswith(f"{answer.results[0].budget.slots} query slots")
     assert "chosen by “rule”" in page.one(".slots").text
-    assert f"{round(answer.timings_ms.total)} ms in all" in page.one(".times").text
+    assert f"{round(answer.timings_ms.total)} ms in total" in page.one(".times").text
     assert page.run("return document.getElementById('status').textContent").startswith("10 passages in ")
     assert (stub.asked[-1].mode, stub.asked[-1].budget, stub.asked[-1].explain) == ("hybrid", "adaptive", True)
 
@@ -52,7 +52,7 @@ def test_budget_and_mode_change_the_ranking(page: Page, stub: Stub) -> None:
     page.run("document.getElementById('slots').dispatchEvent(new Event('change', {bubbles: true}))")
     page.until("return document.querySelectorAll('.dots i').length === 8")
     assert page.texts(".hit h2") == titles(recorded(TIDES, "dense", 8))
-    assert page.one(".slots").text == "8 query slots as asked"
+    assert page.one(".slots").text == "8 query slots as requested"
     assert page.one("#slots").get_attribute("aria-valuetext") == "8 slots"
     page.one("label:has([name=mode][value=sparse])").click()
     page.until("return location.search.includes('mode=sparse')")

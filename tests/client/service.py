@@ -28,7 +28,7 @@ FOUND = SearchResponse.model_validate(
         "results": [
             {
                 "query": "heat",
-                "budget": {"slots": 4, "reason": "asked"},
+                "budget": {"slots": 4, "reason": "request"},
                 "hits": [{**HIT, "scores": {"hybrid": 0.5, "dense": 0.25, "sparse": None}}],
             }
         ],

@@ -15,7 +15,7 @@ from tests.client.service import ADDED, DELETED, FOUND, PASSAGE, REFUSED, Ask, S
 
 def test_search_sends_options_and_returns_a_typed_response(ask: Ask) -> None:
     script = Script([ok(FOUND)])
-    asked = {"k": 3, "mode": "dense", "budget": 8, "collection": "c", "explain": True, "words": 2}
+    asked = {"k": 3, "mode": "dense", "budget": 8, "filter": "year >= 2020", "explain": True, "words": 2}
     assert ask(script, "search", ["heat", "slab"], **asked) == FOUND
     (request,) = script.requests
     assert (request.method, str(request.url)) == ("POST", "http://service/search")
@@ -25,7 +25,7 @@ def test_search_sends_options_and_returns_a_typed_response(ask: Ask) -> None:
         "k": 3,
         "mode": "dense",
         "budget": 8,
-        "filter": {"collection": "c"},
+        "filter": "year >= 2020",
         "explain": True,
         "words": 2,
     }
@@ -50,14 +50,6 @@ def test_an_invalid_argument_is_named_before_a_request(ask: Ask, options: dict[s
     assert "pydantic" not in str(caught.value)
     assert not isinstance(caught.value, ValidationError)
     assert script.requests == []
-
-
-def test_filters_are_sent_as_they_are_written(ask: Ask) -> None:
-    script = Script([ok(FOUND)])
-    ask(script, "search", "heat", filter="year >= 2020")
-    assert json.loads(script.requests[0].content) == {"query": "heat", "filter": "year >= 2020"}
-    with pytest.raises(ValueError, match="set collection or filter, not both"):
-        ask(script, "search", "heat", filter="year >= 2020", collection="c")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +83,7 @@ def test_a_problem_is_raised_with_field_and_fix(ask: Ask) -> None:
         ask(Script([problem()]), "search", "heat", budget=99)
     error = caught.value
     assert (error.status, error.field, error.fix, error.problem) == (422, "budget", "ask for at most 32", REFUSED)
-    assert str(error) == "422 budget: K_q 99 is too large. ask for at most 32"
+    assert str(error) == "422 budget: K_q 99 is too large: ask for at most 32"
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"results": []}', b"[1]", b"\xff\xfe"])

@@ -58,7 +58,7 @@ def test_a_node_that_dies_costs_no_passage(bench: Bench, reference: str) -> None
     node = nodes.nodes[2]
 
     def die() -> None:
-        until(lambda: all(each.encoders() for each in nodes.nodes[1:]), job)
+        until(node.encoders, job)
         dead.set()
         node.kill()
 

@@ -155,7 +155,7 @@ def test_encode_serve_add_and_encode_again(desk: Desk, collection: str) -> None:
         sent = {"id": "added", "text": "honey bees store water", "collection": "bees"}
         added = client.post("/passages", json={"passages": [sent]}).raise_for_status().json()
         assert (added["added"], added["version"]) == (1, PassageIndex.open(masked).version)
-        ((only,),) = pairs(ask(client, query="honey", mode="dense", filter={"collection": "bees"}))
+        ((only,),) = pairs(ask(client, query="honey", mode="dense", filter="collection = 'bees'"))
         assert only[0] == "added"
         assert passages_of_shards(client) in ([N, 1], [1, N])
         assert_served(client, masked, "honey bees")

@@ -29,6 +29,9 @@ class Dataset:
         self.has_docs, self.has_queries, self.has_qrels = (partial(bool, each) for each in (docs, queries, qrels))
         self.queries_iter, self.qrels_iter = partial(iter, queries or []), partial(iter, qrels or [])
 
+    def docs_lang(self) -> str | None:
+        return "zh" if self.docs is SCIFACT else None
+
     def docs_iter(self) -> Iterator[Any]:
         self.read += 1
         yield from self.docs
@@ -95,7 +98,8 @@ def test_a_beir_collection_is_converted(library: dict[str, Dataset]) -> None:
 def test_a_collection_is_converted_once(library: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     state = open_collection("irds:beir/scifact").source_state()
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    assert open_collection("irds:beir/scifact").source_state() == state
+    again = open_collection("irds:beir/scifact")
+    assert (again.source_state(), again.language) == (state, "zh"), "without the library"
     assert library["beir/scifact"].read == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from diffretriever.collections import open_collection, read_qrels, read_queries, scan, set_aside
 from diffretriever.collections.quarantine import own_file
 from diffretriever.core.files import files_in, read_text, remove, write_bytes, write_text
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from tests.collections.test_quarantine import beir_folder
 
 

@@ -33,7 +33,7 @@ from diffretriever.core.files import (
     write_text,
 )
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import Place, StorePath, as_place
+from diffretriever.schemas.locations import Location, StorePath, parse_location
 from tests.cluster.s3 import S3
 
 
@@ -47,8 +47,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(place) if request.param == "path" else place.as_uri()
 
 
-def test_what_is_written_is_read(folder: str) -> None:
-    place = as_place(folder)
+def test_a_written_file_is_read(folder: str) -> None:
+    place = parse_location(folder)
     assert not exists(place)
     assert files_in(place) == []
     write_text(place / "deep" / "one.txt", "ü\n")
@@ -68,15 +68,15 @@ def test_what_is_written_is_read(folder: str) -> None:
     assert not exists(place / "deep" / "one.txt")
 
 
-def test_what_is_missing_is_named(folder: str) -> None:
+def test_a_missing_file_is_named(folder: str) -> None:
     for look in (read_bytes, file_state):
         with pytest.raises(FileNotFoundError) as told:
-            look(as_place(folder) / "none")
+            look(parse_location(folder) / "none")
         assert str(told.value.filename).endswith("/none")
 
 
 def test_a_file_is_read_by_lines_and_sought_in(folder: str) -> None:
-    place = as_place(folder) / "lines.gz"
+    place = parse_location(folder) / "lines.gz"
     lines = [b"%d\n" % number for number in range(1000)]
     with whole_file(place) as sink, gzip.open(sink, "wb") as packed:
         packed.writelines(lines)
@@ -116,8 +116,8 @@ def test_a_killed_write_leaves_the_old_file(
     assert file.read_bytes() == b"new"
 
 
-def test_what_fails_leaves_what_was_there(folder: str) -> None:
-    place = as_place(folder) / "one"
+def test_a_failed_write_leaves_the_old_file(folder: str) -> None:
+    place = parse_location(folder) / "one"
     write_bytes(place, b"old")
 
     def fail() -> None:
@@ -134,7 +134,7 @@ def test_what_fails_leaves_what_was_there(folder: str) -> None:
     assert read_bytes(place) == b"new" * 5_000_000
 
 
-def test_a_store_path_is_put_together_as_a_path_is() -> None:
+def test_store_paths_join_like_paths() -> None:
     place = StorePath("s3://bucket/folder/")
     assert str(place / "a.jsonl.gz") == "s3://bucket/folder/a.jsonl.gz"
     assert (place / "a.jsonl.gz").suffix == ".gz"
@@ -142,24 +142,24 @@ def test_a_store_path_is_put_together_as_a_path_is() -> None:
     assert place.parent == StorePath("s3://bucket") == place.parent.parent
     assert (place.name, place.parent.name) == ("folder", "bucket")
     assert pickle.loads(pickle.dumps(place)) == place
-    assert as_place("s3://bucket/folder") == place
-    assert as_place("file:///folder") == Path("/folder") == as_place(Path("/folder"))
+    assert parse_location("s3://bucket/folder") == place
+    assert parse_location("file:///folder") == Path("/folder") == parse_location(Path("/folder"))
     for wrong in ("s3://", "s3:///folder", "://x", "s3://bucket/a?b", "s3://bucket/#"):
         with pytest.raises(ValueError, match=r"has no bucket|write . as %3F"):
             StorePath(wrong)
 
 
 class _Job(Model):
-    place: Place | None = None
+    location: Location | None = None
 
 
-def test_a_place_in_a_config() -> None:
-    assert _Job(place="s3://bucket/x").place == StorePath("s3://bucket/x")
-    assert _Job(place="file:///x").place == Path("/x") == _Job(place=Path("/x")).place
+def test_paths_and_uris_in_a_config() -> None:
+    assert _Job(location="s3://bucket/x").location == StorePath("s3://bucket/x")
+    assert _Job(location="file:///x").location == Path("/x") == _Job(location=Path("/x")).location
     for given in ("s3://bucket/x", "/x"):
-        assert _Job.model_validate_json(_Job(place=given).model_dump_json()) == _Job(place=given)
+        assert _Job.model_validate_json(_Job(location=given).model_dump_json()) == _Job(location=given)
     with pytest.raises(ValidationError, match="has no bucket"):
-        _Job(place="s3://")
+        _Job(location="s3://")
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def refusing(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_refused_access_says_what_to_check(refusing: str) -> None:
-    place = as_place(refusing) / "x"
+    place = parse_location(refusing) / "x"
     for attempt in (read_bytes, exists, files_in, file_state, remove, lambda place: write_bytes(place, b"")):
         with pytest.raises(ValueError, match=rf"^{place}: access is refused: check the credentials"):
             attempt(place)
@@ -209,7 +209,7 @@ def test_lance_and_pyarrow_see_the_same_store(bucket: str, monkeypatch: pytest.M
         write_bytes(f"{bucket}/x", b"")
 
 
-def test_no_bucket_and_no_store(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bucket_or_store_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^s3://nobody-s/x: there is no such bucket"):
         write_bytes("s3://nobody-s/x", b"")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -65,7 +65,7 @@ WRITERS = [_an_artefact, _a_block, _a_commit]
 
 
 @pytest.mark.parametrize("ready", WRITERS, ids=lambda each: each.__name__.lstrip("_"))
-def test_a_full_disk_leaves_nothing_that_looks_whole(
+def test_a_full_disk_leaves_no_partial_files(
     ready: Callable[[Path], Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_CACHE", str(tmp_path / "cache"))
@@ -104,7 +104,9 @@ def entry(jobs_path: None, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD)
-def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_ends_a_job_with_one_line(
+    error: Exception, entry: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     def main(config: SearchJob) -> None:
         raise error
 
@@ -117,7 +119,7 @@ def test_a_job_ends_with_a_sentence(error: Exception, entry: ModuleType, capsys:
     assert "run the same command to resume" in told
 
 
-def test_a_search_goes_on_without_what_cannot_be_kept(tmp_path: Path) -> None:
+def test_a_search_works_if_its_files_cannot_be_written(tmp_path: Path) -> None:
     index, other = fill(str(tmp_path / "index"), 20), fill(str(tmp_path / "other"), 20)
     # What is compiled is kept in files, too.
     Bm25Search(other).search(["text"], 3)

@@ -7,7 +7,7 @@ from typing import Any
 from diffretriever.core.kernels import kernel
 
 
-def test_kernels_run_in_a_read_only_installation_where_numba_can_cache_nothing() -> None:
+def test_kernels_run_if_numba_cannot_cache() -> None:
     installed: dict[str, Any] = {}
     exec(compile("def doubled(number):\n    return 2 * number\n", "/read-only/vectors/kernels.py", "exec"), installed)
     assert kernel()(installed["doubled"])(21) == 42

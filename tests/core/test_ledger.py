@@ -24,7 +24,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield str(place) if request.param == "path" else place.as_uri()
 
 
-def test_what_is_put_is_found_again(folder: str) -> None:
+def test_entries_are_read_back(folder: str) -> None:
     ledger = Ledger(folder)
     assert not ledger.has("one")
     assert ledger.get("one") is None
@@ -40,7 +40,7 @@ def test_what_is_put_is_found_again(folder: str) -> None:
     assert again.get("three.json") == b'{"a": [1, 0.1, null, "\\u00fc"]}\n'
 
 
-def test_what_is_done_is_removed(folder: str) -> None:
+def test_entries_are_removed(folder: str) -> None:
     ledger = Ledger(folder)
     for name in ("one", "1/a", "1/b", "2/a"):
         ledger.put(name, b"")
@@ -52,7 +52,7 @@ def test_what_is_done_is_removed(folder: str) -> None:
     ledger.clear()
 
 
-def test_another_job_is_refused_by_what_differs(folder: str) -> None:
+def test_another_job_is_rejected_with_the_differences(folder: str) -> None:
     Ledger(folder, JOB).put("one", b"1")
     other = {"source": "a.jsonl", "settings": {"depth": 50, "modes": ("dense", "sparse")}, "seed": 1}
     with pytest.raises(ValueError, match="another job") as refused:
@@ -65,7 +65,7 @@ def test_another_job_is_refused_by_what_differs(folder: str) -> None:
 
 
 @pytest.mark.parametrize("found", [b"0123456789abcdef", b"", b"[]", b"\xff"])
-def test_an_identity_that_cannot_be_compared_is_refused(found: bytes, folder: str) -> None:
+def test_a_damaged_identity_is_rejected(found: bytes, folder: str) -> None:
     Ledger(folder).put(IDENTITY_FILE, found)
     with pytest.raises(ValueError, match="give another --output, or remove the folder"):
         Ledger(folder, JOB)
@@ -78,5 +78,5 @@ def test_a_damaged_entry_is_named(folder: str) -> None:
         ledger.get_json("one.json")
 
 
-def test_the_digest_of_a_json_value_never_changes() -> None:
+def test_json_digests_never_change() -> None:
     assert diffretriever.core.files.json_digest(["a", 1, {"b": None}]) == "d0e1216b46c28840"

@@ -29,7 +29,7 @@ def test_a_log_gets_a_line_every_ten_seconds(clock: list[float], capsys: pytest.
     assert "600/600" in last
 
 
-def test_a_loop_shows_itself_once_it_has_taken_a_while(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_loop_is_shown_after_two_seconds(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     for _ in track(range(3), "measuring", "runs"):
         clock[0] += 0.6
     assert not capsys.readouterr().err

@@ -81,8 +81,8 @@ def test_another_precision_is_refused(made: tuple[Path, PassageIndex], tmp_path:
     plain = retriever(made[0])
     in_8_bits = plain.model_copy(update={"backbone": plain.backbone.model_copy(update={"dtype": "float8"})})
     index = Index.create(str(tmp_path / "index"), ["honey", "river"], retriever=Retriever(in_8_bits), on_ray=False)
-    opened = Index(index.place)
+    opened = Index(index.location)
     assert opened.retriever.config.backbone.dtype == "float8"  # type: ignore[union-attr]
     assert len(opened.search("honey", 2)) == 2
     with pytest.raises(ValueError, match=r"backbone\.dtype: float8 != float32"):
-        check_same(manifest_of(opened.retriever.encoder), manifest_of(load_encoder(plain, "cpu")), index.place)
+        check_same(manifest_of(opened.retriever.encoder), manifest_of(load_encoder(plain, "cpu")), index.location)

@@ -7,8 +7,9 @@ import pytest
 from diffretriever.encoders.base import Encoder
 from diffretriever.encoders.masked import MaskedEncoder
 from diffretriever.encoders.pooled import PooledEncoder
+from diffretriever.presets import load_retriever
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.retriever import TextConfig
+from diffretriever.schemas.retriever import Side, TextConfig
 from tests.encoders.encoder_cases import HUGE, Make, sequences
 
 
@@ -39,6 +40,20 @@ def test_a_pooled_text_keeps_its_special_tokens(family: str, make_pooled: Make[P
         if added:
             tokenizer = encoder.backbone.vocabulary.tokenizer
             assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+
+
+@pytest.mark.parametrize("side", ["query", "passage"])
+def test_repllama_keeps_its_first_and_last_token(side: Side, make_pooled: Make[PooledEncoder]) -> None:
+    """The published input: `<|begin_of_text|>query: …<|eot_id|>`, with both in the limit of 512 tokens."""
+    preset = load_retriever("repllama-llama3").model_dump(exclude={"backbone", "method"})
+    preparer = make_pooled("llama3", **preset).preparer
+    tokenizer = preparer.vocabulary.tokenizer
+    short, long = preparer.prepare(["river", HUGE], side, [0, 0])
+    assert tokenizer.decode(short.input_ids) == f"<|begin_of_text|>{side}: river<|eot_id|>"
+    assert len(long.input_ids) == 512
+    assert tokenizer.decode(long.input_ids).startswith(f"<|begin_of_text|>{side}: ")
+    assert long.input_ids[-1] == tokenizer.eos_token_id
+    assert tokenizer.eos_token_id not in long.input_ids[:-1]
 
 
 def test_the_model_length_is_not_exceeded(make_masked: Make[MaskedEncoder], make_pooled: Make[PooledEncoder]) -> None:

@@ -218,12 +218,12 @@ def test_vectors_are_normalised_as_the_model_says(
         model = published("bert", tmp_path / "normalised", "mean", dense=True)
     change_json(model / "config_sentence_transformers.json", similarity_fn_name=named)
     index = dr.Index.create(tmp_path / "index", TEXTS, retriever=retriever(model))
-    made = PassageIndex.open(index.place).manifest.retriever
+    made = PassageIndex.open(index.location).manifest.retriever
     assert isinstance(made, LibraryRetriever)
     assert made.similarity == expected
     theirs = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": "float32"})
     scores = theirs.similarity(theirs.encode_query("honey"), theirs.encode_document(TEXTS))[0].numpy()
-    actual = dr.Index(index.place).search("honey", k=len(TEXTS))
+    actual = dr.Index(index.location).search("honey", k=len(TEXTS))
     np.testing.assert_allclose([hit.score for hit in actual], sorted(scores, reverse=True), rtol=2e-3)
 
 

@@ -64,14 +64,14 @@ def test_an_installed_method_works_by_name_and_in_a_file(tmp_path: Path) -> None
 
 
 def test_its_indexes_are_searched(index: dr.Index) -> None:
-    actual = dr.Index(index.place).search("sun on tomatoes", k=2)
+    actual = dr.Index(index.location).search("sun on tomatoes", k=2)
     assert (actual[0].text, actual.mode) == (TEXTS[2], "dense")
     assert index.add(["more"], name="others").encoded == 1
     assert repr(index).endswith(f"4 passages, {METHOD}, version {index.version})")
 
 
 def test_the_fingerprint_covers_settings_and_weights(index: dr.Index) -> None:
-    made = PassageIndex.open(index.place).manifest
+    made = PassageIndex.open(index.location).manifest
     assert IndexManifest.model_validate_json(made.model_dump_json()) == made
     assert made.libraries["diffretriever-random-indexing"] == "1.0"
     assert made.fingerprint == manifest_of(encoder_of()).fingerprint
@@ -80,7 +80,7 @@ def test_the_fingerprint_covers_settings_and_weights(index: dr.Index) -> None:
     other.facts = type(other.facts)(**{**{n: getattr(other.facts, n) for n in other.facts.__slots__}, "weights": "2"})
     assert made.fingerprint != manifest_of(other).fingerprint
     with pytest.raises(ValueError, match=r"was made by another retriever.*\n.*retriever\.size: 256 != 64"):
-        dr.Index.create(index.place, ["x"], retriever=dr.Retriever(encoder_of(size=64).config))
+        dr.Index.create(index.location, ["x"], retriever=dr.Retriever(encoder_of(size=64).config))
     assert system_name(made) == "diffretriever-random-indexing-static-minilm"
 
 
@@ -91,8 +91,8 @@ def test_without_the_package_one_line_names_it(index: dr.Index, request: pytest.
         "install it, if you trust it"
     )
     with pytest.raises(ValueError, match="not installed here") as refused:
-        dr.Index(index.place)
-    assert str(refused.value) == f"{index.place}: {missing}"
+        dr.Index(index.location)
+    assert str(refused.value) == f"{index.location}: {missing}"
     with pytest.raises(ValueError, match="not installed here") as refused:
         dr.Retriever(METHOD)
     assert str(refused.value) == missing

@@ -14,14 +14,17 @@ from diffretriever.backbones.loader import load_vocabulary
 from diffretriever.encoders import load_encoder, load_preparer
 from diffretriever.encoders.preparer import SYSTEM
 from diffretriever.index.manifest import manifest_of
+from diffretriever.presets import load_retriever
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.retriever import (
     RETRIEVER_ADAPTER,
     BackboneConfig,
+    ContentWordsConfig,
     MaskedRetriever,
     NeuralRetriever,
     PooledRetriever,
     PromptConfig,
+    TextConfig,
 )
 from diffretriever.testing.adapters import write_random_adapter
 from tests.encoders.encoder_cases import FolderOf
@@ -103,6 +106,29 @@ def test_another_prompt_is_refused(prompt: PromptConfig, part: str, config: Mask
 def test_unsupported_training_is_refused(changes: dict[str, Any], message: str, config: MaskedRetriever) -> None:
     edit(config, **changes)
     refused(config, f"retriever_config.json: {message}")
+
+
+def test_another_length_than_in_training_is_reported_once(
+    config: MaskedRetriever, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        fitting = load_preparer(config.model_copy(update={"text": TextConfig(max_passage_tokens=156)}))
+        assert not fitting.notices
+        load_preparer(config)
+    (message,) = caplog.messages
+    assert "retriever_config.json: the adapter was trained with text.max_passage_tokens 156 (here 512)" in message
+
+
+@pytest.mark.parametrize(
+    "preset", [f"diffretriever-{name}-tuned" for name in ("dream", "dream-single", "llada", "llada-single")]
+)
+def test_presets_of_the_released_adapters_run_as_they_were_trained(preset: str) -> None:
+    retriever = load_retriever(preset)
+    assert isinstance(retriever, MaskedRetriever)
+    assert str(retriever.backbone.adapter).startswith("ielabgroup/")
+    assert retriever.prompt.colon
+    assert retriever.content_words == ContentWordsConfig(subwords=True)
+    assert retriever.text == TextConfig(max_query_tokens=32, max_passage_tokens=156, length_semantics="text")
 
 
 @pytest.mark.parametrize(

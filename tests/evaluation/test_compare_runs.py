@@ -12,10 +12,12 @@ from scipy.stats import ttest_rel
 import diffretriever as dr
 from diffretriever.collections import Run, write_run
 from diffretriever.core.files import write_text
-from diffretriever.evaluation.comparison import better_than, compare_runs, lettered_table
+from diffretriever.evaluation.comparison import better_than, compare_runs, differences_of
+from diffretriever.evaluation.comparison_page import lettered_table
+from diffretriever.evaluation.conditions import warnings_of
 from diffretriever.evaluation.evaluate import evaluate_job
-from diffretriever.evaluation.measures import EvaluationResult, warnings_of
-from diffretriever.schemas.evaluate import CompareJob, EvaluateJob, Overlap, Test
+from diffretriever.evaluation.measures import EvaluationResult
+from diffretriever.schemas.evaluate import CompareJob, Conditions, EvaluateJob, Overlap, Test
 from tests.evaluation.files import write_qrels
 from tests.evaluation.tex import faults
 
@@ -74,8 +76,13 @@ def test_p_values_are_corrected_for_all_pairs() -> None:
         )
         for name, own in values.items()
     }
-    assert better_than(rows, "t-test") == {"m": {"a": [], "b": ["a"]}}
-    assert better_than({**rows, "c": rows["a"]}, "t-test")["m"]["b"] == [], "two of three pairs are tested with p / 3"
+    (pair,) = differences_of(rows, "t-test")["m"]
+    assert (pair.system, pair.other) == ("b", "a")
+    assert pair.p == pytest.approx(p)
+    assert pair.interval[0] < pair.mean < pair.interval[1]
+    assert better_than(["a", "b"], [pair]) == {"a": [], "b": ["a"]}
+    three = differences_of({**rows, "c": rows["a"]}, "t-test")["m"]
+    assert better_than(["a", "b", "c"], three)["b"] == [], "two of three pairs are tested with p / 3"
 
 
 def test_what_is_no_comparison(job: CompareJob, tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_fusions_are_rows_more(job: CompareJob, tmp_path: Path) -> None:
     job = job.model_copy(update={"fusions": ("min-max", "reciprocal-rank")})
     report = compare_runs(job, "python jobs/compare.py")
     assert list(report.measures) == [*RUNS, "fused by min-max", "fused by reciprocal-rank"]
-    assert list(report.overlap) == [*RUNS], "what is fused has no queries or passages of its own"
+    assert list(report.conditions) == [*RUNS], "fused systems have no conditions"
     runs = tuple(f"{name}={tmp_path / name}.trec" for name in RUNS)
     own = EvaluateJob(runs=runs, qrels=job.qrels, fusions=job.fusions, measures=job.measures, output=tmp_path / "e")
     evaluated = evaluate_job(own, "c")
@@ -117,8 +124,8 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     write_qrels(tmp_path / "more.tsv", {**QRELS, "q99": {"d1": 1}})
     poor = {"runs": (*job.runs, f"poor={tmp_path}/poor.trec"), "qrels": tmp_path / "more.tsv"}
     report = compare_runs(job.model_copy(update=poor), "c")
-    assert report.overlap["poor"] == Overlap(queries=N - 1, judged=0.0, relevant=0)
-    assert report.overlap["good"] == Overlap(queries=N, judged=0.5, relevant=N)
+    assert report.conditions["poor"].overlap == Overlap(queries=N - 1, judged=0.0, relevant=0)
+    assert report.conditions["good"].overlap == Overlap(queries=N, judged=0.5, relevant=N)
     told = (
         "good has passages for 30 of 31 judged queries: the others count as 0",
         "poor has passages for 29 of 31 judged queries: the others count as 0",
@@ -128,11 +135,14 @@ def test_a_run_that_says_little_is_told_of(job: CompareJob, tmp_path: Path, capl
     assert f"\nwarning: {told[2]}" in lettered_table(report)
     page = (Path(str(job.output)) / "comparison.md").read_text("utf-8")
     assert "Warning: poor finds no passage" in page
-    assert "| poor | 29 | 0.0% | 0 |" in page
+    assert "| queries with passages | 30 | 30 | 30 | 29 |" in page
+    with pytest.raises(ValueError, match="--strict: good has passages for 30 of 31 judged queries"):
+        compare_runs(job.model_copy(update={**poor, "strict": True, "output": tmp_path / "strict"}), "c")
+    assert not (tmp_path / "strict").exists()
     single = EvaluateJob(runs=(f"{tmp_path}/poor.trec",), qrels=tmp_path / "more.tsv", output=tmp_path / "e")
     evaluate_job(single, "c")
     assert "warning: poor finds no passage that is judged relevant" in caplog.text
-    assert warnings_of("x", Overlap(queries=0, judged=0, relevant=0), N) == [
+    assert warnings_of({"x": Conditions(overlap=Overlap(queries=0, judged=0, relevant=0))}, N) == [
         "x has passages for none of the 30 judged queries: is it of the same split?"
     ]
 

@@ -7,7 +7,8 @@ import yaml
 from pyarrow import parquet
 
 from diffretriever.collections import Run
-from diffretriever.evaluation.comparison import compared, comparison_table, write_comparison
+from diffretriever.evaluation.comparison import compared
+from diffretriever.evaluation.comparison_page import comparison_table, write_comparison
 from diffretriever.evaluation.measures import EvaluationResult, evaluate
 from diffretriever.evaluation.report import evaluation_report, write_evaluation
 from diffretriever.schemas.evaluate import ComparisonReport, EvaluationReport

@@ -127,7 +127,6 @@ def test_runs_that_do_not_belong_together(folder: Path) -> None:
         ({"modes": ("dense",)}, "--modes needs --index"),
         ({"weights": (1,)}, "give one for each of the 2 --runs"),
         ({"weights": (0, 0)}, "at least one above 0"),
-        ({"fusions": ()}, "--fusions is empty"),
         ({"weights": (1, 2), **TUNED}, "give --weights, or --tune-runs with --tune-qrels"),
         ({**TUNED, "tune_runs": ("a=x", "b=y")}, "must have the names of --runs: BM25, MiniLM"),
     ],

@@ -86,7 +86,9 @@ def test_judgements_of_documents_measure_their_chunks(index: dr.Index, corpus: P
         dr.evaluate(index, str(corpus))
     measured = dr.evaluate(index, str(corpus), modes=["bm25"], measures=["Recall@12"], documents="max")
     assert measured.results["bm25"].mean == {"Recall@12": 1.0}
-    assert (measured.coverage.indexed, measured.coverage.passages) == (12, 12)
+    conditions = measured.conditions["bm25"]
+    assert conditions.coverage is not None
+    assert (conditions.coverage.indexed, conditions.coverage.passages, conditions.documents) == (12, 12, "max")
     assert not measured.warnings
     ranked = measured.runs["bm25"].hits[0]
     assert ranked == expected(index, QUERIES[0], "bm25", 1, None)

@@ -10,7 +10,7 @@ from diffretriever.core.files import is_local
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import Committer, write_block
 from diffretriever.schemas.inspect import InspectJob
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 from tests.index.compressed_cases import manifest
 from tests.index.index_cases import ids_of
 from tests.index.test_index import block
@@ -31,11 +31,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_file_uris_name_their_path(place: Path) -> None:
     for uri in uris(place):
-        assert plain_place(uri) == str(place)
-        assert plain_place(uri.replace("file:", "FILE:")) == str(place)
+        assert plain_location(uri) == str(place)
+        assert plain_location(uri.replace("file:", "FILE:")) == str(place)
         assert is_local(uri)
     for same in ("s3://bucket/a%20b", "folder", "/a%20b", "file", "memory://x", "a/~", "~nobody-here/x", ""):
-        assert plain_place(same) == same
+        assert plain_location(same) == same
     assert not is_local("s3://bucket/folder")
 
 
@@ -52,7 +52,7 @@ def test_file_uris_name_their_path(place: Path) -> None:
 )
 def test_invalid_file_uris_are_rejected(uri: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plain_place(uri)
+        plain_location(uri)
     with pytest.raises(ValueError, match=message):
         InspectJob(index=uri)
 

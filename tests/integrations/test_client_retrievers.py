@@ -13,8 +13,8 @@ from diffretriever.client import AsyncSearchClient, ProblemError, SearchClient
 from tests.client.service import FOUND, Script, ok, problem
 
 (HIT,) = FOUND.results[0].hits
-ASKED = {"query": "heat", "k": 3, "mode": "dense", "budget": "adaptive", "filter": {"collection": "c"}}
-OPTIONS: dict[str, Any] = {"k": 3, "mode": "dense", "budget": "adaptive", "collection": "c"}
+ASKED = {"query": "heat", "k": 3, "mode": "dense", "budget": "adaptive", "filter": "collection = 'c'"}
+OPTIONS: dict[str, Any] = {"k": 3, "mode": "dense", "budget": "adaptive", "filter": "collection = 'c'"}
 METADATA = {
     "id": "p1",
     "title": "Heat",

@@ -117,7 +117,7 @@ def test_results_are_filed_under_system_and_fingerprint(retriever: dr.Retriever,
     assert model.mteb_model_meta.model_type == ["late-interaction"]
     assert scores_of(model, Bees()) == scores_of(model, Bees()), "the index is taken up again"
     (index,) = [dr.Index(place) for place in tmp_path.iterdir() if place.is_dir()]
-    assert index.place.endswith("Bees-default-test")
+    assert index.location.endswith("Bees-default-test")
     assert index.search("honey").mode == "hybrid"
 
 

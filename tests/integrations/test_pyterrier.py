@@ -45,7 +45,7 @@ def test_queries_become_ranked_passages(index: dr.Index) -> None:
 
 
 def test_an_index_is_named_by_its_place(index: dr.Index) -> None:
-    retriever = PyTerrierRetriever(index.place)
+    retriever = PyTerrierRetriever(index.location)
     assert retriever.search("honey")["docno"].tolist() == index.search("honey", k=9).ids
     assert PyTerrierRetriever(index, mode="dense", budget=1).search("honey")["score"].tolist() != (
         PyTerrierRetriever(index, mode="dense", budget=2).search("honey")["score"].tolist()

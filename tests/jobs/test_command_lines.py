@@ -78,7 +78,7 @@ def test_search_prints_ranked_passages(index: Path) -> None:
     assert [set(row) for row in rows] == [{"id", "score", "mode", "title", "text", "collection", "metadata"}] * 2
 
 
-def test_a_job_whose_reader_leaves_ends_without_a_word() -> None:
+def test_a_job_whose_output_is_closed_ends_quietly() -> None:
     """As by `| head -1`: every job's output goes through the same place."""
     read, write = os.pipe()
     os.close(read)
@@ -88,7 +88,7 @@ def test_a_job_whose_reader_leaves_ends_without_a_word() -> None:
     assert (done.returncode, done.stderr) == (128 + 13, "")
 
 
-def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
+def test_an_older_version_is_searched_and_restored(index: Path) -> None:
     deleted = [*(f"d{number}" for number in range(1, 60)), "nothing"]
     done = run_job("maintain_index", "--index", index, "--delete", ",".join(deleted))
     assert "deleted 59 of 60 ids" in done.stdout
@@ -100,9 +100,7 @@ def test_an_older_version_is_searched_and_gone_back_to(index: Path) -> None:
     assert len(json.loads(run_job("search", *ask).stdout)) == 10
 
 
-def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
-    index: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restore_skips_an_unreadable_latest_version(index: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_job("maintain_index", "--index", index, "--delete", "d1")
     newest = min((index / "passages.lance" / "_versions").glob("*.manifest"))
     newest.write_bytes(b"")
@@ -114,7 +112,7 @@ def test_a_restore_goes_back_past_a_newest_version_that_cannot_be_read(
     assert run_job("search", "--index", index, "--query", "slot").status == 0
 
 
-def test_a_run_is_scored_by_itself(tmp_path: Path) -> None:
+def test_a_run_is_evaluated_without_an_index(tmp_path: Path) -> None:
     (tmp_path / "run.trec").write_text("q1 Q0 a 1 2.0 x\nq1 Q0 b 2 1.0 x\n")
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tb\t1\nq2\ta\t1\n")
     output = tmp_path / "out"
@@ -138,7 +136,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "message"), MISTAKES)
-def test_mistakes_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_user_errors_are_one_line_and_status_1(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
     done = run_job(name, *arguments, folder=tmp_path)
     assert done.status == 1
     assert message in done.stderr
@@ -171,7 +169,7 @@ _IN_A_CALL = """try:
         ),
     ],
 )
-def test_a_job_that_ray_ends_says_that_all_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
+def test_a_job_that_ray_ends_reports_that_work_is_safe(end: str, status: int, told: str, tmp_path: Path) -> None:
     job = tmp_path / "ended.py"
     job.write_text(
         "import sys, _entry, ray\nfrom diffretriever.schemas.inspect import InspectJob\n\n"

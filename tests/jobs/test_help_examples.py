@@ -32,7 +32,9 @@ def test_every_job_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("name", "example"), [(name, each) for name, own in EXAMPLES.items() for each in own])
-def test_a_job_takes_its_examples(name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_are_valid_command_lines(
+    name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "COLLECTIONS").mkdir()
     monkeypatch.chdir(tmp_path)
     if example == "--list-presets":
@@ -44,7 +46,7 @@ def test_a_job_takes_its_examples(name: str, example: str, tmp_path: Path, monke
         assert value is None or value in known or value == JOBS[name].model_fields[field].default
 
 
-def test_help_ends_with_them_and_presets_are_listed() -> None:
+def test_help_ends_with_examples_and_presets_are_listed() -> None:
     listing = [name for name, job in JOBS.items() if issubclass(job, PresetListing)]
     assert listing == [name for name, job in JOBS.items() if "retriever" in job.model_fields]
     helped, *listed = run_job("encode_beir", "--help"), *(run_job(name, "--list-presets") for name in listing)
@@ -57,13 +59,13 @@ def test_help_ends_with_them_and_presets_are_listed() -> None:
         assert len({row.start(3) for row in rows if row}) == 1, "aligned"
 
 
-def test_every_preset_says_what_it_is_good_for() -> None:
+def test_every_preset_has_a_purpose() -> None:
     purposes = dr.list_presets()
     assert all(purpose.endswith(".") and len(purpose) < 110 for purpose in purposes.values())
     assert len(set(purposes.values())) == len(purposes), "none has inherited another's"
 
 
-def test_what_is_nearly_a_preset_is_suggested() -> None:
+def test_a_misspelt_preset_is_suggested() -> None:
     with pytest.raises(ValueError, match=r"'minilm'. Did you mean 'minilm-pooled' or .*'diffretriever-minilm'"):
         dr.load_retriever("minilm")
 

@@ -22,7 +22,7 @@ def fill(uri: Path, table: pa.Table) -> Path:
     return uri
 
 
-def test_a_check_ends_with_status_1_where_something_is_wrong(tmp_path: Path) -> None:
+def test_a_failed_verification_exits_with_status_1(tmp_path: Path) -> None:
     good = text_table(PASSAGES, "c")
     done = run_job("inspect_index", "--index", fill(tmp_path / "good", good), "--verify")
     assert done.status == 0, done.stderr

@@ -20,7 +20,7 @@ from diffretriever.encoders import load_encoder
 from diffretriever.pipelines.cluster import connect
 from diffretriever.pipelines.train import train
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.training import TrainJob
 from diffretriever.testing.checkpoints import write_random_checkpoint
@@ -103,7 +103,7 @@ class KilledError(Exception):
     """Where the driver would have been killed."""
 
 
-def test_on_a_store_a_machine_dies(job: TrainJob, machines: Machines) -> None:
+def test_training_on_a_store_survives_a_killed_node(job: TrainJob, machines: Machines) -> None:
     output = job.output
     assert isinstance(output, StorePath)
     machines.add("first")

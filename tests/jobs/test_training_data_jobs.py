@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> PrepareTrainingJob:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_prepares_the_same_set_as_one_process(job: PrepareTrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_records, "_PIECE_RECORDS", 70)
     alone = prepared(job.model_copy(update={"output": job.output.with_name("alone")}))
     manifest = prepare_training(job)
@@ -55,7 +55,7 @@ def test_ray_makes_what_one_process_makes(job: PrepareTrainingJob, monkeypatch: 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_killed_job_leaves_nothing_that_opens_and_is_done_again(tmp_path: Path) -> None:
+def test_a_killed_preparation_cannot_be_opened_and_is_redone(tmp_path: Path) -> None:
     """`kill -9` by itself once examples are on disk."""
     (tmp_path / "x.jsonl").write_text(jsonl(map(tevatron, MADE)), "utf-8")
     ray = get_runtime_context().gcs_address

@@ -21,10 +21,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     return small_index(encoder, str(tmp_path_factory.mktemp("index"))).uri
 
 
-def test_a_search_that_explains_itself(place: str) -> None:
+def test_search_explains_scores(place: str) -> None:
     done = run_job("search", "--index", place, "--query", QUERIES[0], "--top-k", 2, "--explain", "--words", 3)
     assert done.status == 0, done.stderr
-    blocks = done.stdout.split("query slot 1 matched passage slot ")[1:]
+    blocks = done.stdout.split("query slot 0 matched passage slot ")[1:]
     assert len(blocks) == 2
     for block in blocks:
         assert block.count("query slot") == 3
@@ -39,7 +39,7 @@ def test_a_search_that_explains_itself(place: str) -> None:
     assert [len(reading) for each in explained for reading in each.query_readings] == [8] * 8
 
 
-def test_an_index_described(place: str) -> None:
+def test_describe_index_prints_slots_and_topics(place: str) -> None:
     done = run_job("describe_index", "--index", place, "--sample", 30, "--topics", 3, "--words", 4)
     assert done.status == 0, done.stderr
     assert done.stdout.startswith(f"30 of 60 passages of {place}")
@@ -51,7 +51,7 @@ def test_an_index_described(place: str) -> None:
     assert len(found.topics) <= 3
 
 
-def test_an_index_of_words_alone(bm25_index: Path) -> None:  # noqa: F811
+def test_bm25_has_no_slots_to_describe(bm25_index: Path) -> None:  # noqa: F811
     done = run_job("describe_index", "--index", bm25_index)
     assert done.status == 1
     assert "has no vectors" in done.stderr

@@ -26,7 +26,7 @@ def files(index: PassageIndex) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_files_made_by_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_writes_the_same_codes_and_postings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffretriever.pipelines.accelerate._FEWEST_ON_RAY", 0)
     index = fill(tmp_path, [good_row(i) for i in IDS])
     done = accelerate(AccelerateJob(index=index.uri), make_files)

@@ -20,8 +20,8 @@ from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.search import open_searcher
 from diffretriever.vectors.fusion import FUSION_DEPTH
+from tests.locations import local
 from tests.pipelines.corpora import WORDS, line, write_corpus
-from tests.places import local
 from tests.search.dense_cases import build_codes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -68,7 +68,7 @@ def job(index: PassageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 MODES = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm25")
 
 
-def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
+def test_runs_equal_those_of_one_search(job: BatchSearchJob) -> None:
     summary = search_batch(job.model_copy(update={"modes": MODES}))
     assert (summary.queries, summary.passages, summary.parts_found) == (8, 78, 0)
     assert summary.parts == 3 * 4, "three rounds of queries, four parts each"
@@ -90,7 +90,7 @@ def test_the_runs_are_those_of_one_search(job: BatchSearchJob) -> None:
     assert (local(job.output) / "search.yaml").is_file()
 
 
-def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
+def test_a_killed_batch_search_resumes(job: BatchSearchJob) -> None:
     put, written = Ledger.put_table, list[str]()
 
     def dying(ledger: Ledger, name: str, table: pa.Table) -> None:
@@ -111,14 +111,14 @@ def test_a_job_cut_off_goes_on(job: BatchSearchJob) -> None:
     assert (local(job.output) / "hybrid.trec").read_bytes() == resumed
 
 
-def test_bm25_alone_searches_no_part(job: BatchSearchJob) -> None:
+def test_bm25_is_not_searched_in_parts(job: BatchSearchJob) -> None:
     summary = search_batch(job.model_copy(update={"modes": ("bm25",)}))
     assert (summary.parts, summary.parts_found, list(summary.runs)) == (0, 0, ["bm25"])
     (best, *_) = read_run(job.output / "bm25.trec")["q0"]
     assert best in dict(open_searcher(job.index).search([TEXTS["q0"]], modes=["bm25"])["bm25"][0])
 
 
-def test_a_filter_leaves_passages_out(job: BatchSearchJob) -> None:
+def test_a_filter_excludes_passages(job: BatchSearchJob) -> None:
     wanted = "id LIKE 'p1%'"
     search_batch(job.model_copy(update={"modes": ("bm25", "dense"), "filter": wanted}))
     searcher = open_searcher(job.index, SearchOptions(index=job.index))
@@ -129,7 +129,7 @@ def test_a_filter_leaves_passages_out(job: BatchSearchJob) -> None:
         assert {passage[:2] for ranked in run.values() for passage, _ in ranked} == {"p1"}
 
 
-def test_mistakes_are_named_before_anything_runs(job: BatchSearchJob, tmp_path: Path) -> None:
+def test_bad_settings_are_rejected_before_the_search(job: BatchSearchJob, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown column 'year'"):
         search_batch(job.model_copy(update={"filter": "year > 1"}))
     with pytest.raises(ValueError, match="either --collection or --queries"):

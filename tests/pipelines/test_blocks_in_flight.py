@@ -63,7 +63,7 @@ def blocks(count: int) -> Iterator[pa.Table]:
         yield pack(f"block {number}", join_columns(text_table(passages, "c"), prepared))
 
 
-def test_a_block_is_written_while_the_next_one_computes(tmp_path: Path) -> None:
+def test_a_block_is_written_while_the_next_is_encoded(tmp_path: Path) -> None:
     """A slow writer waits for a later block to compute, and that block for the writer."""
     index = fill(str(tmp_path / "index"), 5)
     writing, computed = threading.Event(), threading.Event()
@@ -92,7 +92,7 @@ def test_a_block_is_written_while_the_next_one_computes(tmp_path: Path) -> None:
     assert use.peak_memory == max(row["peak_memory"] for row in rows)
 
 
-def test_an_error_in_one_block_leaves_the_others(tmp_path: Path) -> None:
+def test_a_failed_block_does_not_stop_the_others(tmp_path: Path) -> None:
     """They wait for nobody's turn for ever."""
     index = fill(str(tmp_path / "index"), 5)
     encoder = MadeUpEncoder(threading.Event(), threading.Event())
@@ -113,26 +113,17 @@ def test_an_error_in_one_block_leaves_the_others(tmp_path: Path) -> None:
     assert [str(error) for error in errors if error is not None] == ["the weights are broken"]
 
 
-def receipt(encoder: str | None, began: float, ended: float, seconds: float, memory: int) -> dict[str, Any]:
-    return {
-        "encoder": encoder,
-        "began": began,
-        "ended": ended,
-        "device_seconds": seconds,
-        "peak_memory": memory,
-    }
+def receipt(*values: str | float | None) -> dict[str, Any]:
+    return dict(zip(("encoder", "began", "ended", "device_seconds", "peak_memory"), values, strict=True))
 
 
-def test_the_share_is_of_each_encoders_own_time() -> None:
+def test_device_use_is_measured_by_each_encoders_clock() -> None:
     """Clocks of two machines have nothing in common."""
     use = DeviceUse()
-    for each in (
-        receipt("a", 100, 104, 3, 50),
-        receipt("b", 7, 9, 1, 90),
-        receipt("a", 102, 106, 2, 60),
-        receipt(None, 0, 0, 0, 0),
-    ):
-        use.add(each)
+    use.add(receipt("a", 100, 104, 3, 50))
+    use.add(receipt("b", 7, 9, 1, 90))
+    use.add(receipt("a", 102, 106, 2, 60))
+    use.add(receipt(None, 0, 0, 0, 0))
     assert use.share == pytest.approx((3 + 2 + 1) / (6 + 2))
     assert use.peak_memory == 90
     assert (DeviceUse().share, DeviceUse().peak_memory) == (None, None)
@@ -140,7 +131,7 @@ def test_the_share_is_of_each_encoders_own_time() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_ray_calls_an_actor_for_two_blocks_at_once() -> None:
+def test_an_actor_processes_two_blocks_concurrently() -> None:
     class Meeting:
         """Ends no block before another has begun."""
 

@@ -35,7 +35,7 @@ def test_messages_that_need_no_action_are_hidden(caplog: pytest.LogCaptureFixtur
     assert "Anyone with network access" in caplog.text
 
 
-def test_a_late_start_is_tried_again_and_other_failures_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_late_start_of_ray_is_retried(capsys: pytest.CaptureFixture[str]) -> None:
     late = RuntimeError("Timed out waiting for file /tmp/ray/session/gcs_server_port_1")
     with patch("ray.init", side_effect=[late, late, None]) as init:
         connect("local", num_cpus=2)
@@ -47,7 +47,7 @@ def test_a_late_start_is_tried_again_and_other_failures_are_not(capsys: pytest.C
     assert init.call_count == 1
 
 
-def test_a_long_tmpdir_is_replaced_and_a_long_ray_tmpdir_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_tmpdir_is_replaced_and_a_long_ray_tmpdir_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     for length, given in ((39, None), (40, "/tmp/ray")):
         monkeypatch.setenv("TMPDIR", "/scratch".ljust(length, "x"))

@@ -62,7 +62,7 @@ def dying_after(commits: int) -> Any:
 
 
 @pytest.mark.parametrize("codec", [None, "product2"])
-def test_killed_and_run_again(codec: str | None, tmp_path: Path) -> None:
+def test_a_killed_compaction_resumes(codec: str | None, tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 12)
     if codec is not None:
         compressed(index, codec)
@@ -92,7 +92,7 @@ def test_killed_and_run_again(codec: str | None, tmp_path: Path) -> None:
 _commit = PassageIndex.commit_compaction
 
 
-def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
+def test_of_two_concurrent_compactions_one_is_rejected(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 6)
     before, vectors = ids(index), stored_vectors(index)
 
@@ -113,7 +113,7 @@ def test_of_two_at_once_one_is_refused(tmp_path: Path) -> None:
     assert np.array_equal(stored_vectors(index), vectors)
 
 
-def test_joined_while_blocks_are_committed(tmp_path: Path) -> None:
+def test_fragments_are_merged_while_blocks_are_committed(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 6)
     beside = CompactionBeside(index, encoders=16)
     beside.step()
@@ -132,7 +132,7 @@ def test_joined_while_blocks_are_committed(tmp_path: Path) -> None:
     assert sorted(ids(PassageIndex.open(index.uri))) == sorted([*expected, "more"])
 
 
-def test_a_task_that_fails_leaves_the_work_for_the_end(tmp_path: Path) -> None:
+def test_a_failed_compaction_task_leaves_the_fragments(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), *[10] * 3)
     beside = CompactionBeside(index, encoders=1)
     tasks = compaction.plan(index.dataset)
@@ -144,9 +144,7 @@ def test_a_task_that_fails_leaves_the_work_for_the_end(tmp_path: Path) -> None:
     assert sizes(index) == [10, 10, 10]
 
 
-def test_a_job_that_was_killed_while_compacting_compacts_when_it_is_run_again(
-    tmp_path: Path, make_job: JobMaker
-) -> None:
+def test_a_job_killed_while_compacting_compacts_when_it_resumes(tmp_path: Path, make_job: JobMaker) -> None:
     """The first attempt joins what it has committed while it goes on, and dies in the compaction at its end."""
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(200)])
     job = make_job(corpus, retriever="bm25", backbone=None, rows_per_block=8)

@@ -25,7 +25,7 @@ def refused(index: str, message: str, **changes: object) -> None:
         compress_index(CompressJob.model_validate({"index": index, **changes}))
 
 
-def test_what_cannot_be_compressed(tmp_path: Path) -> None:
+def test_an_index_without_vectors_to_compress_is_rejected(tmp_path: Path) -> None:
     refused(str(tmp_path / "nothing"), r"no index at .*nothing")
     assert not (tmp_path / "nothing").exists()
     bm25 = PassageIndex.create(str(tmp_path / "bm25"), bm25_manifest(Bm25Retriever()))
@@ -36,14 +36,14 @@ def test_what_cannot_be_compressed(tmp_path: Path) -> None:
     refused(lengths.uri, "whose lengths count")
 
 
-def test_vectors_that_are_gone(tmp_path: Path) -> None:
+def test_a_compressed_index_is_not_compressed_again(tmp_path: Path) -> None:
     index = compressed(fill(str(tmp_path / "index"), 20), "product2")
     refused(index.uri, r"holds product2 codes .* into a new index to store it as product1", codec="product1")
     done = compress_index(CompressJob.model_validate({"index": index.uri, "codec": "product2"}))
     assert (done.written, done.passages, done.bytes_before) == (0, 20, done.bytes_after)
 
 
-def test_a_job_that_is_writing_is_left_alone(tmp_path: Path) -> None:
+def test_an_index_that_another_job_writes_is_rejected(tmp_path: Path) -> None:
     index = fill(str(tmp_path / "index"), 20)
     with WriterLock(index.uri):
         refused(index.uri, r"another job .* is writing")
@@ -55,7 +55,7 @@ class KilledError(Exception):
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_killed_and_run_again(tmp_path: Path) -> None:
+def test_a_killed_compression_resumes(tmp_path: Path) -> None:
     """A driver that dies before the commit, then one that finds a part done and the file of another gone."""
     index = fill(str(tmp_path / "index"), 60, 60)
     job = CompressJob.model_validate({"index": index.uri, "codec": "product2"})

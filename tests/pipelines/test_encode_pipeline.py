@@ -91,14 +91,14 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path, make_job: JobMaker, monke
         encode_collection(job)
 
 
-def test_bad_input_is_refused_before_anything_is_encoded(tmp_path: Path, make_job: JobMaker) -> None:
+def test_bad_input_is_rejected_before_encoding(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "bad", [*(line(i) for i in range(20)), "{broken", line(3), '{"_id": "x y"}'])
     with pytest.raises(BadInputError, match=r"corpus.jsonl:21: .*JSON"):
         encode_collection(make_job(corpus))
     assert not PassageIndex.exists(make_job(corpus).index)
 
 
-def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) -> None:
+def test_bad_input_is_quarantined_and_counted(tmp_path: Path, make_job: JobMaker) -> None:
     lines = [
         line(0),
         "{broken",
@@ -122,7 +122,9 @@ def test_bad_input_is_set_aside_and_counted(tmp_path: Path, make_job: JobMaker) 
     assert sorted(ids_of(PassageIndex.open(summary.index))) == ['it\'s"q"', "p0", "p1"]
 
 
-def test_passages_encoded_as_nan_are_refused_or_set_aside(tmp_path: Path, make_job: JobMaker, checkpoint: Path) -> None:
+def test_passages_that_encode_to_nan_are_rejected_or_quarantined(
+    tmp_path: Path, make_job: JobMaker, checkpoint: Path
+) -> None:
     """A letter whose embedding is NaN spoils the texts that have it."""
     spoilt = _without_embedding(checkpoint, tmp_path / "spoilt", "Z")
     lines = [line(i, "a wing of Z" if i in (9, 41) else None) for i in range(60)]
@@ -151,7 +153,7 @@ def _without_embedding(checkpoint: Path, folder: Path, letter: str) -> Path:
     return folder
 
 
-def test_a_killed_encoder_process_costs_nothing(tmp_path: Path, make_job: JobMaker) -> None:
+def test_blocks_of_a_killed_encoder_are_encoded_again(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(i, "long text " * 100) for i in range(400)])
     job, killed, ended = make_job(corpus), threading.Event(), threading.Event()
     killer = threading.Thread(target=_kill_an_encoder, args=(job.index, killed, ended))
@@ -180,7 +182,7 @@ def _kill_an_encoder(index: str, killed: threading.Event, ended: threading.Event
                     return
 
 
-def test_a_backbone_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path, make_job: JobMaker) -> None:
+def test_a_missing_backbone_is_a_value_error(tmp_path: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(0)])
     with pytest.raises(ValueError, match=r"^backbone folder '/nowhere' does not exist"):
         encode_collection(make_job(corpus, backbone="/nowhere"))

@@ -67,16 +67,16 @@ def hub(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return asked
 
 
-def test_other_weights_are_refused_before_anything_is_encoded(checkpoint: Path) -> None:
+def test_other_weights_are_rejected_before_encoding(checkpoint: Path) -> None:
     start = start_of(described(str(checkpoint)))
     assert loaded(start).facts.weights == start.weights
     with pytest.raises(ValueError, match=f"has digest {start.weights} there, {OTHER} was expected"):
         loaded(replace(start, weights=OTHER))
 
 
-def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
+def test_a_branch_is_resolved_to_a_commit_once(hub: list[str | None]) -> None:
     text = MaskedRetriever(backbone=BackboneConfig(source=HUB_ID, dtype="float32")).model_dump_json()
-    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu"))
+    manifest = IndexManifest.model_validate_json(ray_executor._describe_there._function(text, "cpu")[0])
     assert manifest.retriever.has_weights
     assert hub[0] is None
     assert set(hub[1:]) == {COMMIT}
@@ -87,7 +87,7 @@ def test_a_branch_is_looked_up_once(hub: list[str | None]) -> None:
     assert manifest.model_copy(update={"retriever": unpinned}).fingerprint == manifest.fingerprint
 
 
-def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) -> None:
+def test_trusted_revisions_are_not_pinned(hub: list[str | None]) -> None:
     place = BackboneConfig(source=HUB_ID, revision="main")
     config = LibraryRetriever(backbone=place, remote_code=True)
     assert with_commits(config) == config
@@ -95,14 +95,14 @@ def test_consent_to_code_is_to_the_revision_as_written(hub: list[str | None]) ->
     assert with_commits(config.model_copy(update={"remote_code": False})).backbone.revision == COMMIT
 
 
-def test_work_goes_on_with_the_commit_it_was_begun_with() -> None:
+def test_an_index_keeps_its_commit_and_precision() -> None:
     before = BackboneConfig(source="a/b", revision=COMMIT, dtype="bfloat16")
     assert as_begun(BackboneConfig(source="a/b"), before) == before
     elsewhere = BackboneConfig(source="c/d", revision="v1", dtype="float32")
     assert as_begun(elsewhere, before) == elsewhere
 
 
-def test_a_model_that_cannot_be_fetched_is_left_to_another_machine(checkpoint: Path) -> None:
+def test_an_actor_that_cannot_fetch_the_model_fails_to_start(checkpoint: Path) -> None:
     away = FetchError("the hub is away")
     start = start_of(described(str(checkpoint)))
     with patch.object(EncoderStart, "load", side_effect=away), pytest.raises(FetchError):
@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_fetched_is_left_to_another_machine(checkpoint: P
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, make_job: JobMaker) -> None:
+def test_a_job_fails_with_the_actors_message(tmp_path: Path, checkpoint: Path, make_job: JobMaker) -> None:
     corpus = write_corpus(tmp_path / "corpus", [line(i) for i in range(3)])
     changed = described(str(checkpoint)).model_copy(update={"weights": OTHER})
     with (
@@ -122,7 +122,7 @@ def test_a_job_ends_with_the_actors_sentence(tmp_path: Path, checkpoint: Path, m
 
 
 @pytest.mark.usefixtures("cluster")
-def test_an_actor_has_the_encoder_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_loads_the_encoder_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = install(tmp_path / "packages")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "random_indexing", raising=False)

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import yaml
 
-from diffretriever.collections import read_run
+from diffretriever.collections import open_collection, read_run
+from diffretriever.evaluation.conditions import coverage_of, warnings_of
 from diffretriever.index.derived import folders_in
 from diffretriever.index.table import PassageIndex
-from diffretriever.pipelines import accelerate, batch_search, executor, ray_executor
+from diffretriever.pipelines import accelerate, batch_search, executor, index_writer, ray_executor
 from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.executor import few_queries, runs_here
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.schemas.encode import EncodeJob
+from diffretriever.schemas.evaluate import Conditions, Overlap
 from diffretriever.schemas.retriever import LibraryRetriever
 from diffretriever.schemas.search import BatchSearchJob, SearchOptions
 from diffretriever.schemas.settings import RayConfig
@@ -29,11 +31,9 @@ from diffretriever.search.accelerate import missing_files
 from diffretriever.search.bm25 import bm25_folder
 from diffretriever.search.inspection import inspect
 from diffretriever.studies.budgets.pruned_index import write_pruned
-from diffretriever.studies.budgets.sweep import sweep_budgets
 from diffretriever.vectors.fusion import FUSION_DEPTH
 from tests.index.compressed_cases import compressed
 from tests.pipelines.corpora import JobMaker, line, write_corpus
-from tests.studies.budgets.sweep_cases import make_job as make_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def job(tmp_path: Path, make_job: JobMaker) -> Any:
     return make_job(corpus, encoders=None)
 
 
-def test_metadata_goes_all_the_way(job: Any, tmp_path: Path) -> None:
+def test_metadata_reaches_derived_indexes_and_filters(job: Any, tmp_path: Path) -> None:
     """To the table, past bad records, and with what is made of the table: codes, fewer slots."""
     lines = [json.dumps({**json.loads(line(i)), "metadata": {"n": i, "even": i % 2 == 0}}) for i in range(14)]
     lines[7] = json.dumps({**json.loads(line(7)), "n": "seven"})
@@ -79,7 +79,7 @@ def test_metadata_goes_all_the_way(job: Any, tmp_path: Path) -> None:
     assert (synced.encoded, synced.already_there, synced.replaced) == (2, 12, 1)
 
 
-def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> None:
+def test_a_sync_deletes_passages_that_left_the_collection(job: Any, tmp_path: Path) -> None:
     encode_collection(job)
     encode_collection(job.model_copy(update={"collection": str(write_corpus(tmp_path / "other", [line(99)]))}))
     write_corpus(tmp_path / "corpus", [line(i) for i in range(3, 14)])
@@ -91,7 +91,7 @@ def test_what_has_left_the_collection_is_deleted(job: Any, tmp_path: Path) -> No
         EncodeJob(collection="c", index="i", sync=True, on_bad_input="quarantine")
 
 
-def test_a_sync_deletes_nothing_of_another_place_with_the_same_name(job: Any, tmp_path: Path) -> None:
+def test_a_sync_rejects_another_collection_of_the_same_name(job: Any, tmp_path: Path) -> None:
     one, two = tmp_path / "corpus", tmp_path / "two" / "corpus"
     first = job.model_copy(update={"sync": True})
     second = job.model_copy(update={"sync": True, "collection": str(write_corpus(two, [line(99)]))})
@@ -105,6 +105,25 @@ def test_a_sync_deletes_nothing_of_another_place_with_the_same_name(job: Any, tm
     (Path(job.index) / "collections.json").unlink()
     assert encode_collection(second).rows == 1, "as the message says of a collection that has moved"
     assert encode_collection(second).deleted == 0
+
+
+def test_an_index_is_encoded_under_the_protocol(job: Any) -> None:
+    encode_collection(job.model_copy(update={"protocol": "authors"}))
+    retriever: Any = PassageIndex.open(job.index).manifest.retriever
+    assert (retriever.prompt.colon, retriever.content_words.subwords) == (True, True)
+
+
+def test_an_interrupted_job_leaves_an_unfinished_collection(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(index_writer, "compact_index", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            encode_collection(job)
+    assert inspect(PassageIndex.open(job.index), check=False).unfinished == ("corpus",)
+    coverage = coverage_of(PassageIndex.open(job.index), open_collection(job.collection), {})
+    conditions = Conditions(coverage=coverage, overlap=Overlap(queries=1, judged=1, relevant=1))
+    assert "the encode job of corpus has not finished" in warnings_of({"index": conditions}, 1)[0]
+    assert encode_collection(job).already_there == 14
+    assert inspect(PassageIndex.open(job.index), check=False).unfinished == ()
 
 
 def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path) -> None:
@@ -132,7 +151,9 @@ def test_an_index_has_the_instruction_of_its_collection(job: Any, tmp_path: Path
         encode_collection(job.model_copy(update={**of_it, "collection": corpora["nq"]}))
 
 
-def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_queries_are_searched_and_mined_without_ray(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three queries at a time, their own documents left out; the same runs as one search gives."""
     encode_collection(job)
     texts = {f"p{i}": json.loads(line(i))["text"] for i in range(7)}
@@ -166,7 +187,7 @@ def test_few_queries_are_searched_for_and_mined_for(job: Any, tmp_path: Path, mo
         assert [hit["score"] for hit in record["negative_passages"]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_option_or_many_queries_start_ray(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encode_collection(job)
     index = PassageIndex.open(job.index)
     asked = RayConfig()
@@ -179,7 +200,7 @@ def test_who_asks_for_searchers_asks_for_ray(job: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
-def test_nothing_is_no_collection(name: str, job: Any, tmp_path: Path) -> None:
+def test_an_empty_collection_is_rejected(name: str, job: Any, tmp_path: Path) -> None:
     """As a download that did not get far leaves it."""
     (tmp_path / "cut").mkdir()
     file = tmp_path / "cut" / name
@@ -189,19 +210,19 @@ def test_nothing_is_no_collection(name: str, job: Any, tmp_path: Path) -> None:
     assert not PassageIndex.exists(job.index)
 
 
-def test_bm25_needs_no_ray_either(job: Any) -> None:
+def test_bm25_is_encoded_without_ray(job: Any) -> None:
     summary = encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None}))
     assert (summary.encoded, summary.device_share, summary.peak_memory) == (14, None, None)
     assert encode_collection(job.model_copy(update={"retriever": "bm25", "backbone": None})).already_there == 14
 
 
 @pytest.mark.parametrize("changes", [{"rows_per_block": 13}, {"encoders": 1}])
-def test_more_than_a_block_or_a_word_on_encoders_is_for_ray(job: Any, changes: dict[str, object]) -> None:
+def test_two_blocks_or_a_ray_option_start_ray(job: Any, changes: dict[str, object]) -> None:
     with pytest.raises(NameError, match="ray_session"):
         encode_collection(job.model_copy(update=changes))
 
 
-def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encode_job_writes_the_derived_files(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
     encode_collection(job.model_copy(update={"accelerate": False}))
     assert missing_files(PassageIndex.open(job.index))
@@ -218,7 +239,7 @@ def test_a_job_ends_with_the_index_accelerated(job: Any, tmp_path: Path, monkeyp
     assert folders_in(index.uri, "bm25") == [f"version-{index.version}"], "that of the version before is gone"
 
 
-def test_a_job_that_was_killed_while_it_accelerated_goes_on(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_killed_while_accelerating_resumes(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerate, "_PAYS_BYTES", 1)
     with monkeypatch.context() as patch:
         patch.setattr(files, "build_fragment_postings", _killed)
@@ -232,17 +253,3 @@ def test_a_job_that_was_killed_while_it_accelerated_goes_on(job: Any, monkeypatc
 
 def _killed(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_sweep_of_few_passages_does_without_ray(tmp_path: Path, checkpoint: Path) -> None:
-    """Each cell is the search with its budget, by an index of the same passages."""
-    job = make_sweep(tmp_path, checkpoint).model_copy(update={"encoders": None, "modes": ("dense",)})
-    summary = sweep_budgets(job, "c", lambda _: None)
-    assert (summary.searched, summary.found) == (8, 0)
-    again = sweep_budgets(job, "c", lambda _: None)
-    assert (again.searched, again.found) == (0, 8)
-    place = str(job.output / "indexes" / "p2")
-    searcher = open_searcher(place, SearchOptions(index=place))
-    hits = searcher.search(["lance"], modes=("dense",), k=40, budgets=[3])["dense"]
-    found = read_run(job.output / "train" / "runs" / "q3p2" / "dense.trec")
-    assert found["q9"] == dict(hits[0])

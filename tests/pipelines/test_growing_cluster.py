@@ -90,7 +90,7 @@ def growing(no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         psutil.wait_procs(processes)
 
 
-def test_a_job_waits_for_a_gpu_that_can_come_and_gives_it_back(
+def test_a_job_waits_for_a_gpu_node_and_releases_it(
     growing: str,
     tmp_path: Path,
     make_job: JobMaker,

@@ -26,7 +26,7 @@ def rows(index: Path) -> int:
     return len(PassageIndex.open(str(index))) if PassageIndex.exists(str(index)) else -1
 
 
-def test_killed_and_terminated(checkpoint: Path, tmp_path: Path, cluster: None) -> None:
+def test_a_killed_and_a_terminated_job_resume(checkpoint: Path, tmp_path: Path, cluster: None) -> None:
     """A job that is killed with its Ray leaves five blocks, a job that is terminated some more, the third the rest."""
     index, log = tmp_path / "index", tmp_path / "log"
     corpus = write_corpus(tmp_path / "corpus", [line(i, f"passage {i} " + "text " * 60) for i in range(N)])

@@ -21,7 +21,7 @@ def pool_of(nodes: tuple[Share, ...], retriever: RetrieverConfig = MODEL, **conf
         return size_pool(RayConfig(**config), retriever)
 
 
-def test_a_model_waits_for_a_gpu_that_can_come(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_waits_for_a_gpu_node(capsys: pytest.CaptureFixture[str]) -> None:
     pool = pool_of(HEAD, autoscale=True, encoders=40, gpus_per_encoder=1)
     assert (pool.encoders, pool.cpus, pool.gpus, pool.device) == (40, 1.0, 1.0, "cuda")
     said = capsys.readouterr().err
@@ -37,14 +37,14 @@ def test_a_model_waits_for_a_gpu_that_can_come(capsys: pytest.CaptureFixture[str
     ],
     ids=["bm25", "asked for", "no autoscaling"],
 )
-def test_others_use_cpus(
+def test_jobs_without_gpus_do_not_wait(
     retriever: RetrieverConfig, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert pool_of(HEAD, retriever, encoders=2, **config).gpus == 0
     assert not capsys.readouterr().err
 
 
-def test_gpus_that_are_alive_are_used() -> None:
+def test_running_gpus_are_used() -> None:
     alive = (CPU_HEAD, GPU_WORKER, GPU_WORKER)
     assert (pool_of(alive).encoders, pool_of(alive).gpus) == (2, 1.0)
     assert (pool_of(alive, autoscale=True, encoders=8).encoders, pool_of(alive, gpus_per_encoder=0.25).encoders) == (
@@ -63,12 +63,12 @@ def test_gpus_that_are_alive_are_used() -> None:
         ((Share(3, 0), Share(3, 0)), {"cpus_per_encoder": 4}, 0),
     ],
 )
-def test_what_can_never_be_had_is_refused_at_once(nodes: tuple[Share, ...], config: dict[str, Any], left: int) -> None:
+def test_encoders_that_never_fit_are_rejected(nodes: tuple[Share, ...], config: dict[str, Any], left: int) -> None:
     with pytest.raises(ValueError, match=f"no room for .* which leaves room for {left} beside the"):
         pool_of(nodes, **config)
 
 
-def test_a_growing_pool_needs_its_size_and_its_gpus() -> None:
+def test_autoscaling_needs_encoders_and_gpus() -> None:
     with pytest.raises(ValueError, match="--autoscale: pass --encoders"):
         pool_of(HEAD, autoscale=True)
     with pytest.raises(ValueError, match=r"no GPU is alive yet: pass --gpus-per-encoder 1 to"):

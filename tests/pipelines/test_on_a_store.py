@@ -19,7 +19,7 @@ from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.mining import mine_negatives
 from diffretriever.schemas.encode import EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
-from diffretriever.schemas.places import as_place
+from diffretriever.schemas.locations import parse_location
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MineNegativesJob
@@ -45,7 +45,7 @@ def corpus(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
+def test_encoding_search_and_evaluation_on_a_store(corpus: str, bucket: str, checkpoint: Path, tmp_path: Path) -> None:
     job = EncodeJob(
         collection=corpus,
         index=f"{bucket}/index",
@@ -75,17 +75,20 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
     )
     found = search_batch(search)
     assert found.runs["dense"] == f"{bucket}/runs/dense.trec"
-    assert {query: len(hits) for query, hits in read_run(as_place(found.runs["hybrid"])).items()} == {"q": 5, "r": 5}
+    assert {query: len(hits) for query, hits in read_run(parse_location(found.runs["hybrid"])).items()} == {
+        "q": 5,
+        "r": 5,
+    }
     assert exists(f"{bucket}/runs/search.yaml")
     assert sorted(info.base_name for info in files_in(f"{bucket}/runs", deep=True)) == [
         *("dense.trec", "hybrid.trec", "search.yaml", "sparse.trec")
     ]
 
-    output = as_place(f"{bucket}/evaluation")
+    output = parse_location(f"{bucket}/evaluation")
     results = evaluate_job(EvaluateJob(index=job.index, collection=corpus, output=output), "the command")
     report = EvaluationReport.model_validate_json(read_text(output / "metrics.json"))
     assert report.measures["dense"] == results["dense"].mean
-    assert set(read_run(output / "dense.trec")) == set(read_qrels(as_place(f"{corpus}/qrels/test.tsv")))
+    assert set(read_run(output / "dense.trec")) == set(read_qrels(parse_location(f"{corpus}/qrels/test.tsv")))
     rescored = EvaluateJob(
         runs=(found.runs["dense"],), qrels=f"{corpus}/qrels/test.tsv", output=f"{bucket}/again", measures=("P@1",)
     )
@@ -93,7 +96,7 @@ def test_encode_search_and_evaluate(corpus: str, bucket: str, checkpoint: Path, 
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_mined_negatives(corpus: str, bucket: str) -> None:
+def test_mining_on_a_store(corpus: str, bucket: str) -> None:
     index = PassageIndex.create(f"{bucket}/bm25", bm25_manifest(Bm25Retriever()))
     passages = [record for record in open_collection(corpus).records() if isinstance(record, Passage)][:40]
     Committer(index).commit({"all": write_block(index.uri, text_table(passages, "tiny"))}, [])

@@ -78,7 +78,7 @@ def by_hand(index: PassageIndex, encoder: Encoder) -> dict[str, np.ndarray]:
     return dict(zip(table["id"].to_pylist(), scores_QP.T, strict=True))
 
 
-def test_every_exact_search_gives_the_scores_by_hand(index: PassageIndex) -> None:
+def test_every_exact_search_returns_the_maxsim_scores(index: PassageIndex) -> None:
     searcher, encoder = neural(index)
     expected = by_hand(index, encoder)
     most = index.manifest.retriever.max_vectors("passage")
@@ -113,7 +113,7 @@ def test_candidates_are_scored_exactly(index: PassageIndex) -> None:
         assert set(hits) <= set(all_hits)
 
 
-def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
+def test_compressed_token_vectors_pass_verification(index: PassageIndex) -> None:
     for version in (index, compressed(index, "product4")):
         verification = inspect(version, check=True).verification
         assert verification is not None
@@ -129,7 +129,9 @@ def test_it_is_sound_and_stays_so(index: PassageIndex) -> None:
 
 def test_a_server_answers_explains_and_takes_passages(index: PassageIndex) -> None:
     expected = by_hand(index, neural(index)[1])
-    with TestClient(make_api(local_service(index.uri), Keys.of("key"), None), headers={"X-API-Key": "key"}) as client:
+    with TestClient(
+        make_api(local_service(index.uri), Keys.of("key"), None), headers={"Authorization": "Bearer key"}
+    ) as client:
         new = {"id": "new", "title": "", "text": QUERIES[0], "collection": "corpus"}
         client.post("/passages", json={"passages": [new]}).raise_for_status()
         asked = {"query": QUERIES[0], "k": 3, "explain": True}

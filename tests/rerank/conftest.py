@@ -12,7 +12,7 @@ import yaml
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections.beir import write_beir_folder
 from diffretriever.rerank.likelihood import QueryLikelihood
-from diffretriever.schemas.rerank import RerankerConfig, RerankJob
+from diffretriever.schemas.rerank import QueryLikelihoodConfig, RerankJob
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import DEPTH, FAMILIES, PASSAGES, QUERIES, RUN, FolderOf, MakeJob, MakeReranker
 
@@ -24,7 +24,7 @@ def make_reranker(folder_of: FolderOf) -> MakeReranker:
 
     def make(family: str, **fields: Any) -> QueryLikelihood:
         place = BackboneConfig(source=str(folder_of(family)), dtype="float32")
-        return QueryLikelihood(RerankerConfig(backbone=place, **fields), backbone_of(family))
+        return QueryLikelihood(QueryLikelihoodConfig(backbone=place, **fields), backbone_of(family))
 
     return make
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_job(folder: Path, folder_of: FolderOf) -> MakeJob:
-    reranker = {"backbone": {"source": str(folder_of("llada")), "dtype": "float32"}}
+    reranker = {"method": "query-likelihood", "backbone": {"source": str(folder_of("llada")), "dtype": "float32"}}
     (folder / "mine.yaml").write_text(yaml.safe_dump(reranker))
 
     def make(**fields: Any) -> RerankJob:

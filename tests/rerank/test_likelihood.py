@@ -12,7 +12,7 @@ from diffretriever.backbones.base import BackboneOutput
 from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
 from diffretriever.rerank.likelihood import QueryLikelihood
-from diffretriever.schemas.rerank import RerankerConfig
+from diffretriever.schemas.rerank import QueryLikelihoodConfig
 from diffretriever.schemas.retriever import BackboneConfig
 from tests.rerank.rerank_cases import PASSAGES, QUERY, SEQUENCES, FolderOf, MakeReranker, SlowLikelihood
 
@@ -64,12 +64,12 @@ def test_nothing_to_score(make_reranker: MakeReranker) -> None:
 def test_a_backbone_without_masks_is_refused(folder_of: FolderOf) -> None:
     place = BackboneConfig(source=str(folder_of("qwen2")), dtype="float32")
     with pytest.raises(ValueError, match="no mask token"):
-        QueryLikelihood.load(RerankerConfig(backbone=place), "cpu")
+        QueryLikelihood.load(QueryLikelihoodConfig(backbone=place), "cpu")
 
 
 def test_a_score_that_is_no_number_names_the_passage(folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch) -> None:
     place = BackboneConfig(source=str(folder_of("llada")), dtype="float32")
-    reranker = QueryLikelihood(RerankerConfig(backbone=place), load_backbone(place.source, device="cpu"))
+    reranker = QueryLikelihood(QueryLikelihoodConfig(backbone=place), load_backbone(place.source, device="cpu"))
     forward = reranker.backbone.forward
 
     def broken(ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, **options: Any) -> BackboneOutput:

@@ -17,7 +17,7 @@ from diffretriever.rerank.likelihood import QueryLikelihood
 from diffretriever.rerank.run import Candidates, reordered
 from diffretriever.schemas.rerank import RerankJob
 from diffretriever.schemas.retriever import Bm25Retriever
-from tests.places import local
+from tests.locations import local
 from tests.rerank.rerank_cases import DEPTH, PASSAGES, QUERIES, RUN, MakeJob, MakeReranker, rerank
 
 

@@ -9,7 +9,7 @@ import pytest
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import EncodeJob
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import MaskedRetriever
 from diffretriever.schemas.sweep import BudgetSelection
 

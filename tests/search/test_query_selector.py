@@ -20,7 +20,7 @@ from diffretriever.schemas.sweep import encoder_fingerprint
 from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
 from diffretriever.search.selecting import BudgetChooser
-from tests.places import local
+from tests.locations import local
 from tests.search.conftest import PASSAGES, QUERIES
 
 ROOT = Path(__file__).resolve().parents[2]

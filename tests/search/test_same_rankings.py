@@ -33,8 +33,8 @@ from diffretriever.search.batch import kept_hits, list_depth, merge, search_list
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import resident
 from diffretriever.search.searcher import Searcher
-from diffretriever.serving.backend import Found, find_together
-from diffretriever.serving.load import ALL
+from diffretriever.serving.backend import Lists, search_together
+from diffretriever.serving.load import NO_CAPS
 from diffretriever.serving.searches import Search, with_bm25
 from diffretriever.serving.snapshots import Snapshots, View
 from diffretriever.vectors.fusion import ranked
@@ -210,15 +210,15 @@ def by_parts(made: Made, job: BatchSearchJob, depth: int) -> dict[Mode, Hits]:
     return {mode: ranked(mode, lists, depth) for mode in MODES}
 
 
-def served(made: Made, shards: int, text: str | None = None) -> Found:
+def served(made: Made, shards: int, text: str | None = None) -> Lists:
     """As replicas of shards find, merged as the ingress does; of one shard as a replica that does all finds."""
     options = SearchOptions(index=made.opened.uri)
     view = View(PassageIndex.open(made.opened.uri))
     condition = None if text is None else condition_of(text, COLUMNS)
     request = SearchRequest(query=asked(made), k=FEW)
-    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, ALL)
+    search = Search(request, asked(made), view, "dense+sparse+bm25", condition, NO_CAPS)
     opened = [Snapshots(options, CPU, (number, shards)) for number in range(shards)]
-    lists_of_shards = [find_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
+    lists_of_shards = [search_together(each, [(encoded(made.queries), search.spec)])[0] for each in opened]
     if shards == 1:
         return with_bm25(search, lists_of_shards[0])
     tables = [{name: to_table(hits, with_rows=True) for name, hits in each.items()} for each in lists_of_shards]

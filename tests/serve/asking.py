@@ -1,11 +1,12 @@
-"""Asking the served application, from one thread or several."""
+"""Requests to the served application, from one thread or several."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ MODES: tuple[Mode, ...] = ("dense", "sparse", "hybrid", "bm25", "dense+sparse+bm
 KEY = "a-key-for-the-tests"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 LIMIT_S = 3600.0
-"""Seconds that the applications give a request: longer than a replica takes to start on any machine."""
+"""Timeout of a request, longer than any test takes."""
 MEASURED_S = 1.0
 """Seconds after which Ray's Prometheus endpoint has new figures, at the earliest."""
 SETTINGS = {"device": "cpu", "open": True, "refresh_s": 0.3, "limits.timeout_s": LIMIT_S, "limits.body_s": LIMIT_S}
@@ -27,6 +28,14 @@ def ask(client: httpx2.Client, **body: Any) -> Any:
     response = client.post("/search", json=body)
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def run(call: Callable[[], Awaitable[Any]]) -> Any:
+    async def in_time() -> Any:
+        async with asyncio.timeout(LIMIT_S / 4):
+            return await call()
+
+    return asyncio.run(in_time())
 
 
 def pairs(answer: Any) -> list[list[tuple[str, float]]]:

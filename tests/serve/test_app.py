@@ -1,4 +1,4 @@
-"""The application under Ray Serve, in both layouts: answers, versions, the key, dying replicas."""
+"""The application under Ray Serve, in both layouts: responses, versions, keys, crashed replicas."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from tests.serve.asking import (
     wait_until,
 )
 from tests.serving.serving_cases import QUERIES
+from tools.site import metrics_reference
 
 pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("budget", ["adaptive", 3, None])
-def test_answers_are_those_of_the_search_job(
+def test_responses_equal_those_of_the_search_job(
     client: httpx2.Client, index: PassageIndex, budget: str | int | None
 ) -> None:
     searcher = open_searcher(index.uri)
@@ -50,23 +52,23 @@ def test_answers_are_those_of_the_search_job(
         assert [result["budget"]["slots"] for result in answer["results"]] == budgets
 
 
-def test_what_is_added_is_found_and_what_is_deleted_is_not(client: httpx2.Client, index: PassageIndex) -> None:
+def test_added_passages_are_found_and_deleted_ones_are_not(client: httpx2.Client, index: PassageIndex) -> None:
     added = client.post("/passages", json={"passages": [{"id": "new", "text": "heat"}]}).raise_for_status().json()
     body: dict[str, Any] = {"query": "heat", "k": 100, "mode": "dense"}
-    found = ask(client, **body)
-    assert found["index"]["version"] == added["version"]
-    assert pairs(found) == open_searcher(index.uri).search(["heat"], k=100, modes=["dense"])["dense"]
-    assert "new" in dict(pairs(found)[0])
+    response = ask(client, **body)
+    assert response["index"]["version"] == added["version"]
+    assert pairs(response) == open_searcher(index.uri).search(["heat"], k=100, modes=["dense"])["dense"]
+    assert "new" in dict(pairs(response)[0])
     deleted = client.delete("/passages/new").raise_for_status().json()
-    found = ask(client, **body)
-    assert found["index"]["version"] == deleted["version"] > added["version"]
-    assert "new" not in dict(pairs(found)[0])
+    response = ask(client, **body)
+    assert response["index"]["version"] == deleted["version"] > added["version"]
+    assert "new" not in dict(pairs(response)[0])
 
 
 @pytest.mark.parametrize("application", ["together", "apart"])
-def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, application: str) -> None:
+def test_metrics_are_exported_for_the_guide_and_the_dashboard(address: str, application: str) -> None:
     kinds = {"answer"} if application == "together" else {"answer", "encode", "search"}
-    wanted = {
+    expected = {
         "ray_diffretriever_stage_ms_count": {"choose", "encode", "search", "passages", "total"},
         "ray_diffretriever_batch_requests_count": kinds,
         "ray_diffretriever_waiting_requests": kinds,
@@ -74,6 +76,7 @@ def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, appl
         "ray_diffretriever_held_passages": {""},
         "ray_diffretriever_held_bytes": {""},
     }
+    documented = set(re.findall(r"`(ray_\w+)`", "\n".join(metrics_reference())))
     with httpx2.Client(base_url=f"{address}/{application}", headers=BEARER, timeout=LIMIT_S) as client:
         ask(client, query=QUERIES, budget=3)
         assert client.post("/search", json={"query": ""}).status_code == 422
@@ -83,15 +86,16 @@ def test_metrics_are_served_and_the_dashboard_shows_no_others(address: str, appl
             answer = client.get("/metrics")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
             assert "ray_node_" not in answer.text, "only Ray's measurements of serving"
+            assert set(re.findall(r"# TYPE (ray_diffretriever_\w+)", answer.text)) <= documented
             note_measured(seen, answer.text, application)
-            return wanted.items() <= seen.items() and shown_metrics() <= set(seen)
+            return expected.items() <= seen.items() and shown_metrics() <= set(seen)
 
         wait_until(are_there, MEASURED_S)
 
 
 def shown_metrics() -> set[str]:
-    """What the expressions of the dashboard name."""
-    board = json.loads((Path(__file__).resolve().parents[2] / "serve" / "grafana.json").read_text("utf-8"))
+    """Return the metrics in the dashboard's expressions."""
+    board = json.loads((ROOT / "serve" / "grafana.json").read_text("utf-8"))
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     return set(re.findall(r"\bray_\w+", " ".join(expressions)))
 
@@ -103,10 +107,9 @@ def shown_metrics() -> set[str]:
         ("together", "together#Ingress#", True),
     ],
 )
-def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
+def test_a_killed_replica_is_replaced_and_no_request_hangs(
     application: str, victim: str, is_missed: bool, address: str, index: PassageIndex
 ) -> None:
-    """One of two encoders is not missed; without the one replica of all there is no answer, no wait."""
     expected = open_searcher(index.uri).search([QUERIES[0]], k=5, modes=["dense"])["dense"]
 
     def is_refused(answer: Answer) -> bool:
@@ -122,7 +125,7 @@ def test_who_is_killed_is_replaced_and_nobody_waits_for_it(
     assert max(answer.seconds for answer in answers) < LIMIT_S / 4
 
 
-def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, index: PassageIndex) -> None:
+def test_results_are_partial_while_a_killed_shard_restarts(address: str, index: PassageIndex) -> None:
     ((*whole,),) = open_searcher(index.uri).search([QUERIES[0]], k=1000, modes=["dense"])["dense"]
 
     def is_partial(answer: Answer) -> bool:
@@ -142,10 +145,7 @@ def test_what_a_killed_shard_holds_is_left_out_until_it_is_back(address: str, in
 
 
 def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_missed: bool, **body: Any) -> list[Answer]:
-    """Ask while an actor is killed and replaced; return the answers.
-
-    Kill the next one if this one had to be missed and was replaced before anybody asked.
-    """
+    """Send requests while an actor is killed and replaced, again if no request noticed; return the answers."""
 
     def kill() -> None:
         time.sleep(0.5)
@@ -156,7 +156,6 @@ def while_killed(url: str, victim: str, misses: Callable[[Answer], bool], is_mis
         quiet = time.monotonic() + 4
 
         def has_recovered(answers: list[Answer]) -> bool:
-            """Also if there was no kill, which is told below."""
             missing = [answer.asked for answer in answers if misses(answer)]
             since = missing[0] if is_missed and missing else quiet
             return killed.done() and any(each.asked > since and not misses(each) for each in answers)

@@ -1,4 +1,4 @@
-"""What Ray Serve is told to run, from arguments and from the cluster's config, without running it."""
+"""Deployments built from arguments and from the config of the cluster, without running them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serve.app import search_app
 from diffretriever.serving.guard import Keys
 
-CONFIG = Path(__file__).resolve().parents[2] / "serve" / "config.yaml"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def built(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -24,25 +24,25 @@ def built(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_cluster_config_deploys_encoders_on_gpus_and_shards() -> None:
-    config = yaml.safe_load(CONFIG.read_text("utf-8"))
+    config = yaml.safe_load((ROOT / "serve" / "config.yaml").read_text("utf-8"))
     (application,) = ServeDeploySchema.model_validate(config).applications
     assert import_attr(application.import_path) is search_app
-    found = built(application.args)
+    deployments = built(application.args)
     shards = application.args["shards"]
     assert shards > 1
-    assert set(found) == {"Ingress", "Encoder", *(f"Shard{number}" for number in range(shards))}
-    options = found["Encoder"].ray_actor_options
+    assert set(deployments) == {"Ingress", "Encoder", *(f"Shard{number}" for number in range(shards))}
+    options = deployments["Encoder"].ray_actor_options
     assert (options["num_cpus"], options["num_gpus"]) == (2, 1)
-    assert [found[f"Shard{number}"].init_args[1] for number in range(shards)] == list(range(shards))
+    assert [deployments[f"Shard{number}"].init_args[1] for number in range(shards)] == list(range(shards))
     for name, kind in (("Ingress", "ingress"), ("Encoder", "encoder"), (f"Shard{shards - 1}", "shard")):
-        scaling = found[name]._deployment_config.autoscaling_config
+        scaling = deployments[name]._deployment_config.autoscaling_config
         bounds = application.args[kind]["min_replicas"], application.args[kind]["max_replicas"]
         assert (scaling.min_replicas, scaling.max_replicas) == bounds
         assert bounds[0] < bounds[1]
-        assert 0 < scaling.target_ongoing_requests < found[name].max_ongoing_requests
+        assert 0 < scaling.target_ongoing_requests < deployments[name].max_ongoing_requests
 
 
-def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_get_digests_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "a-key-for-the-tests")
     monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "another-key-for-them")
     ingress = built({"index": "i"})["Ingress"]
@@ -57,8 +57,7 @@ def test_the_keys_go_to_replicas_as_digests(monkeypatch: pytest.MonkeyPatch) -> 
     assert built({"index": "i"})["Ingress"].init_args[1] == Keys()
 
 
-def test_a_server_without_keys_is_refused_unless_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unset variable, or one of a file that cannot be read, would give a server that everyone may write to."""
+def test_a_server_without_keys_must_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no API key: set DIFFRETRIEVER_API_KEY or "):
         search_app({"index": "i"})
     monkeypatch.setenv("DIFFRETRIEVER_API_KEY", "")
@@ -76,7 +75,7 @@ def test_the_index_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
         built({})
 
 
-def test_replicas_without_a_gpu_of_their_own_use_the_cpu() -> None:
+def test_replicas_without_a_gpu_use_the_cpu() -> None:
     config = ServeConfig.from_arguments({"index": "i", "layout": "apart", "encoder.gpus": 1})
     assert [config.device_of(each) for each in (config.ingress, config.encoder, config.shard)] == ["cpu", "auto", "cpu"]
     chosen = config.model_copy(update={"device": "cuda"})

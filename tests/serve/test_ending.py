@@ -1,7 +1,8 @@
-"""`python -m serve` told to end: who is being answered is answered, and the status is 0."""
+"""Start, errors and shutdown of `python -m serve`."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -14,8 +15,9 @@ import httpx2
 import pytest
 
 from diffretriever.index.table import PassageIndex
-from diffretriever.serve.__main__ import explain, main
+from diffretriever.serve.__main__ import _settings, explain, main
 from diffretriever.serve.starting import ENVIRONMENT, starting
+from diffretriever.serving.guard import KEY_VARIABLES
 from tests.ports import free_port, status_at
 from tests.serve.asking import LIMIT_S, SETTINGS, in_threads, wait_until
 from tests.serving.serving_cases import QUERIES
@@ -25,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signals and variables are as before, afterwards."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -35,7 +36,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.cluster
-def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pytest.FixtureRequest) -> None:
+def test_sigterm_finishes_the_running_requests(full: bool, request: pytest.FixtureRequest) -> None:
     if not full:
         pytest.skip("starts a Ray of its own: --full")
     request.getfixturevalue("no_cluster")
@@ -46,7 +47,6 @@ def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pyt
     answers: list[httpx2.Response] = []
 
     def ask(_: int) -> None:
-        """Go on until refused."""
         while not answers or answers[-1].status_code == 200:
             answers.append(httpx2.post(f"{url}/search", json={"query": QUERIES * 8}, timeout=LIMIT_S))
 
@@ -71,20 +71,16 @@ def test_it_answers_what_it_is_working_on_and_ends_well(full: bool, request: pyt
     assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
 
 
-def test_its_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
-    said = capsys.readouterr().out
-    assert said.splitlines()[2].startswith("  index: Folder or object-store URI")
-    for name in ("port", "host", "layout", "limits.max_k", "ingress.max_replicas"):
-        assert f"\n  {name}: " in said
-    assert ":  (" not in said, "a setting without a text"
-    assert "DIFFRETRIEVER_READ_KEY" in said
-    assert max(map(len, said.splitlines())) <= 120
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.partition(":")[0].strip() for line in lines if re.match(r"  [\w.]+: \w", line)]
+    assert sorted(names) == sorted([*_settings(), *KEY_VARIABLES])
+    assert max(map(len, lines)) <= 120
 
 
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts Ray fails."""
 
     def connect(address: str) -> None:
         pytest.fail(f"Ray was started at {address}")
@@ -99,8 +95,9 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         (["index"], "index: write settings as NAME=VALUE, such as index=indexes/mine"),
         (["index=i", "port=x"], "port: Input should be a valid integer, unable to parse string as an integer"),
         (["index=i", "port=0"], "port: Input should be greater than or equal to 1"),
-        (["indx=i", "port=PORT"], "unknown key 'indx' in the settings. Did you mean 'index'?"),
-        (["index=i", "prot=PORT"], "unknown key 'prot' in the settings. Did you mean 'port'?"),
+        (["indx=i", "port=PORT"], "unknown setting 'indx'. Did you mean 'index'? Known: adapter, backbone, "),
+        (["index=i", "limits.k=9"], "unknown setting 'limits.k'. Did you mean 'limits.max_k'? Known: adapter, "),
+        (["index=i", "what=9"], "unknown setting 'what'. Known: adapter, backbone, "),
         (["port=PORT"], "index is required"),
         (["index=/none", "port=PORT"], "no index at /none: make one with"),
         (["index=/none", "port=PORT", "host=nowhere.invalid"], "host=nowhere.invalid is not an address: set"),
@@ -110,9 +107,9 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
     settings = [setting.replace("PORT", str(free_port())) for setting in settings]
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (its text is looked at)
         main(settings)
-    said = explain(caught.value)
-    assert said.startswith(message)
-    assert "\n" not in said
+    text = explain(caught.value)
+    assert text.startswith(message)
+    assert "\n" not in text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +123,7 @@ def test_mistakes_are_one_line_before_ray_starts(settings: list[str], message: s
         (["host=0.0.0.0", "open=true"], "0", None),
     ],
 )
-def test_a_server_that_others_reach_needs_a_key(
+def test_a_server_on_the_network_needs_a_key(
     index: PassageIndex, monkeypatch: pytest.MonkeyPatch, address: list[str], haproxy: str, refused: str | None
 ) -> None:
     def started(_: object) -> None:
@@ -135,31 +132,29 @@ def test_a_server_that_others_reach_needs_a_key(
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
     monkeypatch.setattr("diffretriever.serve.__main__._start_ray", started)
     monkeypatch.setattr("diffretriever.serve.__main__._end_ray", lambda: None)
-    asked = [f"index={index.uri}", f"port={free_port()}", *address]
+    arguments = [f"index={index.uri}", f"port={free_port()}", *address]
     with pytest.raises(ValueError, match=refused or "Ray is to be started"):
-        main(asked)
+        main(arguments)
     monkeypatch.setenv("DIFFRETRIEVER_READ_KEY", "a-key-for-the-tests")
     with pytest.raises(ValueError, match="Ray is to be started"):
-        main(asked)
+        main(arguments)
 
 
-def test_an_index_that_cannot_be_served_is_refused_before_ray_starts(
-    index: PassageIndex, no_ray: None, tmp_path: Path
-) -> None:
-    places = tmp_path / "a", tmp_path / "b"
-    for copy, files in zip(places, ("_versions/*.manifest", "data/*.lance"), strict=True):
+def test_an_unusable_index_is_rejected_before_ray_starts(index: PassageIndex, no_ray: None, tmp_path: Path) -> None:
+    copies = tmp_path / "a", tmp_path / "b"
+    for copy, files in zip(copies, ("_versions/*.manifest", "data/*.lance"), strict=True):
         shutil.copytree(index.uri, copy)
         for file in copy.glob(f"passages.lance/{files}"):
             file.write_text("x")
-    settings = [(str(copy), "selector=rule") for copy in places]
+    settings = [(str(copy), "selector=rule") for copy in copies]
     settings += [(index.uri, "selector=/no/file"), (index.uri, "backbone=/no/folder")]
-    for place, setting in settings:
+    for path, setting in settings:
         with pytest.raises(ValueError, match=r"/no/|damaged") as caught:
-            main([f"index={place}", f"port={free_port()}", setting])
+            main([f"index={path}", f"port={free_port()}", setting])
         assert "\n" not in explain(caught.value)
 
 
-def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no_ray: None) -> None:
+def test_a_used_port_is_rejected_even_if_its_server_shares_it(no_ray: None) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -170,7 +165,7 @@ def test_a_port_that_another_server_has_is_refused_even_if_that_one_shares_it(no
                 main(["index=i", f"host={host}", f"port={port}"])
 
 
-def test_while_it_starts_it_says_so_and_ray_can_take_the_port() -> None:
+def test_requests_during_start_up_get_503_and_ray_can_take_the_port() -> None:
     port = free_port()
     with starting("127.0.0.1", port), socket.socket() as proxy:
         proxy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +15,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from diffretriever.serve.front import Front
 from tests.asgi import request
-
-LONG_S = 3600.0
-"""Longer than a test may take."""
+from tests.serve.asking import LIMIT_S, run
 
 
 class Proxy:
-    """Stands for Ray's proxy: knows its routes, answers as told, and with None as if the replica had died."""
+    """Ray's proxy; the status None is that of a crashed replica."""
 
     def __init__(self, status: int | None = 200, content: Any = None) -> None:
         self.status, self.content = status, content
@@ -43,7 +40,7 @@ class Proxy:
         if self.status is not None:
             await _send_all(send, convert_object_to_asgi_messages(self.content, self.status))
         if self.lingers:
-            await asyncio.sleep(LONG_S)
+            await asyncio.sleep(LIMIT_S)
 
 
 async def _send_all(send: Send, messages: list[Message]) -> None:
@@ -52,7 +49,7 @@ async def _send_all(send: Send, messages: list[Message]) -> None:
 
 
 class Handle:
-    """Of a deployment whose replicas answer pings as told."""
+    """Handle of a deployment with these responses to pings."""
 
     def __init__(self, deployment_name: str, *pings: Any) -> None:
         self.deployment_name, self.pings = deployment_name, list(pings)
@@ -75,19 +72,11 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Handle:
     """What the application's handle is; another's is deployed at the root."""
     handles = {"ours": Handle("Ingress", None), "other": Handle("Theirs")}
     monkeypatch.setattr("diffretriever.serve.front.serve", SimpleNamespace(get_app_handle=handles.__getitem__))
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(
         "diffretriever.serve.replicas.serve", SimpleNamespace(status=lambda: statuses(ours="UNHEALTHY"))
     )
     return handles["ours"]
-
-
-def run(asking: Callable[[], Awaitable[Any]]) -> Any:
-    async def in_time() -> Any:
-        async with asyncio.timeout(LONG_S / 4):
-            return await asking()
-
-    return asyncio.run(in_time())
 
 
 def assert_retryable(answer: httpx2.Response, detail: str) -> None:
@@ -99,7 +88,7 @@ def assert_retryable(answer: httpx2.Response, detail: str) -> None:
     assert "nosniff" in answer.headers["x-content-type-options"]
 
 
-def test_answers_pass_as_they_are() -> None:
+def test_responses_of_applications_pass_unchanged() -> None:
     """Those of the application, its errors too, and of other applications whatever they are."""
     for proxy in (Proxy(200, {"hits": []}), Proxy(200, "plain"), Proxy(422, {"detail": "bad"}), Proxy(500, {"a": 1})):
         answer = run(lambda proxy=proxy: request(Front(proxy), b"a", b"b", path="/ours/search"))  # type: ignore[misc]
@@ -110,13 +99,13 @@ def test_answers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("status", [None, 404, 408, 500, 503])
-def test_what_ray_answers_is_a_problem_that_says_when_to_come_back(status: int | None) -> None:
+def test_errors_of_ray_become_problems_with_retry_after(status: int | None) -> None:
     answer = run(lambda: request(Front(Proxy(status, "unavailable: Replica#7 at 10.0.0.1")), path="/ours/search"))
     assert_retryable(answer, "no replica of the application")
     assert b"10.0.0.1" not in answer.content
 
 
-def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
+def test_requests_fail_fast_without_a_live_replica(ours: Handle) -> None:
     async def asking() -> list[httpx2.Response]:
         proxy = Proxy(200, {})
         proxy.waits, ours.pings = True, [ActorDiedError()]
@@ -132,7 +121,7 @@ def test_nobody_waits_for_a_replica_that_is_not_there(ours: Handle) -> None:
         assert_retryable(answer, "crashed")
 
 
-def test_who_has_an_answer_gets_no_refusal_after_it(ours: Handle) -> None:
+def test_no_problem_follows_a_response(ours: Handle) -> None:
     """Ray waits for a dead replica to say that this was all; the connection has the client's next request by then."""
     proxy = Proxy(200, {"hits": []})
     proxy.lingers, ours.pings = True, [ActorDiedError()]

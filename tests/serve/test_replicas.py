@@ -1,10 +1,9 @@
-"""Requests whose replica dies: another replica has them once, and where there is none they are refused at once."""
+"""Requests of crashed replicas go to another replica once, or fail at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +20,11 @@ from diffretriever.serve.remote import RemoteBackend
 from diffretriever.serve.replicas import Replicas
 from diffretriever.serving.problems import UnavailableError
 from diffretriever.serving.snapshots import SearchSpec, Version
+from tests.serve.asking import LIMIT_S, run
 
 DEAD = ActorDiedError()
 NOBODY = DeploymentUnavailableError(DeploymentID("Encoder", "apart"))
 FULL = BackPressureError(num_queued_requests=9, max_queued_requests=9)
-LONG_S = 3600.0
-"""What a request would wait for the next replica, far longer than a test may take."""
 
 
 class Deployment:
@@ -69,16 +67,8 @@ class Deployment:
         return self.pings
 
 
-def run(asking: Callable[[], Awaitable[Any]]) -> Any:
-    async def in_time() -> Any:
-        async with asyncio.timeout(LONG_S / 4):
-            return await asking()
-
-    return asyncio.run(in_time())
-
-
 def ask(deployment: Deployment) -> Any:
-    return run(lambda: Replicas(deployment).ask("encode", "text"))
+    return run(lambda: Replicas(deployment).call("encode", "text"))
 
 
 def refused(deployment: Deployment) -> None:
@@ -88,58 +78,58 @@ def refused(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("error", [DEAD, ActorUnavailableError("lost", None)])
-def test_another_replica_has_what_a_dead_one_leaves(error: Exception) -> None:
+def test_a_request_of_a_crashed_replica_goes_to_another(error: Exception) -> None:
     assert ask(Deployment([error, "second"], [error, None])) == "text second"
 
 
-def test_who_loses_the_last_replica_is_told_at_once() -> None:
+def test_losing_the_last_replica_fails_at_once() -> None:
     for pings in ([], [DEAD]):
-        deployment = Deployment([DEAD, LONG_S], pings)
+        deployment = Deployment([DEAD, LIMIT_S], pings)
         refused(deployment)
         assert deployment.asked == 1
 
 
-def test_who_waits_is_told_when_nobody_is_there() -> None:
-    deployment = Deployment([LONG_S], [])
+def test_a_waiting_request_fails_if_no_replica_is_alive() -> None:
+    deployment = Deployment([LIMIT_S], [])
     refused(deployment)
     assert deployment.abandoned == 1
 
 
-def test_all_who_wait_share_a_look_and_who_comes_later_is_told_first() -> None:
-    deployment = Deployment([LONG_S] * 9, [])
+def test_waiting_requests_share_a_ping_and_later_ones_fail_first() -> None:
+    deployment = Deployment([LIMIT_S] * 9, [])
     deployment.looking_s = 1.0
 
     async def asking() -> list[Any]:
         replicas = Replicas(deployment)
-        many = [replicas.ask("encode", "text") for _ in range(8)]
+        many = [replicas.call("encode", "text") for _ in range(8)]
         early = await asyncio.gather(*many, return_exceptions=True)
         assert (deployment.asked, deployment.looks) == (8, 1)
-        late = await asyncio.gather(replicas.ask("encode", "text"), return_exceptions=True)
+        late = await asyncio.gather(replicas.call("encode", "text"), return_exceptions=True)
         assert deployment.asked == 8
         deployment.pings, deployment.answers[8] = [None], "back"
-        assert await replicas.ask("encode", "text") == "text back"
+        assert await replicas.call("encode", "text") == "text back"
         return [*early, *late]
 
     assert {type(each) for each in run(asking)} == {UnavailableError}
 
 
-def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+def test_a_waiting_request_fails_if_the_controller_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._STATUS_S", 0.05)
     is_back = threading.Event()
     looks = []
 
     def status() -> SimpleNamespace:
         looks.append(1)
-        is_back.wait(LONG_S)
+        is_back.wait(LIMIT_S)
         return SimpleNamespace(applications={})
 
     async def asking() -> None:
-        replicas = Replicas(Deployment([LONG_S], []), "search")
+        replicas = Replicas(Deployment([LIMIT_S], []), "search")
         try:
             for _ in range(3):
                 with pytest.raises(UnavailableError):
-                    await replicas.ask("encode", "text")
+                    await replicas.call("encode", "text")
         finally:
             is_back.set()
 
@@ -148,20 +138,20 @@ def test_who_waits_is_told_when_the_controller_has_died_too(monkeypatch: pytest.
     assert len(looks) == 1
 
 
-def test_a_replica_that_is_too_busy_to_say_so_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffretriever.serve.replicas._PATIENCE_S", 0.02)
+def test_a_replica_that_misses_a_ping_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffretriever.serve.replicas._CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr("diffretriever.serve.replicas._PING_S", 0.05)
     deployment = Deployment([0.2], [None])
 
     async def hangs(*, return_exceptions: bool) -> None:
-        await asyncio.sleep(LONG_S)
+        await asyncio.sleep(LIMIT_S)
 
     deployment.results_async = hangs  # type: ignore[method-assign,assignment]
     assert ask(deployment) == "text 0.2"
 
 
 @pytest.mark.parametrize("answers", [[DEAD, DEAD], [DEAD, NOBODY], [NOBODY], [FULL]])
-def test_what_nobody_takes_is_refused(answers: list[Exception]) -> None:
+def test_a_request_that_no_replica_takes_is_rejected(answers: list[Exception]) -> None:
     refused(Deployment(answers, [None]))
 
 
@@ -170,7 +160,7 @@ class Parts(Deployment):
 
     def __init__(self, number: int, answers: list[Any], pings: list[Any]) -> None:
         super().__init__(answers, pings)
-        self.number, self.find = number, self
+        self.number, self.search = number, self
 
     async def remote(self, queries: list[str], spec: SearchSpec) -> Any:  # type: ignore[override]
         await super().remote("")
@@ -191,13 +181,13 @@ def found(*shards: Any, needed: int, timeout_s: float | None = None) -> tuple[li
 
     async def asking() -> Any:
         backend = RemoteBackend(config(len(made), needed, timeout_s), Deployment([], [None]), made)
-        return await asyncio.to_thread(backend.find, [(["one", "two"], spec)])  # type: ignore[list-item]
+        return await asyncio.to_thread(backend.search, [(["one", "two"], spec)])  # type: ignore[list-item]
 
     ((hits, missing),) = run(asking)
     return [[passage for passage, _ in each] for each in hits["dense"]], missing
 
 
-def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
+def test_results_lack_the_passages_of_lost_shards() -> None:
     assert found(None, None, None, needed=3) == ([["p0", "p1", "p2"]] * 2, ())
     assert found(None, None, None, needed=1) == ([["p0", "p1", "p2"]] * 2, ())
     assert found(None, DEAD, None, needed=2) == ([["p0", "p2"]] * 2, (1,))
@@ -205,9 +195,9 @@ def test_what_lost_shards_hold_is_left_out_where_others_are_enough() -> None:
     assert found(None, TimeoutError(), None, needed=2) == ([["p0", "p2"]] * 2, (1,))
 
 
-def test_nobody_waits_longer_for_a_shard_than_it_has() -> None:
+def test_a_shard_that_exceeds_its_timeout_is_skipped() -> None:
     with pytest.raises(UnavailableError, match="2 of 2 shards"):
-        found(LONG_S, LONG_S, needed=1, timeout_s=0.05)
+        found(LIMIT_S, LIMIT_S, needed=1, timeout_s=0.05)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +211,7 @@ def test_nobody_waits_longer_for_a_shard_than_it_has() -> None:
         (1, [[], [None], [None]], False),
     ],
 )
-def test_the_application_is_ready_while_an_encoder_and_enough_shards_are(
-    needed: int, pings: list[list[Any]], is_ready: bool
-) -> None:
+def test_readiness_needs_an_encoder_and_enough_shards(needed: int, pings: list[list[Any]], is_ready: bool) -> None:
     async def check() -> None:
         encoder, *shards = (Deployment([], each) for each in pings)
         await RemoteBackend(config(2, needed), encoder, shards).check()

@@ -40,5 +40,5 @@ def own_index(index: PassageIndex, tmp_path: Path) -> PassageIndex:
 def client(index: PassageIndex) -> Iterator[TestClient]:
     limits = {"max_query_chars": 200, "max_queries": 4, "max_k": 50, "max_body_bytes": 4000, "max_passages": 3}
     service = local_service(index.uri, limits=limits)
-    with TestClient(make_api(service, Keys.of(KEY), None), headers={"X-API-Key": KEY}) as made:
+    with TestClient(make_api(service, Keys.of(KEY), None), headers={"Authorization": f"Bearer {KEY}"}) as made:
         yield made

@@ -38,8 +38,8 @@ def random_encoder(folder: Path, **fields: str) -> Encoder:
     """Return a small LLaDA in double the precision of its stored vectors; `fields` are others than the preset's."""
     config = load_retriever("diffretriever-llada", str(write_random_checkpoint("llada", folder)))
     assert not isinstance(config, Bm25Retriever)
-    place = config.backbone.model_copy(update={"dtype": "float32"})
-    return load_encoder(config.model_copy(update={"backbone": place, **fields}), "cpu")
+    backbone = config.backbone.model_copy(update={"dtype": "float32"})
+    return load_encoder(config.model_copy(update={"backbone": backbone, **fields}), "cpu")
 
 
 def write_passages(encoder: Encoder, uri: str, passages: list[Passage], collection: str = "c") -> PassageIndex:

@@ -41,42 +41,44 @@ ID_SETS = st.lists(st.integers(0, 12), unique=True, max_size=8)
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 5), st.integers(0, 5), ID_SETS, ID_SETS)
-def test_explanations_are_those_of_a_loop(seed: int, k_q: int, k_p: int, asked: list[int], held: list[int]) -> None:
-    query, passage = made_up(seed, k_q, asked), made_up(seed + 1, k_p, held)
-    (found,) = explain_each(query, passage, str)
+def test_explanations_equal_those_of_a_loop(
+    seed: int, k_q: int, k_p: int, query_ids: list[int], passage_ids: list[int]
+) -> None:
+    query, passage = made_up(seed, k_q, query_ids), made_up(seed + 1, k_p, passage_ids)
+    (explanation,) = explain_each(query, passage, str)
 
-    assert len(found.slots) == (k_q if k_p else 0)
+    assert len(explanation.slots) == (k_q if k_p else 0)
     total = 0.0
-    for match in found.slots:
+    for match in explanation.slots:
         vector = [float(x) for x in query.vectors_MH[match.slot]]
         products = [sum(a * float(b) for a, b in zip(vector, row, strict=True)) for row in passage.vectors_MH]
         assert match.product == pytest.approx(max(products), rel=1e-12)
         assert products[match.passage_slot] == pytest.approx(max(products), rel=1e-12)
-        assert match.passage_words == found.passage_slots[match.passage_slot]
+        assert match.passage_words == explanation.passage_slots[match.passage_slot]
         total += match.product
-    for match in found.slots:
+    for match in explanation.slots:
         assert match.share == pytest.approx(match.product / total)
 
     in_query = dict(zip(query.impact_ids.tolist(), query.impact_weights.tolist(), strict=True))
     in_passage = dict(zip(passage.impact_ids.tolist(), passage.impact_weights.tolist(), strict=True))
     expected = {str(i): in_query[i] * in_passage[i] for i in in_query.keys() & in_passage.keys()}
-    assert {term.word: term.product for term in found.terms} == pytest.approx(expected)
-    assert [term.product for term in found.terms] == sorted(expected.values(), reverse=True)
-    assert not expected or sum(term.share for term in found.terms) == pytest.approx(1)
+    assert {term.word: term.product for term in explanation.terms} == pytest.approx(expected)
+    assert [term.product for term in explanation.terms] == sorted(expected.values(), reverse=True)
+    assert not expected or sum(term.share for term in explanation.terms) == pytest.approx(1)
 
 
-def test_parts_of_texts(tmp_path: Path) -> None:
+def test_explanations_have_the_parts_of_texts(tmp_path: Path) -> None:
     encoder = random_encoder(tmp_path / "llada", **PARTS)
     index = small_index(encoder, str(tmp_path / "index"))
     searcher = open_searcher(index.uri)
     hits = searcher.search(QUERIES[3:], k=3, modes=["dense"], budgets=[3])["dense"]
     explained = searcher.explain(QUERIES[3], hits.rows(), budget=3)
-    for found, shown in zip(explained, index.shown(hits.rows()), strict=True):
-        assert found.query_parts == encoder.preparer.parts(QUERIES[3], "query", 3)
-        joined = f"{shown['title']} {shown['text']}"
-        assert found.passage_parts == encoder.preparer.parts(joined, "passage", len(found.passage_slots))
-        assert "".join(found.passage_parts).replace(" ", "") in joined.replace(" ", "")
+    for explanation, passage in zip(explained, index.shown(hits.rows()), strict=True):
+        assert explanation.query_parts == encoder.preparer.parts(QUERIES[3], "query", 3)
+        joined = f"{passage['title']} {passage['text']}"
+        assert explanation.passage_parts == encoder.preparer.parts(joined, "passage", len(explanation.passage_slots))
+        assert "".join(explanation.passage_parts).replace(" ", "") in joined.replace(" ", "")
     with TestClient(make_api(local_service(index.uri), Keys.of(None), None)) as client:
-        asked = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
-        answer = SearchResponse.model_validate(client.post("/search", json=asked).raise_for_status().json())
+        body = {"query": QUERIES[3], "k": 3, "mode": "dense", "budget": 3, "explain": True}
+        answer = SearchResponse.model_validate(client.post("/search", json=body).raise_for_status().json())
     assert [hit.explanation for hit in answer.results[0].hits] == explained

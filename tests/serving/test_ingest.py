@@ -1,4 +1,4 @@
-"""Passages come, change and go while others search; versions follow, and are never mixed."""
+"""Passages are added, replaced and deleted while others search, each response reading one version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client(own_index: PassageIndex) -> Iterator[TestClient]:
         yield made
 
 
-def test_added_passages_are_those_of_an_encode_job(
+def test_added_passages_equal_those_of_an_encode_job(
     client: TestClient, own_index: PassageIndex, encoder: Encoder
 ) -> None:
     sent = [
@@ -46,26 +46,26 @@ def test_added_passages_are_those_of_an_encode_job(
     assert stored["n_tokens"] == encoder.encode_passages([""], ["heat of a wing"]).n_tokens[0]
 
 
-def test_deleted_passages_are_gone(client: TestClient, own_index: PassageIndex) -> None:
+def test_a_deleted_passage_is_not_found(client: TestClient, own_index: PassageIndex) -> None:
     answer = client.delete("/passages/d7").raise_for_status().json()
     assert answer == {"deleted": 1, "version": own_index.version + 1}
     hits = client.post("/search", json={"query": "heat", "k": 60, "mode": "dense"}).json()["results"][0]["hits"]
     assert "d7" not in {hit["id"] for hit in hits}
     assert len(hits) == 59
-    gone = client.delete("/passages/d7")
-    assert gone.status_code == 404
-    assert gone.json()["type"] == "urn:diffretriever:problem:not-found"
+    response = client.delete("/passages/d7")
+    assert response.status_code == 404
+    assert response.json()["type"] == "urn:diffretriever:problem:not-found"
 
 
 @pytest.mark.parametrize("path", ["a'%20OR%20'1'='1", "..%2F..%2Fetc", "%00", "a/b", "%ff", "%F0%9F%98%80"])
-def test_ids_are_only_ids(client: TestClient, own_index: PassageIndex, path: str) -> None:
+def test_unusual_ids_delete_nothing(client: TestClient, own_index: PassageIndex, path: str) -> None:
     assert client.delete(f"/passages/{path}").status_code == 404
     own_index.refresh()
     assert len(own_index) == 60
 
 
 @pytest.mark.parametrize(
-    ("passages", "field", "says"),
+    ("passages", "field", "message"),
     [
         ([], "passages", "at least 1"),
         ([{"id": f"x{i}", "text": "a"} for i in range(4)], "passages", "at most 3"),
@@ -75,19 +75,19 @@ def test_ids_are_only_ids(client: TestClient, own_index: PassageIndex, path: str
         ([{"id": "x", "text": "a\x00"}], "passages.0", "NUL"),
     ],
 )
-def test_a_bad_passage_stops_all(
-    client: TestClient, own_index: PassageIndex, passages: list[dict[str, str]], field: str, says: str
+def test_a_bad_passage_rejects_the_whole_request(
+    client: TestClient, own_index: PassageIndex, passages: list[dict[str, str]], field: str, message: str
 ) -> None:
     refused = client.post("/passages", json={"passages": passages})
     assert refused.status_code == 422
     assert refused.json()["field"] == field
-    assert says in refused.json()["detail"] + refused.json()["fix"]
+    assert message in refused.json()["detail"] + refused.json()["fix"]
     before = own_index.version
     own_index.refresh()
     assert own_index.version == before
 
 
-def test_another_writer_is_waited_for_by_the_client(client: TestClient, own_index: PassageIndex) -> None:
+def test_a_locked_index_is_a_problem_with_retry_after(client: TestClient, own_index: PassageIndex) -> None:
     with WriterLock(own_index.uri):
         for refused in (
             client.post("/passages", json={"passages": [{"id": "x", "text": "a"}]}),
@@ -98,10 +98,9 @@ def test_another_writer_is_waited_for_by_the_client(client: TestClient, own_inde
     assert client.delete("/passages/d1").status_code == 200
 
 
-def test_answers_under_writes_are_each_of_one_version(
+def test_responses_during_writes_read_one_version(
     client: TestClient, own_index: PassageIndex, encoder: Encoder
 ) -> None:
-    """Every write adds one passage that beats all others: an answer has as many of them as its version says."""
     first = own_index.version
     answers: list[tuple[int, int, int]] = []
     done = threading.Event()
@@ -140,7 +139,7 @@ def test_a_passage_that_the_encoder_rejects_is_a_problem_with_the_reason(
     assert PassageIndex.open(own_index.uri).version == own_index.version
 
 
-def test_a_full_disk_refuses_passages_and_nothing_else(
+def test_a_full_disk_rejects_writes_but_not_searches(
     client: TestClient, own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> str:

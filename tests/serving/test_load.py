@@ -1,4 +1,4 @@
-"""A busy server gives requests less, within its bounds and says so; what is reduced is right for what it says it is."""
+"""Load reduces requests within the configured bounds, and responses report it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diffretriever.search import open_searcher
 from diffretriever.search.searcher import Searcher
 from diffretriever.serving.api import make_api
 from diffretriever.serving.guard import Keys
-from diffretriever.serving.load import CALM_S, Caps, Load, ladder
+from diffretriever.serving.load import CALM_S, Caps, Load, load_levels
 from diffretriever.serving.searches import Search
 from diffretriever.serving.service import Service
 from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
@@ -30,36 +30,27 @@ MOST = 12
 Pairs = list[tuple[str, float]]
 
 
-class Hands:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def levels(load: Load, *ongoing: int) -> list[int]:
-    """The level after each observation."""
-    found = []
+    """Return the level after each observation."""
+    levels = []
     for number in ongoing:
         load.observe(number)
-        found.append(load.caps.level)
-    return found
+        levels.append(load.caps.level)
+    return levels
 
 
-def a_load(clock: Hands) -> Load:
-    return Load(MOST, ladder(LoadBudget(**BOUNDS), 4), clock)
+def load_at(times: list[float]) -> Load:
+    """Return a load whose clock shows the last of `times`."""
+    return Load(MOST, load_levels(LoadBudget(**BOUNDS), 4), lambda: times[-1])
 
 
-def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
+def test_load_levels_reach_the_bounds_in_equal_ratios() -> None:
     full = Caps()
-    assert ladder(LoadBudget(), 4) == (full,)
-    assert ladder(LoadBudget(least_query_slots=1), 16) == (full, Caps(1, 4), Caps(2, 1))
-    assert ladder(LoadBudget(least_candidates=10), None) == (full, Caps(1, None, 100), Caps(2, None, 10))
+    assert load_levels(LoadBudget(), 4) == (full,)
+    assert load_levels(LoadBudget(least_query_slots=1), 16) == (full, Caps(1, 4), Caps(2, 1))
+    assert load_levels(LoadBudget(least_candidates=10), None) == (full, Caps(1, None, 100), Caps(2, None, 10))
     both = LoadBudget(least_query_slots=3, least_candidates=250)
-    assert ladder(both, 4) == (full, Caps(1, 4, 500), Caps(2, 3, 250))
+    assert load_levels(both, 4) == (full, Caps(1, 4, 500), Caps(2, 3, 250))
 
 
 @pytest.mark.parametrize(
@@ -70,30 +61,30 @@ def test_levels_go_down_to_the_bounds_in_equal_ratios() -> None:
         ({"least_candidates": FUSION_DEPTH}, 4, f"load.least_candidates is {FUSION_DEPTH}: set less than"),
     ],
 )
-def test_bounds_without_effect_are_mistakes(bounds: dict[str, int], own_budget: int | None, match: str) -> None:
+def test_bounds_without_effect_are_rejected(bounds: dict[str, int], own_budget: int | None, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        ladder(LoadBudget(**bounds), own_budget)
+        load_levels(LoadBudget(**bounds), own_budget)
 
 
-def test_the_level_rises_at_once_before_anybody_is_refused() -> None:
-    assert levels(a_load(Hands()), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
-    assert levels(a_load(Hands()), 12) == [2]
+def test_the_level_rises_at_once() -> None:
+    assert levels(load_at([0]), 1, 3, 4, 7, 8, 12) == [0, 0, 1, 1, 2, 2]
+    assert levels(load_at([0]), 12) == [2]
 
 
-def test_the_level_falls_one_by_one_and_only_after_a_calm_spell() -> None:
-    clock = Hands()
-    load = a_load(clock)
+def test_the_level_falls_step_by_step_after_low_load() -> None:
+    times = [0.0]
+    load = load_at(times)
     assert levels(load, 12, 4, 3, 0) == [2, 2, 2, 2], "no time has passed"
-    clock.now += 0.75 * CALM_S
-    assert levels(load, 4) == [2], "the spell is over before it has made a difference"
+    times.append(0.75 * CALM_S)
+    assert levels(load, 4) == [2], "the load is too high for a lower level"
     assert levels(load, 3) == [2]
-    clock.now += 0.75 * CALM_S
+    times.append(1.5 * CALM_S)
     assert levels(load, 3) == [2]
-    clock.now += 0.25 * CALM_S
-    assert levels(load, 3) == [1], "calm enough for level 2 to end"
-    clock.now += 9 * CALM_S
-    assert levels(load, 1) == [1], "and not for level 1, whose spell begins now"
-    clock.now += CALM_S
+    times.append(1.75 * CALM_S)
+    assert levels(load, 3) == [1], "low enough for level 1"
+    times.append(10.75 * CALM_S)
+    assert levels(load, 1) == [1], "low enough for level 0 only from now on"
+    times.append(11.75 * CALM_S)
     assert levels(load, 1) == [0]
 
 
@@ -103,9 +94,9 @@ def service(index: PassageIndex) -> Service:
 
 
 def serving(uri: str, level: int, **settings: object) -> Service:
-    """Return a service that stays at a level, however few requests it has."""
+    """Return a service whose load level is fixed."""
     made = local_service(uri, max_ongoing=MOST, load=BOUNDS, **settings)
-    made.load = a_load(Hands())
+    made.load = load_at([0])
     made.load.observe([0, MOST // 3, MOST][level])
     return made
 
@@ -120,24 +111,23 @@ def pairs(answer: Any) -> list[Pairs]:
 
 
 def fused_by_hand(searcher: Searcher, mode: Mode, k: int, budgets: list[int], depth: int) -> list[Pairs]:
-    """Rank by a sum of lists of so many passages."""
     lists = searcher.search(QUERIES, k=depth, modes=lists_for([mode]), budgets=budgets)
     return list(ranked(mode, {name: lists[name] for name in lists_for([mode])}, k, depth))
 
 
-def test_an_answer_reduced_to_a_k_q_is_that_of_a_request_for_it(service: Service, index: PassageIndex) -> None:
+def test_a_reduced_budget_equals_the_same_explicit_budget(service: Service, index: PassageIndex) -> None:
     reduced = ask(service, query=QUERIES, mode="dense", k=7)
     assert reduced["reduced"] == {"query_slots": 1, "candidates": None}
     assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in reduced["results"]} == {(1, "load")}
-    asked = ask(local_service(index.uri), query=QUERIES, mode="dense", k=7, budget=1)
-    assert asked["reduced"] is None
-    assert pairs(reduced) == pairs(asked)
-    assert pairs(asked) == open_searcher(index.uri).search(QUERIES, k=7, modes=["dense"], budgets=[1] * 4)["dense"]
+    explicit = ask(local_service(index.uri), query=QUERIES, mode="dense", k=7, budget=1)
+    assert explicit["reduced"] is None
+    assert pairs(reduced) == pairs(explicit)
+    assert pairs(explicit) == open_searcher(index.uri).search(QUERIES, k=7, modes=["dense"], budgets=[1] * 4)["dense"]
 
 
 @pytest.mark.parametrize(("level", "slots", "candidates"), [(1, 2, 71), (2, 1, 5)])
 @pytest.mark.parametrize("mode", ["hybrid", "dense+bm25"])
-def test_a_reduced_sum_is_that_of_shorter_lists(
+def test_a_reduced_sum_equals_the_fusion_of_shorter_lists(
     index: PassageIndex, level: int, slots: int, candidates: int, mode: Mode
 ) -> None:
     answer = ask(serving(index.uri, level), query=QUERIES, mode=mode, k=4)
@@ -147,59 +137,60 @@ def test_a_reduced_sum_is_that_of_shorter_lists(
     assert pairs(answer) != searcher.search(QUERIES, k=4, modes=[mode])[mode]
 
 
-def test_as_many_passages_come_as_are_asked_for(service: Service) -> None:
+def test_reduced_candidates_are_at_least_k(service: Service) -> None:
     answer = ask(service, query=QUERIES[0], k=30)
     assert answer["reduced"]["candidates"] == 30
     assert len(answer["results"][0]["hits"]) == 30
 
 
-def test_a_number_that_is_asked_for_is_kept_and_what_is_chosen_is_lowered(service: Service) -> None:
-    asked = ask(service, query=QUERIES, budget=3, mode="dense")
-    assert asked["reduced"] is None
-    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in asked["results"]} == {(3, "asked")}
+def test_load_lowers_adaptive_but_not_explicit_budgets(service: Service) -> None:
+    explicit = ask(service, query=QUERIES, budget=3, mode="dense")
+    assert explicit["reduced"] is None
+    assert {(each["budget"]["slots"], each["budget"]["reason"]) for each in explicit["results"]} == {(3, "request")}
     chosen = ask(service, query=QUERIES, budget="adaptive", mode="dense")
     assert chosen["reduced"] == {"query_slots": 1, "candidates": None}
     used = [each["budget"] for each in chosen["results"]]
     assert {each["slots"] for each in used} == {1}
-    assert {each["rule"] for each in used} == {"rule"}, "what chose it is still told"
+    assert {each["rule"] for each in used} == {"rule"}
     vectors = TestClient(make_api(service, Keys(), None)).post("/encode", json={"query": QUERIES[0]}).json()
-    assert len(vectors["results"][0]["slots"]) == 4, "vectors are for use elsewhere: they are never lowered"
+    assert len(vectors["results"][0]["slots"]) == 4, "POST /encode is not reduced"
 
 
-def test_a_score_by_one_exact_list_has_no_candidates_to_lower(service: Service) -> None:
+def test_a_single_exact_list_is_not_reduced(service: Service) -> None:
     assert ask(service, query=QUERIES, mode="sparse", budget=2)["reduced"] is None
 
 
-def test_a_candidate_index_names_fewer(encoder: Encoder, own_index: PassageIndex) -> None:
+def test_load_lowers_the_candidates_of_a_candidate_index(encoder: Encoder, own_index: PassageIndex) -> None:
     prepare(own_index)
     service = serving(own_index.uri, 2)
     answer = ask(service, query=QUERIES, mode="dense", k=3, budget=4)
     assert answer["reduced"] == {"query_slots": None, "candidates": 5}
     assert pairs(answer) == opened(own_index, search_budget=5).search(encoder.encode_queries(QUERIES), 3)
     many = ask(service, query=QUERIES, mode="dense", k=BUDGET, budget=4)
-    assert many["reduced"] is None, "as many are asked for as it names in any case"
+    assert many["reduced"] is None, "k is not below the calibrated number"
 
 
-def test_a_batch_of_reduced_and_full_requests_mixes_nothing(own_index: PassageIndex) -> None:
-    """Each response is that of the request alone, with lists and with a candidate index, and reports its reduction."""
+def test_a_batch_mixes_reduced_and_full_requests(own_index: PassageIndex) -> None:
     prepare(own_index)
     service = local_service(own_index.uri)
     caps = [Caps(), Caps(2, 1, 5), Caps(1, 2, 9), Caps(), Caps(2, 1, 5)]
     modes: tuple[Mode, ...] = ("dense", "hybrid", "sparse")
     for mode in modes:
         searches = [
-            Search(SearchRequest(query=QUERIES[n % 4], k=3), [QUERIES[n % 4]], service.view, mode, None, own)
-            for n, own in enumerate(caps)
+            Search(SearchRequest(query=QUERIES[n % 4], k=3), [QUERIES[n % 4]], service.view, mode, None, cap)
+            for n, cap in enumerate(caps)
         ]
         together, alone = service._answer(searches), [service._answer([search])[0] for search in searches]
-        for answer, own in zip(together, alone, strict=True):
-            expected: list[Any] = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in own.results[0].hits]
+        for answer, single in zip(together, alone, strict=True):
+            expected: list[Any] = [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in single.results[0].hits]
             assert [(hit.id, hit.score) for hit in answer.results[0].hits] == expected
-        found = [(each.results[0].budget.slots, each.reduced.candidates if each.reduced else None) for each in together]
-        assert found == [(own.query_slots or 4, own.candidates) for own in caps]
+        reductions = [
+            (each.results[0].budget.slots, each.reduced.candidates if each.reduced else None) for each in together
+        ]
+        assert reductions == [(cap.query_slots or 4, cap.candidates) for cap in caps]
 
 
-def test_reduced_answers_are_counted_by_level(service: Service) -> None:
+def test_reduced_responses_are_counted_by_level(service: Service) -> None:
     measured: list[tuple[str, str]] = []
     service._measure = lambda name, value, tag="": measured.append((name, tag))
     ask(service, query=QUERIES)
@@ -208,10 +199,9 @@ def test_reduced_answers_are_counted_by_level(service: Service) -> None:
     assert {tag for name, tag in measured if name == "stage_ms"} == {"choose", "encode", "search", "passages", "total"}
 
 
-def test_requests_at_the_same_time_are_lowered_before_any_is_refused(index: PassageIndex) -> None:
-    """As many as are worked on at a time, of which the last ones at least have the least."""
+def test_concurrent_requests_are_reduced_before_any_is_rejected(index: PassageIndex) -> None:
     service = local_service(index.uri, max_ongoing=4, load=BOUNDS)
-    service.load = Load(4, ladder(LoadBudget(**BOUNDS), 4), Hands())
+    service.load = Load(4, load_levels(LoadBudget(**BOUNDS), 4))
     api = make_api(service, Keys(), None)
 
     async def ask_all() -> list[int]:

@@ -43,24 +43,24 @@ def client(own_index: PassageIndex) -> Iterator[TestClient]:
         yield made
 
 
-def asked(client: TestClient, **body: Any) -> list[list[dict[str, Any]]]:
+def hits_of(client: TestClient, **body: Any) -> list[list[dict[str, Any]]]:
     answer = client.post("/search", json={"query": QUERIES, "k": 20, **body}).raise_for_status().json()
     return [result["hits"] for result in answer["results"]]
 
 
-def test_answers_are_those_of_a_job(client: TestClient, own_index: PassageIndex) -> None:
+def test_filtered_searches_equal_those_of_a_job(client: TestClient, own_index: PassageIndex) -> None:
     assert client.get("/index").json()["metadata"] == COLUMNS
     searcher = open_searcher(own_index.uri)
-    for wanted in ("year >= 2010 AND lang = 'en'", "year IS NULL", "collection = 'c' AND id = 'd1'", "year > 9000"):
+    for condition in ("year >= 2010 AND lang = 'en'", "year IS NULL", "collection = 'c' AND id = 'd1'", "year > 9000"):
         for mode in ("dense", "hybrid", "bm25", "dense+sparse+bm25"):
-            expected = searcher.search(QUERIES, k=20, modes=[mode], filter=wanted)[mode]
-            found = asked(client, mode=mode, filter=wanted)
-            assert [[(hit["id"], hit["score"]) for hit in hits] for hits in found] == expected
-    (hit,) = asked(client, mode="dense", filter="id = 'd4'")[0]
+            expected = searcher.search(QUERIES, k=20, modes=[mode], filter=condition)[mode]
+            results = hits_of(client, mode=mode, filter=condition)
+            assert [[(hit["id"], hit["score"]) for hit in hits] for hits in results] == expected
+    (hit,) = hits_of(client, mode="dense", filter="id = 'd4'")[0]
     assert hit["metadata"] == {"year": 2004, "lang": "en", "day": None, "at": None, "price": None}
 
 
-def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex) -> None:
+def test_metadata_is_added_replaced_and_returned(client: TestClient, own_index: PassageIndex) -> None:
     sent: dict[str, Any] = {
         "id": "new",
         "text": "heat of a wing",
@@ -69,8 +69,8 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
     added = {"added": 1, "replaced": 0, "unchanged": 0}
     assert client.post("/passages", json={"passages": [sent]}).json() == {**added, "version": 3}
     shown = {"year": 7, "lang": None, "day": "2020-02-29", "at": "2020-01-01T00:00:00+00:00", "price": 3.0}
-    wanted = "day = '2020-02-29' AND at < '2020-01-01T00:00:01Z' AND price = 3"
-    assert [hit["metadata"] for hit in asked(client, mode="dense", filter=wanted)[0]] == [shown]
+    condition = "day = '2020-02-29' AND at < '2020-01-01T00:00:01Z' AND price = 3"
+    assert [hit["metadata"] for hit in hits_of(client, mode="dense", filter=condition)[0]] == [shown]
     assert client.post("/passages", json={"passages": [sent]}).json() == {
         **added,
         "added": 0,
@@ -79,11 +79,11 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
     }
     sent["metadata"]["year"] = 8
     assert client.post("/passages", json={"passages": [sent]}).json()["replaced"] == 1
-    assert asked(client, mode="dense", filter="year = 8")[0][0]["id"] == "new"
+    assert hits_of(client, mode="dense", filter="year = 8")[0][0]["id"] == "new"
 
 
 @pytest.mark.parametrize(
-    ("metadata", "field", "says"),
+    ("metadata", "field", "message"),
     [
         ({"yaer": 1}, "passages.0.metadata.yaer", "Did you mean 'year'?"),
         ({"year": "2020"}, "passages.0.metadata.year", "is not of type int64"),
@@ -94,16 +94,18 @@ def test_passages_come_with_metadata(client: TestClient, own_index: PassageIndex
         ({"lang": ["en"]}, "passages.0.metadata.lang", "valid string"),
     ],
 )
-def test_what_has_no_column_is_refused(client: TestClient, metadata: dict[str, Any], field: str, says: str) -> None:
+def test_metadata_without_a_column_or_of_another_type_is_rejected(
+    client: TestClient, metadata: dict[str, Any], field: str, message: str
+) -> None:
     answer = client.post("/passages", json={"passages": [{"id": "x", "text": "y", "metadata": metadata}]})
     assert answer.status_code == 422
     assert answer.json()["field"] == field
-    assert says in answer.json()["detail"] + answer.json()["fix"]
+    assert message in answer.json()["detail"] + answer.json()["fix"]
 
 
-@pytest.mark.parametrize("wanted", ["yaer > 1", "year > 'x'", "year >", "lower(lang) = 'x'", "x" * 4001])
-def test_bad_filters_are_problems(client: TestClient, wanted: str) -> None:
-    answer = client.post("/search", json={"query": "a", "filter": wanted})
+@pytest.mark.parametrize("condition", ["yaer > 1", "year > 'x'", "year >", "lower(lang) = 'x'", "x" * 4001])
+def test_bad_filters_are_problems(client: TestClient, condition: str) -> None:
+    answer = client.post("/search", json={"query": "a", "filter": condition})
     assert (answer.status_code, answer.json()["field"]) == (422, "filter")
     assert not answer.json()["detail"].startswith("filter"), "the field says so"
     assert "4000" in answer.json()["detail"] or "columns from `GET /index`" in answer.json()["fix"]

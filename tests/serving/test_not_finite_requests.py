@@ -1,4 +1,4 @@
-"""A model that gives NaN for some texts: requests with them are refused by a problem that says so, others answered."""
+"""Texts that the model encodes as NaN are problems; other requests succeed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(own_index: PassageIndex) -> Iterator[TestClient]:
         yield made
 
 
-def test_a_query_is_refused_and_named(client: TestClient) -> None:
+def test_a_query_encoded_as_nan_is_a_problem_that_names_it(client: TestClient) -> None:
     for body in ({"query": BAD}, {"query": [GOOD, BAD]}):
         refused = client.post("/search", json=body)
         assert refused.status_code == 422
@@ -45,7 +45,7 @@ def test_a_query_is_refused_and_named(client: TestClient) -> None:
         assert f"query number {number} ('{BAD}') is encoded as NaN" in refused.json()["detail"]
 
 
-def test_a_passage_is_refused_and_named(client: TestClient, own_index: PassageIndex) -> None:
+def test_a_passage_encoded_as_nan_is_a_problem_that_names_it(client: TestClient, own_index: PassageIndex) -> None:
     sent = [{"id": "n1", "text": GOOD}, {"id": "n2", "text": BAD}]
     refused = client.post("/passages", json={"passages": sent})
     assert refused.status_code == 422

@@ -1,4 +1,4 @@
-"""A service whose queries are encoded by recorded passes gives the same answers, with few recordings."""
+"""Recorded passes encode queries to the same results, with few recordings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.serving.serving_cases import QUERIES, served
 
 def answers(uri: str, *, recorded: bool) -> list[Any]:
     with served(uri, recorded=recorded) as client:
-        asked = [*QUERIES, *QUERIES, QUERIES]
-        bodies = [{"query": query, "k": 5, "mode": "dense", "budget": "adaptive"} for query in asked]
-        found = [client.post("/search", json=body).raise_for_status().json()["results"] for body in bodies]
-    return [hit for results in found for result in results for hit in result["hits"]]
+        queries = [*QUERIES, *QUERIES, QUERIES]
+        bodies = [{"query": query, "k": 5, "mode": "dense", "budget": "adaptive"} for query in queries]
+        responses = [client.post("/search", json=body).raise_for_status().json()["results"] for body in bodies]
+    return [hit for results in responses for result in results for hit in result["hits"]]
 
 
-def test_answers_are_the_same(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_passes_do_not_change_results(index: PassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[PassGraphs] = []
     states = PassGraphs.states
 

@@ -1,4 +1,4 @@
-"""An index that is moved into the place of the one that is served: the server goes over to it, or says it cannot."""
+"""An index that replaces the served one is served, or reported."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def service(own_index: PassageIndex) -> Service:
 
 @pytest.fixture
 def move(own_index: PassageIndex, tmp_path: Path) -> Move:
-    """Makes an index as many commits old, and puts it into the place of the one that is served."""
+    """Replaces the served index with another one that has the same version number."""
 
     def make(encoder: Encoder) -> None:
-        place, other = Path(own_index.uri), tmp_path / "other"
+        path, other = Path(own_index.uri), tmp_path / "other"
         with patch("diffretriever.index.manifest._now", return_value="2020-01-01T00:00:00+00:00"):
             for passage in BEES:
                 write_passages(encoder, str(other), [passage])
-        shutil.rmtree(place)
-        other.rename(place)
+        shutil.rmtree(path)
+        other.rename(path)
 
     return make
 
 
 @pytest.mark.parametrize("is_followed", [True, False], ids=["looked at", "met by a request"])
-def test_one_of_the_same_retriever_is_served(
+def test_a_replacement_of_the_same_retriever_is_served(
     service: Service, own_index: PassageIndex, encoder: Encoder, move: Move, is_followed: bool
 ) -> None:
     with TestClient(make_api(service, Keys(), None)) as client:
@@ -64,7 +64,7 @@ def test_one_of_the_same_retriever_is_served(
     assert not service.is_other_retriever
 
 
-def test_one_of_another_retriever_needs_a_new_replica(
+def test_a_replacement_of_another_retriever_needs_a_new_replica(
     service: Service, tmp_path: Path, encoder: Encoder, move: Move
 ) -> None:
     other = random_encoder(tmp_path / "llada")
@@ -79,7 +79,7 @@ def test_one_of_another_retriever_needs_a_new_replica(
             assert "is being replaced" in refused.json()["detail"]
 
 
-def test_none_is_waited_for(service: Service, own_index: PassageIndex) -> None:
+def test_a_missing_index_is_served_again_when_it_is_back(service: Service, own_index: PassageIndex) -> None:
     away = Path(own_index.uri).rename(f"{own_index.uri}-away")
     with pytest.raises(ValueError, match="no index at"):
         asyncio.run(service.refresh())

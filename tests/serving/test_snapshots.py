@@ -1,4 +1,4 @@
-"""Several versions are open at once: a version that opens holds up no other, and errors are not kept."""
+"""Several versions of an index are open at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffretriever.serving.snapshots import KEPT_VERSIONS, Snapshot, Snapshots, 
 CPU = torch.device("cpu")
 
 
-def test_a_version_that_opens_slowly_holds_up_no_other(
+def test_a_version_that_opens_slowly_does_not_block_others(
     own_index: PassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots = Snapshots(SearchOptions(index=own_index.uri), CPU)
@@ -39,7 +39,7 @@ def test_a_version_that_opens_slowly_holds_up_no_other(
         assert waiting.result().whole.version == own_index.version
 
 
-def test_only_the_newest_are_kept_and_each_is_measured(own_index: PassageIndex) -> None:
+def test_only_the_newest_versions_stay_open(own_index: PassageIndex) -> None:
     measured: list[tuple[str, float]] = []
     snapshots = Snapshots(
         SearchOptions(index=own_index.uri), CPU, (1, 2), lambda name, value, tag="": measured.append((name, value))

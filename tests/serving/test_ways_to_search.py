@@ -1,4 +1,4 @@
-"""Whatever was made beside an index is used, GET /index says what that is, and the answers stay the same."""
+"""Derived files of an index are used and reported, and do not change results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ MODES = ("dense", "sparse", "hybrid")
 ASKED: dict[str, Any] = {"query": QUERIES, "k": 61, "budget": "adaptive"}
 
 
-def ways(client: TestClient) -> Any:
-    return client.get("/index").raise_for_status().json()["found_by"]
+def part_of(client: TestClient) -> Any:
+    (part,) = client.get("/index").raise_for_status().json()["parts"]
+    return part
 
 
 def rankings(client: TestClient) -> list[Any]:
@@ -28,19 +29,21 @@ def rankings(client: TestClient) -> list[Any]:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        ([build_codes], {"dense": ["codes"], "sparse": ["stream"]}),
-        ([build_postings], {"dense": ["stream"], "sparse": ["postings"]}),
-        ([build_codes, build_postings], {"dense": ["codes"], "sparse": ["postings"]}),
+        ([build_codes], {"dense": "codes", "sparse": "stream"}),
+        ([build_postings], {"dense": "stream", "sparse": "postings"}),
+        ([build_codes, build_postings], {"dense": "codes", "sparse": "postings"}),
     ],
 )
-def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageIndex, make: Any, expected: Any) -> None:
+def test_codes_and_postings_are_used_without_changing_results(
+    own_index: PassageIndex, make: Any, expected: Any
+) -> None:
     with served(own_index.uri) as client:
         streamed = rankings(client)
     for each in make:
         each(own_index)
     with served(own_index.uri) as client:
-        assert ways(client) == expected
-        (part,) = client.get("/index").json()["parts"]
+        part = part_of(client)
+        assert part["search_methods"] == expected
         assert (part["fragments"], part["passages"]) == (3, 60)
         assert part["mapped_bytes"] == sum(
             file.stat().st_size for kind in ("codes", "postings") for file in Path(own_index.uri, kind).rglob("*.*")
@@ -51,5 +54,5 @@ def test_codes_and_postings_are_used_and_change_no_answer(own_index: PassageInde
 def test_a_calibrated_candidate_index_is_used(own_index: PassageIndex) -> None:
     prepare(own_index)
     with served(own_index.uri) as client:
-        assert ways(client)["dense"] == ["candidates"]
+        assert part_of(client)["search_methods"]["dense"] == "candidates"
         assert client.post("/search", json={"query": "heat", "mode": "dense"}).status_code == 200

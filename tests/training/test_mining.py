@@ -21,7 +21,7 @@ from diffretriever.search import open_searcher
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.training.data.examples import Example
 from diffretriever.training.data.sources import open_source
-from tests.places import local
+from tests.locations import local
 from tests.training.example_cases import examples, good, passage, write_beir
 
 MADE = examples(30)

@@ -10,11 +10,13 @@ from pydantic import ValidationError
 
 from diffretriever.backbones.source import EMBEDDED_ADAPTERS
 from diffretriever.core.files import file_digest
+from diffretriever.encoders import load_preparer
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.retriever import MaskedRetriever
+from diffretriever.schemas.retriever import ContentWordsConfig, MaskedRetriever
 from diffretriever.schemas.training import RECIPES, Recipe, TrainingManifest, TrainJob
 from diffretriever.training.run_folder import MetricsLog, RunFolder
 from diffretriever.training.session import describe_training
+from diffretriever.training.trainable import with_training_lengths
 from tests.training.trainer_cases import FolderOf, ListedData, config_of, quick_recipe, session_of
 
 
@@ -51,8 +53,9 @@ def test_identity_ignores_paths_and_query_time_settings(folder_of: FolderOf) -> 
 
 
 def test_the_output_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
-    retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99})
-    session = session_of(retriever, quick_recipe(max_steps=1))
+    retriever = config_of("masked-bert", folder_of, text={"max_passage_tokens": 99, "title_join": "none"})
+    recipe = quick_recipe(max_steps=1)
+    session = session_of(retriever, recipe)
     list(session.trainer.run())
     manifest = session.save_adapter(tmp_path / "checkpoint" / "adapter")
     folder = RunFolder(tmp_path / "out")
@@ -62,7 +65,21 @@ def test_the_output_is_a_retriever(folder_of: FolderOf, tmp_path: Path) -> None:
     assert isinstance(loaded, MaskedRetriever)
     assert loaded.backbone.adapter == str(tmp_path / "out" / "adapter")
     place = loaded.backbone.model_copy(update={"adapter": None})
-    assert loaded.model_copy(update={"backbone": place}) == retriever
+    assert loaded.model_copy(update={"backbone": place}) == with_training_lengths(retriever, recipe)
+    assert (loaded.text.max_query_tokens, loaded.text.max_passage_tokens, loaded.text.title_join) == (32, 156, "none")
+
+
+def test_other_settings_than_in_training_are_reported(
+    folder_of: FolderOf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retriever = config_of("masked-bert", folder_of)
+    session_of(retriever, quick_recipe(max_steps=1)).save_adapter(tmp_path / "adapter")
+    place = retriever.backbone.model_copy(update={"adapter": str(tmp_path / "adapter")})
+    words = ContentWordsConfig(subwords=True)
+    load_preparer(retriever.model_copy(update={"backbone": place, "content_words": words}))
+    (message,) = caplog.messages
+    for part in ("content_words.subwords False (here True)", "text.max_query_tokens 32 (here 512)"):
+        assert part in message
 
 
 def test_the_metrics_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from diffretriever.core.files import files_in, read_bytes, read_text, remove, write_bytes
 from diffretriever.pipelines.training_data import finished, open_inputs
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob
 from diffretriever.training.data.training_set import EXAMPLES_FILE, MANIFEST_FILE, TrainingSet
 from diffretriever.training.run_folder import METRICS_FILE, MetricsLog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -30,6 +31,7 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     adapter_head: AdapterHead = "include",
     merge_adapter: bool = True,
     accepted_fields: Collection[str] = (),
+    rope_factor: float = 1.0,
 ) -> Backbone:
     """Load a backbone in evaluation mode, without running code of the checkpoint.
 
@@ -44,9 +46,18 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
         adapter_head: `drop` ignores the adapter's part on the output head, which only affects logits.
         merge_adapter: whether to merge the adapter into the weights; False to train it.
         accepted_fields: unknown fields of config.json to ignore.
+        rope_factor: factor of the rotary base and of the maximum length.
 
     Raises:
         ValueError: Source or adapter is missing, unknown or damaged, or an option is not supported.
+
+    Example:
+        >>> import torch
+        >>> backbone = dr.load_backbone("minilm", device="cpu")
+        >>> ids = torch.tensor([[101, 10529, backbone.vocabulary.mask_token_id, 102]])
+        >>> hidden, logits = backbone.forward(ids, torch.ones_like(ids), positions=torch.tensor([[2]]))
+        >>> hidden.shape, logits.shape
+        (torch.Size([1, 1, 384]), torch.Size([1, 1, 30522]))
     """
     is_float8 = dtype == FLOAT8
     if is_float8 and adapter is not None and not merge_adapter:
@@ -61,6 +72,8 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
         check_float8(target)
     precision = resolve_dtype("bfloat16" if is_float8 else dtype, target)
     family.fields.check(checkpoint.config, checkpoint.config_file, accepted_fields)
+    if rope_factor != 1:
+        checkpoint = _stretched(checkpoint, family, rope_factor)
     model = load_model(family, checkpoint, precision, resolve_attention(attention, target, precision, packs=True))
     backbone = family(model.to(target), checkpoint)
     if files is not None:
@@ -68,6 +81,14 @@ def load_backbone(  # noqa: PLR0913 (a backbone's source and its adapter's)
     if is_float8:
         use_float8(backbone)
     return backbone
+
+
+def _stretched(checkpoint: Checkpoint, family: type[Backbone], factor: float) -> Checkpoint:
+    config, length = checkpoint.config, family.vocabulary_class.length_field
+    if config.get("rope_theta") is None:
+        raise ValueError(f"{checkpoint.config_file}: no field 'rope_theta' to scale: set rope_factor to 1")
+    scaled = {"rope_theta": config["rope_theta"] * factor, length: int(config[length] * factor)}
+    return replace(checkpoint, config=config | scaled)
 
 
 def load_vocabulary(source: str | Path, *, revision: str | None = None) -> Vocabulary:

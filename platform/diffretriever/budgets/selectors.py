@@ -19,7 +19,7 @@ import numpy as np
 from diffretriever.budgets.features import check_names
 from diffretriever.core.files import is_file, read_model
 from diffretriever.core.progress import track
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.selector import LearnedSelectorArtefact
 
 DEFAULT_BUDGETS = (1, 2, 4, 8, 16)
@@ -134,9 +134,9 @@ def open_selector(source: str, fingerprint: str, budgets: Sequence[int] = DEFAUL
         return FixedSelector(int(number))
     if source == "rule":
         return RuleSelector(budgets)
-    if not is_file(as_place(source)):
+    if not is_file(parse_location(source)):
         raise ValueError(f"no selector '{source}': give 'rule', 'fixed:4' or the file that jobs/fit_selector.py wrote")
-    artefact = load_artefact(as_place(source))
+    artefact = load_artefact(parse_location(source))
     if artefact.fingerprint != fingerprint:
         raise ValueError(
             f"{source} was fitted for encoder {artefact.fingerprint} ({artefact.retriever}), but {fingerprint} is to "

@@ -15,15 +15,14 @@ from diffretriever.client.exchange import Answer, Call, Retries
 from diffretriever.schemas.base import error_messages
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.serve import (
-    AskedBudget,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
-    Filter,
     IndexResponse,
     IngestRequest,
     IngestResponse,
     PassageIn,
+    RequestedBudget,
     SearchRequest,
     SearchResponse,
     Texts,
@@ -40,12 +39,10 @@ class SearchOptions(TypedDict, total=False):
     """Passages per query."""
     mode: Mode | None
     """Score to rank by."""
-    budget: AskedBudget
+    budget: RequestedBudget
     """Number of query slots, K_q, or `adaptive` to choose it per query."""
-    collection: str | None
-    """Name of the collection to search. Default: all."""
     filter: str | None
-    """Condition on metadata, such as `year >= 2020 AND lang = 'en'`; excludes `collection`."""
+    """Condition on metadata, `id` and `collection`, such as `year >= 2020 AND lang = 'en'`."""
     explain: bool
     """Return the slots and terms behind each score."""
     words: int
@@ -56,10 +53,15 @@ class SearchClient:
     """A thread-safe connection to a search server. Close it, or use it in a `with` block.
 
     Calls raise `ProblemError` if the server rejects the request, `AnswerError` if the response is not from this
-    service,
-    `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often a
-    request
-    that was not sent or hit a busy server is repeated.
+    service, `UnreachableError` without a response, and `ValueError` for invalid arguments. `retries` controls how often
+    a request that was not sent or hit a busy server is repeated.
+
+    Example:
+        >>> from diffretriever.client import SearchClient
+        >>> with SearchClient("http://localhost:8000") as client:
+        ...     response = client.search("when do I cut roses?", k=1)
+        >>> [hit.id for hit in response.results[0].hits]
+        ['roses']
     """
 
     def __init__(
@@ -87,19 +89,44 @@ class SearchClient:
         self._retries = retries or Retries()
 
     def search(self, query: Texts, **options: Unpack[SearchOptions]) -> SearchResponse:
-        """Search for one query, or for several at once."""
+        """Search for one query, or for several at once.
+
+        Example:
+            >>> response = client.search(["roses", "sourdough"], k=1, mode="dense", filter="year > 2000")
+            >>> [result.hits[0].id for result in response.results]
+            ['roses', 'bread']
+        """
         return self._send(_search(query, **options))
 
-    def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
-        """Return the vectors and terms of one query, or of several."""
+    def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
+        """Return the vectors and terms of one query, or of several.
+
+        Example:
+            >>> encoded = client.encode("when do I cut roses?", budget=2).results[0]
+            >>> len(encoded.slots), len(encoded.slots[0].vector)
+            (2, 384)
+        """
         return self._send(_encode(query, budget))
 
     def index(self) -> IndexResponse:
-        """Return the state of the index, its retriever, and the limits of requests."""
+        """Return the state of the index, its retriever, and the limits of requests.
+
+        Example:
+            >>> client.index().collections
+            {'garden': 2}
+        """
         return self._send(_INDEX)
 
     def add_passages(self, passages: Sequence[PassageIn]) -> IngestResponse:
-        """Add passages, or replace those with the same ids, in one commit."""
+        """Add passages, or replace those with the same ids, in one commit.
+
+        Example:
+            >>> from diffretriever.schemas.serve import PassageIn
+            >>> client.add_passages([PassageIn(id="figs", text="Water figs weekly.")]).added
+            1
+            >>> client.delete_passage("figs").deleted
+            1
+        """
         return self._send(_add(passages))
 
     def delete_passage(self, passage_id: str) -> DeleteResponse:
@@ -132,7 +159,18 @@ class SearchClient:
 
 
 class AsyncSearchClient:
-    """The calls of `SearchClient` for one event loop. Close it, or use it in an `async with` block."""
+    """The calls of `SearchClient` for one event loop. Close it, or use it in an `async with` block.
+
+    Example:
+        >>> import asyncio
+        >>> from diffretriever.client import AsyncSearchClient
+        >>> async def find(query: str) -> str:
+        ...     async with AsyncSearchClient("http://localhost:8000") as client:
+        ...         response = await client.search(query, k=1)
+        ...     return response.results[0].hits[0].id
+        >>> asyncio.run(find("when do I cut roses?"))
+        'roses'
+    """
 
     def __init__(
         self,
@@ -151,7 +189,7 @@ class AsyncSearchClient:
         """See `SearchClient.search`."""
         return await self._send(_search(query, **options))
 
-    async def encode(self, query: Texts, *, budget: AskedBudget = None) -> EncodeResponse:
+    async def encode(self, query: Texts, *, budget: RequestedBudget = None) -> EncodeResponse:
         """See `SearchClient.encode`."""
         return await self._send(_encode(query, budget))
 
@@ -196,14 +234,10 @@ _INDEX = Call("GET", "index", IndexResponse)
 
 
 def _search(query: Texts, **options: Unpack[SearchOptions]) -> Call[SearchResponse]:
-    collection, condition = options.pop("collection", None), options.pop("filter", None)
-    if collection is not None and condition is not None:
-        raise ValueError(f"set collection or filter, not both: write the filter as (…) AND collection = '{collection}'")
-    chosen = condition if collection is None else _body(Filter, collection=collection)
-    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, filter=chosen, **options))
+    return Call("POST", "search", SearchResponse, _body(SearchRequest, query=query, **options))
 
 
-def _encode(query: Texts, budget: AskedBudget) -> Call[EncodeResponse]:
+def _encode(query: Texts, budget: RequestedBudget) -> Call[EncodeResponse]:
     return Call("POST", "encode", EncodeResponse, _body(EncodeRequest, query=query, budget=budget))
 
 

@@ -27,25 +27,56 @@ request.
 
 
 class ClientError(Exception):
-    """Base class of errors of calls; errors of the HTTP library are never raised."""
+    """Base class of errors of calls; errors of the HTTP library are never raised.
+
+    Example:
+        >>> try:
+        ...     client.delete_passage("figs")
+        ... except ClientError as error:
+        ...     print(error)
+        404 id: there is no passage 'figs': check the id
+    """
 
 
 class ProblemError(ClientError):
-    """The server rejected the request with a `problem` (RFC 9457), whose `status`, `field` and `fix` it copies."""
+    """The server rejected the request with a `problem` (RFC 9457), whose `status`, `field` and `fix` it copies.
+
+    Example:
+        >>> try:
+        ...     client.search("roses", budget=99)
+        ... except ProblemError as error:
+        ...     print(error.status, error.field, error.fix, sep="; ")
+        422; budget; ...
+    """
 
     def __init__(self, status: int, problem: Problem) -> None:
         self.problem, self.status, self.field, self.fix = problem, status, problem.field, problem.fix
         where = f"{problem.field}: " if problem.field else ""
         detail = problem.detail.rstrip(".")
-        super().__init__(f"{status} {where}{detail}{'' if detail.endswith('?') else '.'} {problem.fix}")
+        super().__init__(f"{status} {where}{detail}{'' if detail.endswith('?') else ':'} {problem.fix}")
 
 
 class AnswerError(ClientError):
-    """The response is from another program, a proxy or another version of the server."""
+    """The response is from another program, a proxy or another version of the server.
+
+    Example:
+        >>> page = httpx2.MockTransport(lambda request: httpx2.Response(200, text="<html>"))
+        >>> with SearchClient("http://localhost:8000", transport=page) as client:
+        ...     client.index()
+        Traceback (most recent call last):
+        diffretriever.client.exchange.AnswerError: the response is not a valid IndexResponse ...
+    """
 
 
 class UnreachableError(ClientError):
-    """No response: the connection was refused or lost, the request timed out, or a proxy is busy."""
+    """No response: the connection was refused or lost, the request timed out, or a proxy is busy.
+
+    Example:
+        >>> with SearchClient("http://localhost:9", retries=Retries(attempts=1)) as client:
+        ...     client.search("roses")
+        Traceback (most recent call last):
+        diffretriever.client.exchange.UnreachableError: no response ...: is the server running at this address?
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +87,11 @@ class Retries:
         attempts: maximum number of attempts, at least 1.
         first_wait: seconds before the second attempt; each further wait doubles.
         longest_wait: maximum seconds; the client gives up if the server requests more.
+
+    Example:
+        >>> with SearchClient("http://localhost:8000", retries=Retries(attempts=2, longest_wait=1.0)) as client:
+        ...     client.index().modes
+        ['dense', ...]
     """
 
     attempts: int = 4
@@ -72,8 +108,7 @@ class Retries:
         """Return the seconds to wait after `sent` attempts, or None to give up.
 
         `asked` is the server's `Retry-After`. Without it, the wait is random between half and all of the doubled wait,
-        so
-        that clients do not retry at the same time.
+        so that clients do not retry at the same time.
         """
         if sent >= self.attempts:
             return None

@@ -20,7 +20,7 @@ from diffretriever.collections.texts import is_text, open_text_file, open_texts_
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import is_file, is_folder, is_local
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.places import StorePath, plain_place
+from diffretriever.schemas.locations import StorePath, plain_location
 
 __all__ = [
     "BadInputError",
@@ -58,8 +58,15 @@ def open_collection(source: str, fields: Mapping[str, str] | None = None) -> Col
 
     Raises:
         ValueError: the source is unknown or unreadable, or `fields` is given for another source than a table.
+
+    Example:
+        >>> collection = dr.open_collection("garden")
+        >>> [passage.id for passage in collection.records()], collection.splits()
+        (['roses', 'bread'], ['test'])
+        >>> [query.text for query in collection.queries("test")]
+        ['when do I cut roses?', 'how often is sourdough fed?']
     """
-    opened = _opened(plain_place(source))
+    opened = _opened(plain_location(source))
     if not fields:
         return opened
     if not isinstance(opened, TableCollection):

@@ -27,7 +27,7 @@ from diffretriever.collections.records import (
 )
 from diffretriever.collections.trec import read_qrels
 from diffretriever.core.files import file_size, files_in
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 _PART_BYTES = 64 << 20
 
@@ -36,6 +36,8 @@ class Collection(ABC):
     """Passages with queries and judgements per split. Collections are picklable and read lazily."""
 
     name: str
+    language: str | None = None
+    """ISO 639-1 code of the passages' language, if the source states it."""
 
     def records(self) -> Iterator[Passage | BadRecord]:
         """Yield all records in a fixed order, validated individually (`scan` detects duplicate ids).
@@ -108,6 +110,11 @@ class TransformedCollection(Collection):
         """Name of the source."""
         return self.source.name
 
+    @property
+    def language(self) -> str | None:  # type: ignore[override] # it cannot be set
+        """Language of the source."""
+        return self.source.language
+
     def parts(self) -> list[Part]:
         """Return the parts of the source."""
         return self.source.parts()
@@ -142,6 +149,7 @@ class FileCollection(Collection):
     split_files: dict[str, Split]
     incomplete: dict[str, str] = field(default_factory=dict)
     """Incomplete split → message about its missing files."""
+    language: str | None = None
 
     def parts(self) -> list[Part]:
         """Return parts of equal size; compressed files have a single part."""

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from diffretriever.collections.base import FileCollection, Split, splits_in
 from diffretriever.collections.records import Passage, Qrels, Query, find_file
 from diffretriever.core.files import cache_dir, locked, whole_file, whole_folder
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 CORPUS = "corpus.jsonl"
 
@@ -56,6 +56,24 @@ FOLDERS = {name: name for name in ARCHIVE_MD5 if name != "cqadupstack"} | {
     f"cqadupstack-{forum}": f"cqadupstack/{forum}" for forum in _FORUMS
 }
 """Collection name → folder within the archive; the folder's first part names the archive."""
+
+PUBLISHED_PASSAGES = {
+    "arguana": 8_674,
+    "climate-fever": 5_416_593,
+    "dbpedia-entity": 4_635_922,
+    "fever": 5_416_568,
+    "fiqa": 57_638,
+    "hotpotqa": 5_233_329,
+    "msmarco": 8_841_823,
+    "nfcorpus": 3_633,
+    "nq": 2_681_468,
+    "quora": 522_931,
+    "scidocs": 25_657,
+    "scifact": 5_183,
+    "trec-covid": 171_332,
+    "webis-touche2020": 382_545,
+}
+"""Passages of the collections, as BEIR counts them."""
 
 _TIMEOUT_SECONDS = 60
 

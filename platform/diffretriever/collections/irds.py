@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +32,8 @@ _MSMARCO_SPLITS = {"train": "train", "dev": "dev/small", "dl19": "trec-dl-2019",
 _BEIR = "beir/"
 _WHOLE = "test"
 _FORMAT = 1
+_LANGUAGE = "language"
+"""File with the language that the library states: an ISO 639-1 code."""
 _DIGEST_DIGITS = 8
 _REASON_CHARACTERS = 300
 
@@ -59,7 +63,9 @@ def open_irds(source: str) -> FileCollection:
     inside = [path for path in folder.iterdir() if path.is_dir()]
     if len(inside) != 1:
         raise ValueError(f"{folder} has changed since the conversion of {source}: delete it, to convert it again")
-    return open_beir_folder(inside[0], inside[0].name, source)
+    stated = folder / _LANGUAGE
+    collection = open_beir_folder(inside[0], inside[0].name, source)
+    return replace(collection, language=stated.read_text("utf-8")) if stated.is_file() else collection
 
 
 def _folder(source: str) -> Path:
@@ -88,6 +94,8 @@ def _convert(source: str, target: Path) -> None:
         folder.mkdir()
         docs = track(_with_source(source, dataset.docs_iter), f"converting {source}", "passages")
         write_beir_folder(folder, map(_passage, docs), queries, qrels)
+        if re.fullmatch("[a-z]{2}", language := dataset.docs_lang() or ""):
+            (unfinished / _LANGUAGE).write_text(language, "utf-8")
         # A time derived from the contents gives conversions on all nodes the same state.
         seconds = int(file_digest(folder / CORPUS)[:_DIGEST_DIGITS], 16)
         os.utime(folder / CORPUS, (seconds, seconds))

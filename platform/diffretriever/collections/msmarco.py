@@ -12,7 +12,7 @@ from pathlib import Path
 from diffretriever.collections.base import FileCollection, Split, splits_in
 from diffretriever.collections.records import find_file
 from diffretriever.core.files import is_file
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 CORPUS = "collection.tsv"
 ARCHIVES = ("collection.tar.gz", "collectionandqueries.tar.gz")

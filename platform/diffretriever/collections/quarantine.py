@@ -19,7 +19,7 @@ from typing import Any
 from diffretriever.collections.base import Collection
 from diffretriever.collections.records import BadRecord
 from diffretriever.core.files import exists, is_file, locked, open_input, whole_file
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 _FIELDS = {"file", "line", "reason", "raw"}
 _UNFIT_FOR_NAME = re.compile("[^A-Za-z0-9._-]")

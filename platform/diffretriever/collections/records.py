@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 from diffretriever.core.files import file_state, is_file, open_input
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.metadata import PASSAGE_FIELDS, Scalar
-from diffretriever.schemas.places import StorePath
 
 MAX_PASSAGE_BYTES = 1_000_000
 """Longest line that is parsed; longer lines usually mean a broken file."""

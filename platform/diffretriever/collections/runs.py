@@ -26,7 +26,7 @@ from pyarrow import csv
 from diffretriever.collections.records import BOM, RefusedError, TextFile, check_id, check_ids
 from diffretriever.collections.trec import INTEGER, columns_of, values_of
 from diffretriever.core.files import whole_file
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.vectors.hits import Hit, Hits, Passages, ranked_hits
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

@@ -23,8 +23,8 @@ from diffretriever.collections.keys import KEY, keys_of_passages, repeated_ids
 from diffretriever.collections.metadata import Kinds, WithMetadata
 from diffretriever.collections.quarantine import quarantined
 from diffretriever.collections.records import BadInputError, BadRecord, Part, Passage, bad_record
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.places import StorePath
 
 BadInputPolicy: TypeAlias = Literal["error", "quarantine"]
 Choice: TypeAlias = Callable[[np.ndarray], np.ndarray]

@@ -21,7 +21,7 @@ from diffretriever.collections.records import (
     Untyped,
 )
 from diffretriever.core.files import open_input, understood
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 Row = Mapping[str, Any] | RefusedError
 

@@ -32,7 +32,7 @@ from diffretriever.collections.records import (
     extra_fields,
 )
 from diffretriever.core.files import file_state, files_in, filesystem_of, is_file, open_input
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from diffretriever.collections.records import Lines, Qrels, RefusedError, TextFile, check_id, decode
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 _QRELS_HEADER_ENDS = frozenset({"score", "relevance", "rel", "label"})

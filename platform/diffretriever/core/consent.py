@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 from diffretriever.schemas.settings import TRUST_VARIABLE
 
 _FOLDERS = ("/", "./", "../", "~")
@@ -21,6 +21,9 @@ def trust_code(sources: Iterable[str]) -> None:
 
     A source is a hub id, `ID@REVISION`, or a folder that begins with `/`, `./`, `../` or `~`. Other names are never
     folders, so that a folder in the current directory cannot pose as a hub id.
+
+    Example:
+        >>> dr.trust_code(["some/model@main", "./models/mine"])
     """
     os.environ[TRUST_VARIABLE] = ",".join(trusted_sources(sources))
 
@@ -39,7 +42,7 @@ def check_trusted(source: str, revision: str | None) -> None:
     Raises:
         ValueError: the model is not trusted.
     """
-    folder = Path(plain_place(source))
+    folder = Path(plain_location(source))
     name = str(folder.resolve()) if folder.is_dir() else source + (f"@{revision}" if revision else "")
     if name not in trusted_sources():
         raise ValueError(
@@ -51,4 +54,4 @@ def check_trusted(source: str, revision: str | None) -> None:
 
 
 def _named(source: str) -> str:
-    return str(Path(plain_place(source)).resolve()) if source.startswith(_FOLDERS) else source
+    return str(Path(plain_location(source)).resolve()) if source.startswith(_FOLDERS) else source

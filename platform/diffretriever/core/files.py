@@ -28,14 +28,14 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ValidationError
 
 from diffretriever.schemas.base import error_messages
-from diffretriever.schemas.places import StorePath, as_place, plain_place
+from diffretriever.schemas.locations import StorePath, parse_location, plain_location
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
 M = TypeVar("M", bound=BaseModel)
 
-AnyPlace: TypeAlias = str | Path | StorePath
+AnyLocation: TypeAlias = str | Path | StorePath
 """A path or an object-store URI, also as text."""
 
 _READ_BYTES = 8 << 20
@@ -62,12 +62,12 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def is_local(location: AnyPlace) -> bool:
+def is_local(location: AnyLocation) -> bool:
     """Return whether `location` is a path or a `file:` URI, not an object-store URI."""
-    return isinstance(location, Path) or "://" not in plain_place(str(location))
+    return isinstance(location, Path) or "://" not in plain_location(str(location))
 
 
-def filesystem_of(location: AnyPlace) -> tuple[fs.FileSystem, str]:
+def filesystem_of(location: AnyLocation) -> tuple[fs.FileSystem, str]:
     """Return pyarrow's filesystem of a path or URI, and the path in it.
 
     Raises:
@@ -76,7 +76,7 @@ def filesystem_of(location: AnyPlace) -> tuple[fs.FileSystem, str]:
     import pyarrow as pa
     from pyarrow import fs
 
-    text = plain_place(str(location))
+    text = plain_location(str(location))
     if "://" not in text:
         # Some characters of a path have another meaning in a URI.
         return fs.LocalFileSystem(), str(Path(text).absolute())
@@ -113,7 +113,7 @@ def _s3(endpoint: str, region: str, bucket: str) -> fs.S3FileSystem:
 
 
 @contextmanager
-def _named(location: AnyPlace) -> Iterator[None]:
+def _named(location: AnyLocation) -> Iterator[None]:
     """Translate object-store errors as the module describes."""
     import pyarrow as pa
 
@@ -129,9 +129,9 @@ def _named(location: AnyPlace) -> Iterator[None]:
 
 
 @contextmanager
-def open_input(location: AnyPlace) -> Iterator[BinaryIO]:
+def open_input(location: AnyLocation) -> Iterator[BinaryIO]:
     """Open a seekable file for reading bytes; objects are fetched only as far as they are read."""
-    local = as_place(location)
+    local = parse_location(location)
     if isinstance(local, Path):
         with local.open("rb") as file:
             yield file
@@ -150,25 +150,25 @@ def open_input(location: AnyPlace) -> Iterator[BinaryIO]:
             raise
 
 
-def read_bytes(location: AnyPlace) -> bytes:
+def read_bytes(location: AnyLocation) -> bytes:
     """Return the content of a file."""
     with open_input(location) as stream:
         return stream.read()
 
 
-def read_text(location: AnyPlace) -> str:
+def read_text(location: AnyLocation) -> str:
     """Return the content of a UTF-8 file."""
     return read_bytes(location).decode()
 
 
-def read_model(location: AnyPlace, kind: type[M], fix: str) -> M:
+def read_model(location: AnyLocation, kind: type[M], fix: str) -> M:
     """Return the model in a JSON file; raises as `understood` does."""
     with understood(location, fix):
         return kind.model_validate_json(read_bytes(location))
 
 
 @contextmanager
-def understood(location: AnyPlace, fix: str) -> Iterator[None]:
+def understood(location: AnyLocation, fix: str) -> Iterator[None]:
     """Explain parser errors in a block that reads the file `location`; `fix` tells the user how to repair it.
 
     Raises:
@@ -192,12 +192,12 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".rstrip()
 
 
-def write_text(location: AnyPlace, text: str) -> None:
+def write_text(location: AnyLocation, text: str) -> None:
     """Write a UTF-8 file, whole or not at all."""
     write_bytes(location, text.encode())
 
 
-def write_bytes(location: AnyPlace, data: bytes | memoryview) -> None:
+def write_bytes(location: AnyLocation, data: bytes | memoryview) -> None:
     """Write a file, whole or not at all."""
     if is_local(location):
         with whole_file(location) as stream:
@@ -210,35 +210,35 @@ def write_bytes(location: AnyPlace, data: bytes | memoryview) -> None:
         stream.write(data)
 
 
-def exists(location: AnyPlace) -> bool:
+def exists(location: AnyLocation) -> bool:
     """Return whether a file or folder exists; an object-store folder needs a file in it."""
-    local = as_place(location)
+    local = parse_location(location)
     return local.exists() if isinstance(local, Path) else _kind(location) != "NotFound"
 
 
-def is_file(location: AnyPlace) -> bool:
+def is_file(location: AnyLocation) -> bool:
     """Return whether there is a file."""
-    local = as_place(location)
+    local = parse_location(location)
     return local.is_file() if isinstance(local, Path) else _kind(location) == "File"
 
 
-def is_folder(location: AnyPlace) -> bool:
+def is_folder(location: AnyLocation) -> bool:
     """Return whether there is a folder."""
-    local = as_place(location)
+    local = parse_location(location)
     return local.is_dir() if isinstance(local, Path) else _kind(location) == "Directory"
 
 
-def _info(location: AnyPlace) -> fs.FileInfo:
+def _info(location: AnyLocation) -> fs.FileInfo:
     filesystem, path = filesystem_of(location)
     with _named(location):
         return filesystem.get_file_info(path)
 
 
-def _kind(location: AnyPlace) -> str:
+def _kind(location: AnyLocation) -> str:
     return str(_info(location).type.name)
 
 
-def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
+def files_in(folder: AnyLocation, *, deep: bool = False) -> list[fs.FileInfo]:
     """Return pyarrow's file infos of a folder, sorted by path; recursively if `deep`."""
     from pyarrow import fs
 
@@ -248,12 +248,12 @@ def files_in(folder: AnyPlace, *, deep: bool = False) -> list[fs.FileInfo]:
     return sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
 
 
-def file_size(location: AnyPlace) -> int:
+def file_size(location: AnyLocation) -> int:
     """Return the bytes of a file, which must be there."""
     return int(_info(location).size)
 
 
-def file_state(location: AnyPlace) -> str:
+def file_state(location: AnyLocation) -> str:
     """Return size and modification time of a file as comparable text."""
     info = _info(location)
     if not info.is_file:
@@ -261,7 +261,7 @@ def file_state(location: AnyPlace) -> str:
     return f"{info.size}:{info.mtime_ns}"
 
 
-def remove(location: AnyPlace) -> None:
+def remove(location: AnyLocation) -> None:
     """Delete a file, or a folder with its content, if it exists."""
     filesystem, path = filesystem_of(location)
     kind = _kind(location)
@@ -272,7 +272,7 @@ def remove(location: AnyPlace) -> None:
             filesystem.delete_file(path)
 
 
-def file_digest(location: AnyPlace) -> str:
+def file_digest(location: AnyLocation) -> str:
     """Return the SHA-256 of a file, in hex."""
     with open_input(location) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type] # it is buffered
@@ -284,9 +284,9 @@ def json_digest(value: object) -> str:
 
 
 @contextmanager
-def whole_file(target: AnyPlace) -> Iterator[IO[bytes]]:
+def whole_file(target: AnyLocation) -> Iterator[IO[bytes]]:
     """Open a file for writing that replaces `target` only if the block succeeds."""
-    path = as_place(target)
+    path = parse_location(target)
     if not isinstance(path, Path):
         with tempfile.NamedTemporaryFile() as spool:
             yield spool
@@ -338,7 +338,7 @@ def sync_path(path: Path) -> None:
         os.close(number)
 
 
-def put_file(file: Path, target: AnyPlace) -> None:
+def put_file(file: Path, target: AnyLocation) -> None:
     """Copy a local file atomically to a path or URI."""
     if not file.stat().st_size:
         write_bytes(target, b"")
@@ -347,10 +347,10 @@ def put_file(file: Path, target: AnyPlace) -> None:
         write_bytes(target, memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
-def put_folder(folder: Path, target: AnyPlace, last: str) -> None:
+def put_folder(folder: Path, target: AnyLocation, last: str) -> None:
     """Copy the files of a local folder; `last` is copied last, to mark the folder as complete."""
     for file in sorted(folder.iterdir(), key=lambda file: (file.name == last, file.name)):
-        put_file(file, as_place(target) / file.name)
+        put_file(file, parse_location(target) / file.name)
 
 
 def _temporary_for(target: Path) -> Path:
@@ -413,7 +413,7 @@ def _matches(path: PurePosixPath, pattern: str) -> bool:
     return len(path.parts) == len(PurePosixPath(pattern).parts) and path.match(pattern)
 
 
-def fetch_file(location: AnyPlace, target: Path) -> None:
+def fetch_file(location: AnyLocation, target: Path) -> None:
     """Copy a file of an object store to a local path."""
     from pyarrow import fs
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from diffretriever.core.files import AnyPlace, is_file, read_bytes, remove, understood, write_bytes
+from diffretriever.core.files import AnyLocation, is_file, read_bytes, remove, understood, write_bytes
 from diffretriever.schemas.base import differing_fields
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,13 +26,13 @@ class Ledger:
     Threads and processes may write entries of different names concurrently.
     """
 
-    def __init__(self, folder: AnyPlace, identity: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, folder: AnyLocation, identity: Mapping[str, Any] | None = None) -> None:
         """Open the ledger in `folder`, a path or object-store URI, which need not exist.
 
         Raises:
             ValueError: The ledger has another `identity` (JSON values); the message names the fields.
         """
-        self._folder = plain_place(str(folder)).rstrip("/")
+        self._folder = plain_location(str(folder)).rstrip("/")
         if identity is not None:
             self._claim(json.loads(json.dumps(identity)))
 
@@ -109,7 +109,7 @@ class Ledger:
         refuse_another(self._folder, "an attempt at another job", existing, identity)
 
 
-def refuse_another(folder: AnyPlace, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def refuse_another(folder: AnyLocation, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise `ValueError` with the differing fields if a folder contains `what`, such as "another sweep"."""
     differing = differing_fields(dict(theirs), dict(ours))
     if not differing:

@@ -40,6 +40,11 @@ def load_encoder(config: NeuralRetriever, device: str = "auto", *, trainable: bo
 
     Raises:
         ValueError: The checkpoint is missing, has an unknown format, or does not support the method.
+
+    Example:
+        >>> encoder = dr.load_encoder(dr.load_retriever("minilm-pooled"))
+        >>> encoder.encode_queries(["when do I cut roses?"]).vectors_MH.shape
+        (1, 384)
     """
     encoder = _encoder_class(config).load(config, device)
     if not trainable:

@@ -309,19 +309,23 @@ class BackboneEncoder(Encoder):
     def load_preparer(cls, config: BackboneRetriever) -> Preparer:
         """Load the tokenizer and check that the adapter was trained for `config`; see `adapter_compatibility`.
 
+        Logs other lengths or content words than in training, once per process.
+
         Raises:
             ValueError: The adapter was trained for another retriever, or for fewer slots than the budget's.
         """
         from diffretriever.backbones.loader import load_vocabulary
         from diffretriever.backbones.slot_layers import read_max_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.adapter_compatibility import check_adapter_fits
+        from diffretriever.encoders.adapter_compatibility import check_adapter_fits, report
 
         backbone = config.backbone
         preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
         if backbone.adapter is not None:
             folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
-            check_adapter_fits(config, preparer, folder)
+            preparer.notices = check_adapter_fits(config, preparer, folder)
+            for notice in preparer.notices:
+                report(notice)
             preparer.max_slots = read_max_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
             if preparer.max_slots is not None and slots > preparer.max_slots:

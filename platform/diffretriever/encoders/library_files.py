@@ -18,7 +18,7 @@ from diffretriever.backbones.checkpoint import ADAPTER_CONFIG, Checkpoint, read_
 from diffretriever.backbones.source import fetch_from_hub, resolve_source
 from diffretriever.core.consent import check_trusted
 from diffretriever.core.files import fetched_folder, is_local, understood
-from diffretriever.schemas.places import StorePath, plain_place
+from diffretriever.schemas.locations import StorePath, plain_location
 from diffretriever.schemas.retriever import LibraryRetriever
 from diffretriever.schemas.settings import TRUST_VARIABLE
 
@@ -149,7 +149,7 @@ def _read_modules(folder: Path) -> tuple[Module, ...]:
 def _find_folder(config: LibraryRetriever, *, weights: bool) -> Path:
     source = config.backbone.source
     folder = resolve_source(source, config.backbone.revision, weights=False)
-    if source == "minilm" or Path(plain_place(source)).is_dir():
+    if source == "minilm" or Path(plain_location(source)).is_dir():
         return folder
     patterns = _TEXT_FILES + (_WEIGHT_FILES if weights else []) + (_CODE_FILES if config.remote_code else [])
     if not is_local(source):

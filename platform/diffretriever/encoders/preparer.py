@@ -8,17 +8,17 @@ Legend: L tokens of a sequence, T content ids of a text, K vectors of a text.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from diffretriever.encoders.words import content_words, warn_of_script
+from diffretriever.schemas.language import ENGLISH
 from diffretriever.schemas.retriever import (
     Bm25Retriever,
     ContentWordsConfig,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 SYSTEM = "You are an AI assistant that can understand human language."
 # Stands for the text while a chat template is rendered.
 _SENTINEL = "\ue000"
-_WORD = re.compile(r"[^\W_]+")
 _CACHED_WORDS = 1_000_000
 NO_IDS = np.zeros(0, np.int32)
 PREPARED_SCHEMA = pa.schema(
@@ -104,6 +103,8 @@ class Preparer(ABC):
         self.text = text
         self.max_slots: int | None = None
         """Maximum number of slots that the adapter supports; None: no limit."""
+        self.notices: list[str] = []
+        """Settings that differ from the adapter's training."""
 
     @abstractmethod
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
@@ -245,7 +246,7 @@ class PromptedPreparer(Preparer):
     def __init__(self, vocabulary: Vocabulary, config: PromptedRetriever) -> None:
         super().__init__(vocabulary, config.text)
         self.config = config
-        self._content_words = ContentWords(vocabulary.tokenizer, config.content_words)
+        self._content_words = ContentWords(vocabulary.tokenizer, config.content_words, config.language)
         self._frames: dict[tuple[Side, int], Frame] = {}
 
     def prepare(self, texts: Sequence[str], side: Side, slots: Sequence[int]) -> list[PreparedText]:
@@ -259,7 +260,10 @@ class PromptedPreparer(Preparer):
             ids = [*frame.left, *text_ids, *frame.right, *frame.after] or [self.vocabulary.pad_token_id]
             # At least one token remains after the prefix.
             shared = min(len(frame.left), len(ids) - 1) if self.shares_prefix else 0
-            prepared.append(PreparedText(np.array(ids, np.int32), k, *self._content_words(text), len(text_ids), shared))
+            words = self._content_words(text)
+            if side == "query" and not len(words[0]):
+                warn_of_script(text, self.config.language)
+            prepared.append(PreparedText(np.array(ids, np.int32), k, *words, len(text_ids), shared))
         return prepared
 
     def following(self, slots: int) -> list[int]:
@@ -288,25 +292,16 @@ class PromptedPreparer(Preparer):
         return self._frames[side, slots]
 
 
-def words_of(text: str) -> set[str]:
-    """Return the lower-cased runs of letters and digits in a text."""
-    return set(_WORD.findall(text.lower()))
-
-
-def content_words(text: str) -> set[str]:
-    """Return the words of a text except stop words."""
-    return words_of(text) - stop_words()
-
-
 class ContentWords:
-    """Maps a text to the token ids of its content words: lower-cased runs of letters and digits except stop words.
+    """Maps a text to the token ids of its content words: lower-cased words except stop words.
 
     By default, words of several tokens are left out, as in the paper.
     """
 
-    def __init__(self, tokenizer: Any, config: ContentWordsConfig) -> None:
+    def __init__(self, tokenizer: Any, config: ContentWordsConfig, language: str = ENGLISH) -> None:
         self._tokenizer = tokenizer
         self._config = config
+        self._language = language
         self._cached_ids = lru_cache(_CACHED_WORDS)(self._look_up)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -316,7 +311,7 @@ class ContentWords:
         counts. Otherwise it equals `ids[i]`.
         """
         pairs: dict[int, int] = {}
-        for word in content_words(text):
+        for word in content_words(text, self._language):
             for token, variant in self._cached_ids(word):
                 # A word that is also a fragment of another keeps its variant, in either order.
                 pairs[token] = variant if variant != token else pairs.get(token, token)
@@ -335,13 +330,6 @@ class ContentWords:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-@cache
-def stop_words() -> frozenset[str]:
-    """Return the English stop words of the package, in lower case."""
-    lines = files(__package__).joinpath("stopwords.txt").read_text("utf-8").splitlines()
-    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
 
 
 class PrefixedPreparer(Preparer):

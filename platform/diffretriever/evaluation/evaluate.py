@@ -13,7 +13,15 @@ from diffretriever.collections import Collection, Qrels, Query, Run, open_collec
 from diffretriever.collections.chunks import first_chunk
 from diffretriever.core.files import write_text
 from diffretriever.core.progress import track
-from diffretriever.evaluation.conditions import coverage_of, coverage_warnings, settled_by_index, settled_by_runs
+from diffretriever.evaluation.conditions import (
+    conditions_of,
+    conditions_of_run,
+    coverage_of,
+    milliseconds_of,
+    truncation_of,
+    warnings_of,
+)
+from diffretriever.evaluation.exclusion import settled_by_index, settled_by_runs
 from diffretriever.evaluation.fused import FinishedRuns, check_disjoint, read_runs, shares
 from diffretriever.evaluation.measures import (
     EvaluationResult,
@@ -22,11 +30,10 @@ from diffretriever.evaluation.measures import (
     overlap_of,
     parse_measures,
     relevant_in,
-    warnings_of,
 )
 from diffretriever.evaluation.report import evaluation_report, index_facts, write_evaluation
 from diffretriever.presets import in_tag, system_name
-from diffretriever.schemas.evaluate import Coverage, EvaluateJob
+from diffretriever.schemas.evaluate import Conditions, EvaluateJob, Judgements
 from diffretriever.schemas.fusion import Fusion, named_runs
 from diffretriever.schemas.mode import Mode
 from diffretriever.search import open_searcher
@@ -41,7 +48,8 @@ def evaluate_job(job: EvaluateJob, command: str) -> dict[str, EvaluationResult]:
     """Run an evaluate job and write its files; return results by mode, run or fusion.
 
     Raises:
-        ValueError: Unknown index, collection, split or measure, or a malformed run. Nothing has been written then.
+        ValueError: Unknown index, collection, split or measure, a malformed run, or a warning if the job is strict.
+            Nothing has been written then.
     """
     parse_measures(job.measures)
     return _evaluate_runs(job, command) if job.runs else _evaluate_index(job, command)
@@ -62,6 +70,7 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     choices = chooser.choose([query.text for query in queries]) if chooser else []
     searched = search_collection(searcher, collection, job, [choice.budget for choice in choices] or None)
     job = searched.job
+    warnings = checked_warnings(job, searched.warnings(job.index))
     runs = track(searched.runs.items(), "measuring", "runs")
     results = {str(mode): evaluate(run, searched.qrels, job.measures) for mode, run in runs}
     system = system_name(searcher.index.manifest, chooser.selector.name if chooser else job.query_budget)
@@ -70,10 +79,11 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     facts = {
         **index_facts(searcher.index, job),
         "collection": collection.name,
-        "coverage": searched.coverage,
+        "conditions": searched.conditions,
+        "notes": searched.notes,
         "selector": _chosen(chooser, choices) if chooser else None,
     }
-    _write(job, command, results, searched.warnings, facts, {query.id: query.text for query in queries})
+    _write(job, command, results, warnings, facts, {query.id: query.text for query in queries})
     return results
 
 
@@ -85,12 +95,14 @@ class Searched:
     """With self-exclusion set."""
     runs: dict[Mode, Run]
     qrels: Qrels
-    coverage: Coverage
-    """Of the collection by the index."""
-    exclusion: tuple[str, ...]
+    conditions: dict[Mode, Conditions]
+    notes: tuple[str, ...]
     """A sentence, if most queries are passages of the index and so left out of their own results."""
-    warnings: list[str]
-    """On missing passages, and on exclusion."""
+
+    def warnings(self, name: str) -> list[str]:
+        """Return the reasons to doubt the measures, such as missing passages; they call the index `name`."""
+        rows = {name if len(self.runs) == 1 else f"{name} {mode}": one for mode, one in self.conditions.items()}
+        return warnings_of(rows, len(self.qrels))
 
 
 def search_collection(
@@ -103,16 +115,31 @@ def search_collection(
     """
     queries, qrels = collection.queries(job.split), collection.qrels(job.split)
     index, relevant = searcher.index, relevant_in(qrels)
-    known = relevant if job.documents is None else [*relevant, *map(first_chunk, relevant)]
-    if relevant and not (index.order.passages.numbers_of(known) >= 0).any():
+    judged = relevant if job.documents is None else [*relevant, *map(first_chunk, relevant)]
+    if relevant and not (index.order.passages.numbers_of(judged) >= 0).any():
         raise ValueError(
             f"{index.uri} holds none of the passages that {collection.name} judges relevant: take its index; "
             'if it has chunks, rank documents by --documents max (in Python documents="max")'
         )
-    coverage = coverage_of(index, collection)
-    job, exclusion = settled_by_index(job, index, queries, qrels)
-    warnings = [*coverage_warnings(job.index, coverage, collection.name), *exclusion]
-    return Searched(job, search_queries(searcher, queries, job, budgets), qrels, coverage, exclusion, warnings)
+    known = {"coverage": coverage_of(index, collection, qrels), **truncation_of(searcher)}
+    job, notes = settled_by_index(job, index, queries, qrels)
+    runs = search_queries(searcher, queries, job, budgets)
+    budgets = budgets or _budgets(job, queries)
+    texts = [query.text for query in queries]
+    options = {"filter": job.filter, "documents": job.documents}
+    conditions = {
+        mode: conditions_of(
+            searcher,
+            mode,
+            job,
+            budgets,
+            overlap=overlap_of(run, qrels),
+            milliseconds=milliseconds_of(searcher, mode, texts, budgets, **options),
+            **known,
+        )
+        for mode, run in runs.items()
+    }
+    return Searched(job, runs, qrels, conditions, notes)
 
 
 def search_queries(
@@ -125,16 +152,33 @@ def search_queries(
     Raises:
         ValueError: As the searcher does.
     """
-    if budgets is None and job.query_budget:
-        budgets = [job.query_budget] * len(queries)
+    budgets = budgets or _budgets(job, queries)
     depth = searched_depth(job.top_k, exclude_self=job.drops_self)
     modes = tuple(dict.fromkeys(job.modes)) or None
     texts = [query.text for query in queries]
-    found = searcher.search(texts, k=depth, modes=modes, budgets=budgets, filter=job.filter, documents=job.documents)
+    hits_by_mode = searcher.search(
+        texts, k=depth, modes=modes, budgets=budgets, filter=job.filter, documents=job.documents
+    )
     ids = [query.id for query in queries]
     return {
-        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self)) for mode, hits in found.items()
+        mode: Run(ids, kept_hits(ids, hits, job.top_k, exclude_self=job.drops_self))
+        for mode, hits in hits_by_mode.items()
     }
+
+
+def _budgets(job: EvaluateJob, queries: Sequence[Query]) -> list[int] | None:
+    return [job.query_budget] * len(queries) if job.query_budget else None
+
+
+def checked_warnings(job: Judgements, warnings: Sequence[str]) -> Sequence[str]:
+    """Return the warnings.
+
+    Raises:
+        ValueError: There are warnings, and the job is strict.
+    """
+    if job.strict and warnings:
+        raise ValueError(f"--strict: {'; '.join(warnings)}")
+    return warnings
 
 
 def _chosen(chooser: BudgetChooser, choices: Sequence[Choice]) -> str:
@@ -151,14 +195,16 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
         collection = open_collection(job.collection)
         name, qrels = collection.name, collection.qrels(job.split)
     job = with_measures(job, name)
-    job, kept, exclusion = settled_by_runs(job, read_runs(named_runs(job.runs, "--runs")), qrels)
+    paths = named_runs(job.runs, "--runs")
+    job, kept, notes = settled_by_runs(job, read_runs(paths), qrels)
     runs = FinishedRuns.of(kept, qrels)
     single = {name: runs.single(name) for name in runs.names}
     weights = _weights(job, runs.names, qrels) if len(runs.names) > 1 else {}
-    fused = {by: runs.fused(by, own, job.top_k) for by, own in weights.items()}
+    fused = {by: runs.fused(by, shares, job.top_k) for by, shares in weights.items()}
     measured = track([*single.items(), *fused.items()], "measuring", "runs")
     results = {str(name): evaluate(run, qrels, job.measures) for name, run in measured}
-    warnings = [told for name, run in single.items() for told in warnings_of(name, overlap_of(run, qrels), len(qrels))]
+    conditions = {name: conditions_of_run(paths[name], overlap_of(run, qrels)) for name, run in single.items()}
+    warnings = checked_warnings(job, warnings_of(conditions, len(qrels)))
     for by, run in track(fused.items(), "writing runs", "runs"):
         write_run(job.output / f"{by}.trec", [run], f"{in_tag('+'.join(runs.names))}.{by}")
     facts = {
@@ -167,8 +213,10 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
         "collection": job.collection,
         "split": job.split if job.qrels is None else None,
         "weights": weights,
+        "conditions": conditions,
+        "notes": notes,
     }
-    _write(job, command, results, [*warnings, *exclusion], facts, {})
+    _write(job, command, results, warnings, facts, {})
     return results
 
 
@@ -177,9 +225,9 @@ def _weights(job: EvaluateJob, names: Sequence[str], reported: Qrels) -> dict[Fu
         return dict.fromkeys(job.fusions, shares(names, job.weights))
     qrels = read_qrels(job.tune_qrels)
     check_disjoint(reported, qrels)
-    places = named_runs(job.tune_runs, "--tune-runs")
-    found = read_runs({name: places[name] for name in names})
-    runs = FinishedRuns.of(settled_by_runs(job, found, qrels)[1], qrels)
+    paths = named_runs(job.tune_runs, "--tune-runs")
+    tuned = read_runs({name: paths[name] for name in names})
+    runs = FinishedRuns.of(settled_by_runs(job, tuned, qrels)[1], qrels)
     return {by: runs.tuned(qrels, by, job.measures[0]) for by in job.fusions}
 
 
@@ -193,6 +241,8 @@ def _write(
 ) -> None:
     for warning in warnings:
         _LOG.warning("warning: %s", warning)
+    for note in facts["notes"]:
+        _LOG.warning("note: %s", note)
     report = evaluation_report(results, command=command, warnings=warnings, **facts)
     write_evaluation(job.output, report, results, query_texts)
     write_text(job.output / "evaluate.yaml", job.to_yaml())

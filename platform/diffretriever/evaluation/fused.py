@@ -17,7 +17,7 @@ from diffretriever.collections import Qrels, Run, read_run
 from diffretriever.core.progress import track
 from diffretriever.evaluation.measures import deepest_rank, evaluate, parse_measures
 from diffretriever.schemas.fusion import Fusion
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.vectors.fusion import FUSION_DEPTH, fused
 from diffretriever.vectors.hits import Hits
 
@@ -27,9 +27,9 @@ _NAMED = 3
 """Queries that a message names."""
 
 
-def read_runs(places: Mapping[str, Path | StorePath]) -> dict[str, Run]:
+def read_runs(paths: Mapping[str, Path | StorePath]) -> dict[str, Run]:
     """Read runs by name; raises as `read_run` does."""
-    return {name: read_run(place) for name, place in track(places.items(), "reading runs", "runs")}
+    return {name: read_run(path) for name, path in track(paths.items(), "reading runs", "runs")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class FinishedRuns:
 
     def ranges(self, depth: int) -> list[float]:
         """Return the mean score range over queries of each run's `depth` best passages; above 0."""
-        found: list[float] = []
+        ranges: list[float] = []
         for hits in self.lists:
             cut = hits.first(depth)
             is_filled_Q = np.diff(cut.offsets) > 0
             best_Q = cut.scores_F[cut.offsets[:-1][is_filled_Q]]
             worst_Q = cut.scores_F[cut.offsets[1:][is_filled_Q] - 1]
-            found.append(float(np.mean(best_Q - worst_Q)) if len(best_Q) else 0.0)
-        return [spread or 1.0 for spread in found]
+            ranges.append(float(np.mean(best_Q - worst_Q)) if len(best_Q) else 0.0)
+        return [spread or 1.0 for spread in ranges]
 
     def fused_alike(self, fusions: Sequence[Fusion], measures: Sequence[str]) -> dict[Fusion, Run]:
         """Fuse all runs with equal weights by each fusion method, as deep as the measures need."""
@@ -121,9 +121,9 @@ def check_disjoint(reported: Qrels, tuned: Qrels) -> None:
 
 
 def _check_passages(lists: Mapping[str, Hits]) -> None:
-    found = {name: np.unique(hits.numbers_F) for name, hits in lists.items()}
-    for one, other in combinations(found, 2):
-        if not len(np.intersect1d(found[one], found[other], assume_unique=True)):
+    numbers = {name: np.unique(hits.numbers_F) for name, hits in lists.items()}
+    for one, other in combinations(numbers, 2):
+        if not len(np.intersect1d(numbers[one], numbers[other], assume_unique=True)):
             raise ValueError(f"{one} and {other} have no passage in common: give runs over the same collection")
 
 

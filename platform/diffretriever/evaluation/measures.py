@@ -1,4 +1,4 @@
-"""Measures of a run against qrels, computed by ir_measures, and warnings on their overlap.
+"""Measures of a run against qrels, computed by ir_measures, and their overlap.
 
 Legend: Q queries of the qrels.
 """
@@ -18,11 +18,12 @@ from ir_measures.measures import Measure, SumAgg
 
 from diffretriever.collections import Qrels, Run
 from diffretriever.collections.chunks import CHUNK_ID
+from diffretriever.evaluation.exclusion import count_own_first
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.evaluate import DEFAULT_MEASURES, Overlap
 
 _CUT = frozenset({"P", "R", "RR", "AP", "nDCG", "Success", "Judged", "ERR"})
-"""Measures that, given a cutoff, are defined by the ranks down to it, the qrels, and nothing else.
+"""Measures that, given a cutoff, are defined only by the ranks down to it and the qrels.
 
 P, Success and Judged count among those ranks; R and AP divide what they find there by the number of relevant passages
 in the qrels, and nDCG by the gain of the best order of those; RR and ERR go down the ranks as far as the cutoff. So
@@ -105,9 +106,9 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES)
     for measure in parsed.values():
         # Providers can mix up measures that differ in other parameters than the cutoff: those are computed alone.
         groups.setdefault(measure if measure.params.keys() - {"cutoff"} else None, set()).add(measure)
-    found = {key: value for group in groups.values() for key, value in _compute(group, qrels, ranked).items()}
+    values = {key: value for group in groups.values() for key, value in _compute(group, qrels, ranked).items()}
     per_query = {
-        name: {query: found.get((measure, query), measure.DEFAULT) for query in qrels}
+        name: {query: values.get((measure, query), measure.DEFAULT) for query in qrels}
         for name, measure in parsed.items()
     }
     summed = frozenset(name for name, measure in parsed.items() if isinstance(measure.aggregator(), SumAgg))
@@ -156,8 +157,8 @@ def _by_rank(run: Run, queries: Iterable[str], depth: int | None) -> dict[str, d
     hits = run.hits if depth is None else run.hits.first(depth)
     names, ends = hits.names(), hits.offsets.tolist()
     values = [float(-rank) for rank in range(int(np.diff(hits.offsets).max(initial=0)))]
-    own = {query: names[start:end] for query, start, end in zip(run.query_ids, ends[:-1], ends[1:], strict=True)}
-    return {query: dict(zip(own[query], values, strict=False)) for query in queries if own.get(query)}
+    ranked = {query: names[start:end] for query, start, end in zip(run.query_ids, ends[:-1], ends[1:], strict=True)}
+    return {query: dict(zip(ranked[query], values, strict=False)) for query in queries if ranked.get(query)}
 
 
 def _compute(
@@ -166,20 +167,20 @@ def _compute(
     # gdeval reads a query id from its last hyphen on, and accepts digits only.
     numbers = {str(number): query for number, query in enumerate(run, 1)}
     numbered_qrels = {number: qrels[query] for number, query in numbers.items()}
-    asked = [measure() for measure in measures]
-    for measure in asked:
+    computed = [measure() for measure in measures]
+    for measure in computed:
         # ir_measures uses this if a provider returns no value.
         measure.DEFAULT = math.nan
     try:
-        found = list(ir_measures.iter_calc(asked, numbered_qrels, {n: run[query] for n, query in numbers.items()}))
+        metrics = list(ir_measures.iter_calc(computed, numbered_qrels, {n: run[query] for n, query in numbers.items()}))
     except (ArithmeticError, subprocess.CalledProcessError) as error:
-        names = ", ".join(sorted(map(str, asked)))
+        names = ", ".join(sorted(map(str, computed)))
         raise ValueError(
             f"ir_measures could not compute {names} on this run ({error}): leave some out (gdeval, which computes ERR "
             "and nDCG(dcg='exp-log2'), takes grades up to 4)"
         ) from error
     values: dict[tuple[Measure, str], float] = {}
-    for metric in found:
+    for metric in metrics:
         query = numbers[metric.query_id]
         if not math.isnan(metric.value):
             values[metric.measure, query] = float(metric.value)
@@ -207,18 +208,5 @@ def overlap_of(run: Run, qrels: Qrels) -> Overlap:
         queries=int((counts_Q > 0).sum()),
         judged=judged / len(queries) if queries else 0.0,
         relevant=int(pc.sum(known).as_py() or 0),
+        own_first=count_own_first(run, qrels),
     )
-
-
-def warnings_of(name: str, overlap: Overlap, queries: int) -> list[str]:
-    """Return warnings for a run with this overlap, measured on this number of queries."""
-    if not overlap.queries:
-        return [f"{name} has passages for none of the {queries:,} judged queries: is it of the same split?"]
-    warnings = []
-    if overlap.queries < queries:
-        warnings.append(
-            f"{name} has passages for {overlap.queries:,} of {queries:,} judged queries: the others count as 0"
-        )
-    if not overlap.relevant:
-        warnings.append(f"{name} finds no passage that is judged relevant: is it of the same collection?")
-    return warnings

@@ -12,12 +12,13 @@ from matplotlib.axes import Axes
 from pyarrow import parquet
 
 from diffretriever.core.files import whole_file, write_bytes, write_text
+from diffretriever.evaluation.conditions import conditions_table
 from diffretriever.evaluation.figures import BASE, BLUE, GREEN, GRID, INK, MUTED, ORANGE, RED, panel_figure, png
 from diffretriever.evaluation.formats.tables import Cell, Interval, command_blocks, format_table, markdown_table
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.statistics import bootstrap_interval
 from diffretriever.schemas.evaluate import EvaluateJob, EvaluationReport
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 if TYPE_CHECKING:
     from diffretriever.index.table import PassageIndex
@@ -110,8 +111,8 @@ def _interval(result: EvaluationResult, measure: str) -> Interval:
 
 def title_of(report: EvaluationReport) -> str:
     """Return a line that names system and collection."""
-    place = "" if report.collection is None else f" on {report.collection}"
-    return f"{report.retriever}{place}" + ("" if report.split is None else f" ({report.split})")
+    suffix = "" if report.collection is None else f" on {report.collection}"
+    return f"{report.retriever}{suffix}" + ("" if report.split is None else f" ({report.split})")
 
 
 def summary_of(n_queries: int) -> str:
@@ -125,12 +126,13 @@ def evaluation_page(
     """Return the page of one evaluation: settings, measures, extreme queries and the command."""
     parts = [
         f"# {title_of(report)}",
-        markdown_table(_facts(report), ["what", "value"]),
+        markdown_table(_facts(report), ["condition", "value"]),
         "## Measures",
         f"Means over all {report.queries:,} queries of the qrels, {INTERVAL_NOTE}.",
         markdown_table(_measures(report), ["mode", *next(iter(report.measures.values()))]),
         "![Means with intervals](report.png)",
-        *(f"Warning: {told}." for told in report.warnings),
+        *(f"Warning: {text}." for text in report.warnings),
+        *(f"Note: {text}." for text in report.notes),
         *_extreme_queries(results, query_texts),
         *command_blocks(report.command, report.config),
     ]
@@ -145,19 +147,23 @@ def _measures(report: EvaluationReport) -> list[list[Cell]]:
 
 
 def _facts(report: EvaluationReport) -> list[list[Cell]]:
-    covered = report.coverage
     facts: dict[str, str | None] = {
         "retriever": report.retriever,
         "collection": report.collection,
         "split": report.split,
         "queries": f"{report.queries:,}",
         "passages": None if report.rows is None else f"{report.rows:,}",
-        "of the collection": f"{covered.indexed:,} of {covered.passages:,}" if covered else None,
         "index fingerprint": report.fingerprint,
         "selector": report.selector,
         **{f"weights of {fusion}": _listed(weights) for fusion, weights in report.weights.items()},
     }
-    return [[name, value] for name, value in facts.items() if value is not None]
+    rows: list[list[Cell]] = [[name, value] for name, value in facts.items() if value is not None]
+    for name, texts in conditions_table(report.conditions).items():
+        if name in facts:
+            continue
+        by_mode = ", ".join(f"{mode} {text}" for mode, text in zip(report.conditions, texts, strict=True))
+        rows.append([name, texts[0] if len({*texts}) == 1 else by_mode])
+    return rows
 
 
 def _listed(weights: Mapping[str, float]) -> str:
@@ -215,8 +221,8 @@ def _draw_panel(panel: Axes, measure: str, rows: list[tuple[str, float, Interval
     for row, (_, mean, (low, high)) in enumerate(rows):
         panel.barh(row, mean, height=0.62, color=_COLOURS[row % len(_COLOURS)], zorder=2)
         panel.plot([low, high], [row, row], color=INK, linewidth=1.3, solid_capstyle="butt", zorder=3)
-        place = max(high, mean) + 0.02 * right
-        panel.text(place, row, f"{mean:.3f}", va="center", fontsize=9, color=INK, bbox=_OVER_GRID)
+        x = max(high, mean) + 0.02 * right
+        panel.text(x, row, f"{mean:.3f}", va="center", fontsize=9, color=INK, bbox=_OVER_GRID)
     panel.set_title(measure, loc="left", fontsize=10, color=INK)
     panel.set_xlim(0, 1.2 * right)
     panel.set_xticks([0, 0.25 * right, 0.5 * right, 0.75 * right, right])

@@ -18,6 +18,8 @@ from scipy import stats
 ALPHA = 0.05
 """Level of significance of all reports."""
 
+_POWER = 0.8
+
 _SEED = 42
 _ROUNDING = 1e-12
 _RESAMPLES = 1000
@@ -41,25 +43,25 @@ def bootstrap_statistic(statistic: Callable[..., float], *samples: np.ndarray) -
     assert n, "an interval needs a value"
     assert all(len(sample) == n for sample in samples), "paired samples are of the same queries"
     generator = np.random.default_rng(_SEED)
-    found = np.empty(_RESAMPLES)
+    resampled = np.empty(_RESAMPLES)
     for resample in range(_RESAMPLES):
         drawn_N = generator.integers(n, size=n)
-        found[resample] = statistic(*(sample[drawn_N] for sample in samples))
-    return _central(found)
+        resampled[resample] = statistic(*(sample[drawn_N] for sample in samples))
+    return _central(resampled)
 
 
 def bootstrap_average(samples: Sequence[np.ndarray]) -> tuple[float, float]:
     """Return the 95% interval of the unweighted average over data sets, float64 [N] each, resampled separately."""
     assert all(map(len, samples)), "an interval needs a value"
     generator = np.random.default_rng(_SEED)
-    found = np.zeros(_RESAMPLES)
+    resampled = np.zeros(_RESAMPLES)
     for resample in range(_RESAMPLES):
-        found[resample] = sum(s[generator.integers(len(s), size=len(s))].mean() for s in samples) / len(samples)
-    return _central(found)
+        resampled[resample] = sum(s[generator.integers(len(s), size=len(s))].mean() for s in samples) / len(samples)
+    return _central(resampled)
 
 
-def _central(found: np.ndarray) -> tuple[float, float]:
-    defined = found[~np.isnan(found)]
+def _central(resampled: np.ndarray) -> tuple[float, float]:
+    defined = resampled[~np.isnan(resampled)]
     if not len(defined):
         return float("nan"), float("nan")
     low, high = np.percentile(defined, [2.5, 97.5])
@@ -89,6 +91,18 @@ def t_test_p(differences_N: np.ndarray) -> float:
     return float(stats.ttest_1samp(differences_N, 0.0).pvalue)
 
 
+def detectable_difference(differences_N: np.ndarray) -> float:
+    """Return the mean difference that a paired t-test finds with a probability of 80 %, at p < .05, two-sided.
+
+    `differences_N` are float64 [N], of which only the spread counts. NaN if N = 1.
+    """
+    n = len(differences_N)
+    if n < 2:
+        return float("nan")
+    reach = stats.t.ppf(1 - ALPHA / 2, n - 1) + stats.t.ppf(_POWER, n - 1)
+    return float(reach * differences_N.std(ddof=1) / np.sqrt(n))
+
+
 def randomisation_p_each(differences_CN: np.ndarray) -> list[float]:
     """Return p-values of two-sided paired randomisation tests (Fisher; Smucker et al. 2007).
 
@@ -100,8 +114,8 @@ def randomisation_p_each(differences_CN: np.ndarray) -> list[float]:
     """
     few_C = (differences_CN != 0).sum(axis=1) <= _MOST_TRIED
     p_C = np.ones(len(differences_CN))
-    for place in np.flatnonzero(few_C):
-        p_C[place] = _all_ways(differences_CN[place])
+    for index in np.flatnonzero(few_C):
+        p_C[index] = _all_ways(differences_CN[index])
     if not few_C.all():
         p_C[~few_C] = _drawn_ways(differences_CN[~few_C])
     return p_C.tolist()
@@ -136,9 +150,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method, in the given order."""
     corrected = [0.0] * len(p_values)
     largest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
     return corrected
 
 

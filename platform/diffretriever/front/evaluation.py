@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffretriever.collections import Collection, Qrels, Run, open_collection
-from diffretriever.evaluation.comparison import compared, lettered_table, means_of
-from diffretriever.evaluation.conditions import coverage_told
+from diffretriever.evaluation.comparison import compared
+from diffretriever.evaluation.comparison_page import labelled, lettered_table, means_of
+from diffretriever.evaluation.conditions import coverage_text
 from diffretriever.evaluation.evaluate import search_collection
 from diffretriever.evaluation.formats.pages import html_block
 from diffretriever.evaluation.formats.tables import Cell, format_table
@@ -18,7 +19,7 @@ from diffretriever.evaluation.measures import EvaluationResult, measures_of, par
 from diffretriever.evaluation.measures import evaluate as measure
 from diffretriever.front.index import Index
 from diffretriever.schemas.documents import DocumentScore
-from diffretriever.schemas.evaluate import ComparisonReport, Coverage, EvaluateJob, Test
+from diffretriever.schemas.evaluate import ComparisonReport, Conditions, EvaluateJob, Test
 from diffretriever.schemas.fusion import Fusion
 from diffretriever.schemas.mode import Mode
 
@@ -38,10 +39,12 @@ class Measured:
     runs: dict[Mode, Run]
     """Rankings by mode."""
     qrels: Qrels
-    coverage: Coverage
-    """How much of the collection the index contains."""
+    conditions: dict[Mode, Conditions]
+    """Conditions of each mode, such as the passages that the index contains, lengths and costs."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the measures."""
+    notes: tuple[str, ...] = ()
+    """Decisions that affect the measures, such as self-exclusion."""
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the means: one row per mode, one column per measure."""
@@ -52,7 +55,9 @@ class Measured:
     def __repr__(self) -> str:
         measures = list(next(iter(self.results.values())).mean)
         rows: list[list[Cell]] = [[mode, *result.mean.values()] for mode, result in self.results.items()]
-        notes = [coverage_told("the index", self.coverage, self.collection), *(f"warning: {w}" for w in self.warnings)]
+        coverage = next(iter(self.conditions.values())).coverage
+        notes = [] if coverage is None else [coverage_text(["the index"], coverage)]
+        notes += [*(f"warning: {text}" for text in self.warnings), *(f"note: {text}" for text in self.notes)]
         return "\n".join([f"{self._caption()}\n{format_table(rows, ['mode', *measures])}", *notes])
 
     def _repr_html_(self) -> str:
@@ -96,7 +101,7 @@ def evaluate(
     """
     source = open_collection(collection) if isinstance(collection, str) else collection
     job = EvaluateJob(
-        index=index.place,
+        index=index.location,
         collection=source.name,
         split=split,
         measures=tuple(measures or measures_of(source.name, split)),
@@ -108,8 +113,17 @@ def evaluate(
     parse_measures(job.measures)
     searched = search_collection(index.searcher, source, job)
     results = {mode: measure(run, searched.qrels, job.measures) for mode, run in searched.runs.items()}
-    details = (searched.runs, searched.qrels, searched.coverage, tuple(searched.warnings))
-    return Measured(index.place, source.name, split, results, *details)
+    return Measured(
+        index=index.location,
+        collection=source.name,
+        split=split,
+        results=results,
+        runs=searched.runs,
+        qrels=searched.qrels,
+        conditions=searched.conditions,
+        warnings=tuple(searched.warnings("the index")),
+        notes=searched.notes,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -145,20 +159,21 @@ def compare(systems: Mapping[str, Measured], *, test: Test = "t-test", fusions: 
         ValueError: queries or measures differ, there are too many systems, or fused runs share no passage.
 
     Example:
-        >>> sparse = dr.evaluate(index, "garden", modes=["sparse"], measures=["nDCG@10"])
-        >>> dr.compare({"BM25": measured, "impacts": sparse}).to_pandas()
-                        nDCG@10
-        BM25    bm25        1.0
-        impacts sparse      1.0
+        >>> bm25 = dr.evaluate(index, "garden", modes=["bm25"], measures=["nDCG@10"])
+        >>> slots = dr.evaluate(index, "garden", modes=["dense"], measures=["nDCG@10"])
+        >>> dr.compare({"BM25": bm25, "slots": slots}).to_pandas()
+                     nDCG@10
+        BM25  bm25       1.0
+        slots dense      1.0
     """
     if not systems:
         raise ValueError("systems: empty: pass at least one result of evaluate")
     results = {name: measured.results for name, measured in systems.items()}
     results.update({f"fused by {by}": {by: result} for by, result in _fused(systems, fusions).items()})
-    coverage = {name: measured.coverage for name, measured in systems.items()}
-    warnings = list(dict.fromkeys(text for measured in systems.values() for text in measured.warnings))
-    title = ", ".join(systems)
-    return Comparison(compared(title, results, "diffretriever.compare", test, coverage=coverage, warnings=warnings))
+    conditions = labelled({name: measured.conditions for name, measured in systems.items()})
+    notes = list(dict.fromkeys(text for measured in systems.values() for text in measured.notes))
+    title, command = ", ".join(systems), "diffretriever.compare"
+    return Comparison(compared(title, results, command, test, conditions=conditions, notes=notes))
 
 
 def _fused(systems: Mapping[str, Measured], fusions: Sequence[Fusion]) -> dict[Fusion, EvaluationResult]:

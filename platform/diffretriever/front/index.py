@@ -18,6 +18,7 @@ from diffretriever.schemas.base import counted, split_at_commas
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.documents import DocumentScore
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob, EncodeSummary
+from diffretriever.schemas.language import AUTO
 from diffretriever.schemas.mode import Mode
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
@@ -41,36 +42,35 @@ _MOST_HERE = 10_000
 class Index:
     """A searchable collection of passages, with the retriever that encoded it.
 
-    Create an index with `Index.create`, or open one with `Index(place)`. An open index stays at its version when
-    another
-    process writes; `refresh` moves to the latest version.
+    Create an index with `Index.create`, or open one with `Index(location)`. An open index stays at its version when
+    another process writes; `refresh` moves to the latest version.
 
     Example:
         >>> import diffretriever as dr
         >>> index = dr.Index.create("indexes/garden", [
         ...     {"id": "roses", "text": "Prune roses in late winter.", "year": 2021},
         ...     {"id": "bread", "text": "Feed the sourdough every day.", "year": 2023},
-        ... ], retriever="bm25")
-        >>> [hit.id for hit in index.search("when do I prune roses?", k=1)]
+        ... ])
+        >>> [hit.id for hit in index.search("when do I cut roses?", k=1)]
         ['roses']
         >>> len(dr.Index("indexes/garden"))
         2
     """
 
     def __init__(
-        self, place: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
+        self, location: str | os.PathLike[str], *, version: int | None = None, retriever: Retriever | None = None
     ) -> None:
         """Open an index that `create` or an encode job made.
 
         Args:
-            place: folder or object-store URI.
+            location: folder or object-store URI.
             version: an earlier version, read-only. Default: the latest.
             retriever: the index's retriever, if it is already loaded, has moved or needs a certain device.
 
         Raises:
             ValueError: the index or version does not exist, or is damaged.
         """
-        self._table = PassageIndex.open(os.fspath(place), version)
+        self._table = PassageIndex.open(os.fspath(location), version)
         self._fixed = version
         self.retriever = retriever or Retriever(self._table.manifest.retriever)
         self._searcher: Searcher | None = None
@@ -78,7 +78,7 @@ class Index:
     @classmethod
     def create(  # noqa: PLR0913 (users set all options in one call)
         cls,
-        place: str | os.PathLike[str],
+        location: str | os.PathLike[str],
         documents: Documents,
         *,
         retriever: str | Retriever = "diffretriever-minilm",
@@ -86,13 +86,14 @@ class Index:
         fields: Mapping[str, str] | None = None,
         metadata: str | Sequence[str] | None = None,
         name: str = _IN_MEMORY,
+        language: str = AUTO,
         chunk: int | None = None,
         on_ray: bool | None = None,
     ) -> Self:
         """Encode documents and store them in an index. If the index exists, add them to it.
 
         Args:
-            place: folder or object-store URI.
+            location: folder or object-store URI.
             documents: a list of strings or dicts, a data frame, an Arrow table, or the path, URI or name of a
                 collection (see `open_collection`).
             retriever: name of a preset, path of a YAML file, `sentence-transformers/MODEL`, or a `Retriever`.
@@ -101,6 +102,8 @@ class Index:
             metadata: other fields to store, return with hits and filter by; an empty list stores none. Default: all
                 fields that are not lists or objects.
             name: name of the collection, if the documents are in memory.
+            language: language of the documents for BM25 and sparse scores, such as `de` or `zh`. Default: that of the
+                retriever's file or the existing index, else as ir_datasets states, else by script (Latin: `en`).
             chunk: maximum tokens per passage, including the title (words for BM25). Longer documents are split into
                 passages `ID#1`, `ID#2`, …; 0 disables splitting. Default: the retriever's limit for folders and text
                 files, otherwise 0.
@@ -118,9 +121,11 @@ class Index:
             raise ValueError("budget: set it on the retriever: Retriever(name, budget=…)")
         collection = _collection(documents, name, fields)
         chosen = Retriever(retriever, budget=budget) if isinstance(retriever, str) else retriever
-        chosen = chosen.on(collection.name)
-        uri = os.fspath(place)
-        job = EncodeJob(collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata))
+        uri = os.fspath(location)
+        job = EncodeJob(
+            collection=collection.name, index=uri, chunk=chunk, metadata=_metadata(metadata), language=language
+        )
+        chosen = _in_language(chosen.on(collection.name), collection, job)
         _encode(job, collection, chosen, on_ray=on_ray)
         return cls(uri, retriever=chosen)
 
@@ -148,7 +153,7 @@ class Index:
             1
         """
         job = EncodeJob(
-            collection=name, index=self.place, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
+            collection=name, index=self.location, on_existing=on_existing, chunk=chunk, metadata=_metadata(metadata)
         )
         return self._add(job, documents, fields, on_ray=on_ray)
 
@@ -170,10 +175,15 @@ class Index:
         Raises:
             ValueError: a document is invalid, or the index has several collections and `name` is not set. Nothing is
                 written.
+
+        Example:
+            >>> summary = index.sync([{"id": "bread", "text": "Feed the sourdough every day.", "year": 2023}])
+            >>> len(index), "roses" in index
+            (1, False)
         """
         job = EncodeJob(
             collection=self._only_collection() if name is None else name,
-            index=self.place,
+            index=self.location,
             on_existing="replace",
             sync=True,
             chunk=chunk,
@@ -186,24 +196,31 @@ class Index:
         if not names or _IN_MEMORY in names:
             return _IN_MEMORY
         if len(names) > 1:
-            raise ValueError(f"{self.place} has several collections: choose one, such as name='{names[0]}'")
+            raise ValueError(f"{self.location} has several collections: choose one, such as name='{names[0]}'")
         return names[0]
 
     def _add(
         self, job: EncodeJob, documents: Documents, fields: Mapping[str, str] | None, *, on_ray: bool | None
     ) -> EncodeSummary:
         self._require_latest()
-        summary = _encode(job, _collection(documents, job.collection, fields), self.retriever, on_ray=on_ray)
+        collection = _collection(documents, job.collection, fields)
+        retriever = _in_language(self.retriever, collection, job)
+        summary = _encode(job, collection, retriever, on_ray=on_ray)
         self.refresh()
         return summary
 
     def delete(self, ids: str | Sequence[str]) -> int:
-        """Delete passages in one commit and return their number; raise ValueError if another job is writing."""
+        """Delete passages in one commit and return their number; raise ValueError if another job is writing.
+
+        Example:
+            >>> index.delete(["bread"])
+            1
+        """
         from diffretriever.index.writer import WriterLock
 
         self._require_latest()
-        with WriterLock(self.place):
-            deleted = PassageIndex.open(self.place).delete(texts_of(ids))
+        with WriterLock(self.location):
+            deleted = PassageIndex.open(self.location).delete(texts_of(ids))
         self.refresh()
         return deleted
 
@@ -292,11 +309,15 @@ class Index:
 
         Raises:
             ValueError: unknown passage, or the retriever has no encoder.
+
+        Example:
+            >>> [term.word for term in index.explain("when do I cut roses?", "roses").terms]
+            ['roses']
         """
         passages = self._table.order.passages
         (number,) = passages.numbers_of([passage_id])
         if number < 0:
-            raise ValueError(f"{self.place} has no passage '{passage_id}': check the id")
+            raise ValueError(f"{self.location} has no passage '{passage_id}': check the id")
         assert passages.rows_P is not None, "an index has rows"
         row = passages.rows_P[[number]]
         (explanation,) = self.searcher.explain(query, row, budget=budget, words=words)
@@ -309,12 +330,12 @@ class Index:
             from diffretriever.search import searcher_of
 
             encoder = self.retriever.encoder if is_neural(self.retriever.config) else None
-            options = SearchOptions(index=self.place, device=self.retriever.device)
+            options = SearchOptions(index=self.location, device=self.retriever.device)
             self._searcher = searcher_of(self._table, options, encoder)
         return self._searcher
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Folder or object-store URI."""
         return self._table.uri
 
@@ -339,14 +360,19 @@ class Index:
         return dict(self._table.manifest.metadata)
 
     def versions(self) -> list[VersionChange]:
-        """Return the stored versions, oldest first."""
+        """Return the stored versions, oldest first.
+
+        Example:
+            >>> [(entry.version, entry.change, entry.added) for entry in index.versions()]
+            [(1, 'created', 0), (2, 'appended', 2)]
+        """
         from diffretriever.index.history import history
 
         return history(self._table)
 
     def at(self, version: int) -> Index:
         """Open a stored version, read-only; raise ValueError if the version was removed."""
-        return Index(self.place, version=version, retriever=self.retriever)
+        return Index(self.location, version=version, retriever=self.retriever)
 
     def restore(self, version: int) -> None:
         """Make an earlier version the latest. Later versions stay until they are removed.
@@ -357,8 +383,8 @@ class Index:
         from diffretriever.index.writer import WriterLock
 
         self._require_latest()
-        with WriterLock(self.place):
-            PassageIndex.restore(self.place, version)
+        with WriterLock(self.location):
+            PassageIndex.restore(self.location, version)
         self.refresh()
 
     def refresh(self) -> None:
@@ -378,11 +404,13 @@ class Index:
         return self._table.passages([passage_id])[passage_id]
 
     def __repr__(self) -> str:
-        return f"Index('{self.place}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
+        return (
+            f"Index('{self.location}', {counted(len(self), 'passages')}, {self.retriever.name}, version {self.version})"
+        )
 
     def _require_latest(self) -> None:
         if self._fixed is not None:
-            raise ValueError(f"{self.place} is open at version {self._fixed}, read-only: open it without a version")
+            raise ValueError(f"{self.location} is open at version {self._fixed}, read-only: open it without a version")
 
 
 def _collection(documents: Documents, name: str, fields: Mapping[str, str] | None) -> Collection:
@@ -392,6 +420,13 @@ def _collection(documents: Documents, name: str, fields: Mapping[str, str] | Non
         return open_collection(os.fspath(documents), fields)
     except ValueError as error:
         raise ValueError(f"{error} To pass a text, put it in a list: [text]") from None
+
+
+def _in_language(retriever: Retriever, collection: Collection, job: EncodeJob) -> Retriever:
+    from diffretriever.pipelines.language import in_language_of
+
+    config = in_language_of(collection, retriever.config, job.language, job.index)
+    return retriever if config is retriever.config else Retriever(config, device=retriever.device)
 
 
 def _metadata(names: str | Sequence[str] | None) -> tuple[str, ...]:

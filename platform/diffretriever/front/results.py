@@ -21,7 +21,13 @@ _SHOWN_CHARACTERS = 240
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A retrieved passage."""
+    """A retrieved passage.
+
+    Example:
+        >>> hit = index.search("roses", k=1)[0]
+        >>> hit.rank, hit.id, hit.text, hit.metadata
+        (1, 'roses', 'Prune roses in late winter.', {'year': 2021})
+    """
 
     rank: int
     """Starts at 1."""

@@ -69,11 +69,6 @@ def condition_of(text: str, metadata: Columns) -> str:
     return _Parser(_tokens(text), {**_PASSAGE_COLUMNS, **metadata}).parse()
 
 
-def collection_filter(collection: str) -> str:
-    """Return the filter for one collection."""
-    return f"collection = {_quoted(collection)}"
-
-
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
     at, end = 0, len(text.rstrip())

@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from diffretriever.core.files import files_in, read_bytes, remove, write_text
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 _FOLDER = ".writer.lease"
 _RENEW_SECONDS = 5.0

@@ -41,7 +41,7 @@ from diffretriever.index.manifest import manifest_in, table_schema
 from diffretriever.index.order import PassageOrder
 from diffretriever.index.vectors import with_vectors
 from diffretriever.schemas.index import IndexContents, IndexManifest, representation_fields
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 from diffretriever.vectors.representations import Representations, read_vectors
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
@@ -64,6 +64,11 @@ class PassageIndex:
     """One version of an index, for reading and for small changes; `index.writer` writes many passages.
 
     `uri` is a folder, a `file:` URI or the URI of an object store.
+
+    Example:
+        >>> table = dr.PassageIndex.open("indexes/garden")
+        >>> table.version, table.count_collections()
+        (2, {'garden': 2})
     """
 
     _fragments: list[Any] | None = None
@@ -81,7 +86,7 @@ class PassageIndex:
     @classmethod
     def exists(cls, uri: str) -> bool:
         """Return whether the index exists; raise ValueError if it is damaged or access is denied."""
-        uri = plain_place(uri)
+        uri = plain_location(uri)
         try:
             open_dataset(uri)
         except (ValueError, OSError) as error:
@@ -97,7 +102,7 @@ class PassageIndex:
         Raises:
             ValueError: the index exists, or its folder or store is not writable.
         """
-        uri, schema = plain_place(uri), table_schema(manifest)
+        uri, schema = plain_location(uri), table_schema(manifest)
         try:
             with commit_to(uri):
                 lance.write_dataset(schema.empty_table(), table_uri(uri), schema=schema, mode="create")
@@ -115,7 +120,7 @@ class PassageIndex:
             ValueError: the index does not exist, is damaged, was made by another version of this project, or access is
                 denied.
         """
-        uri = plain_place(uri)
+        uri = plain_location(uri)
         try:
             dataset = open_dataset(uri, version)
         except (ValueError, OSError) as error:
@@ -138,7 +143,7 @@ class PassageIndex:
 
     def clone(self, uri: str) -> PassageIndex:
         """Make an index of this version at `uri`, which reads this index's files; raise ValueError if not writable."""
-        uri = plain_place(uri)
+        uri = plain_location(uri)
         try:
             with commit_to(uri):
                 self.dataset.shallow_clone(table_uri(uri), self.version)

@@ -26,8 +26,8 @@ from diffretriever.index.manifest import manifest_in
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.vectors import with_packed
 from diffretriever.schemas.index import TEXT_SCHEMA, IndexManifest, metadata_fields
+from diffretriever.schemas.locations import parse_location, plain_location
 from diffretriever.schemas.metadata import Columns
-from diffretriever.schemas.places import as_place, plain_place
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
@@ -50,7 +50,7 @@ class BlockWriter:
     """
 
     def __init__(self, uri: str) -> None:
-        self._uri = plain_place(uri)
+        self._uri = plain_location(uri)
         self._dataset = lance.dataset(table_uri(self._uri))
         self._manifest = manifest_in(self._dataset, uri)
 
@@ -114,7 +114,7 @@ class WriterLock:
 
     def __init__(self, uri: str, *, patient: bool = True) -> None:
         """Prepare the lock; a patient one waits until another job's lease in a store is renewed or expires."""
-        self._location, self._patient = as_place(uri), patient
+        self._location, self._patient = parse_location(uri), patient
         self._file: IO[str] | None = None
         self._lease: Lease | None = None
 

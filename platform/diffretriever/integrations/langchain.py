@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 
 from diffretriever.client import AsyncSearchClient, SearchClient
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.serve import AskedBudget, SearchResponse
+from diffretriever.schemas.serve import RequestedBudget, SearchResponse
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -30,10 +30,10 @@ class SearchRetriever(BaseRetriever):
     """Passages per query."""
     mode: Mode | None = None
     """Score to rank by. Default: the index's."""
-    budget: AskedBudget = None
+    budget: RequestedBudget = None
     """Number of query slots, K_q, or `adaptive`. Default: the retriever's."""
-    collection: str | None = None
-    """Search only this collection."""
+    filter: str | None = None
+    """Condition on metadata, `id` and `collection`. Default: all passages."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return _documents(self.client.search(query, **self._options))
@@ -47,7 +47,7 @@ class SearchRetriever(BaseRetriever):
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"k": self.k, "mode": self.mode, "budget": self.budget, "collection": self.collection}
+        return {"k": self.k, "mode": self.mode, "budget": self.budget, "filter": self.filter}
 
 
 def _documents(answer: SearchResponse) -> list[Document]:

@@ -9,7 +9,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from diffretriever.client import AsyncSearchClient, SearchClient
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.serve import AskedBudget, SearchResponse
+from diffretriever.schemas.serve import RequestedBudget, SearchResponse
 
 
 class SearchRetriever(BaseRetriever):
@@ -26,13 +26,13 @@ class SearchRetriever(BaseRetriever):
         *,
         k: int = 10,
         mode: Mode | None = None,
-        budget: AskedBudget = None,
-        collection: str | None = None,
+        budget: RequestedBudget = None,
+        filter: str | None = None,  # noqa: A002
     ) -> None:
         """Set the options of `SearchClient.search`. Without an async client, `aretrieve` blocks on `client`."""
         super().__init__()
         self._client, self._async_client = client, async_client
-        self._options: dict[str, Any] = {"k": k, "mode": mode, "budget": budget, "collection": collection}
+        self._options: dict[str, Any] = {"k": k, "mode": mode, "budget": budget, "filter": filter}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return _nodes(self._client.search(query_bundle.query_str, **self._options))

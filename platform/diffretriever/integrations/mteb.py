@@ -1,6 +1,6 @@
 """An MTEB search model, for retrieval and reranking tasks.
 
->>> mteb.evaluate(MtebRetriever("diffretriever-minilm"), mteb.get_tasks(["NFCorpus"]))
+    mteb.evaluate(MtebRetriever("diffretriever-minilm"), mteb.get_tasks(["NFCorpus"]))
 
 It implements `SearchProtocol`, because MTEB's encoders give one vector per text and cannot score MaxSim or sparse.
 """

@@ -1,8 +1,8 @@
 """A PyTerrier transformer from queries to ranked passages, for its operators and experiments.
 
->>> dense = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="dense")
->>> bm25 = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="bm25")
->>> (0.7 * dense + 0.3 * bm25) % 10
+    dense = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="dense")
+    bm25 = PyTerrierRetriever("demo/indexes/diffretriever-minilm", mode="bm25")
+    (0.7 * dense + 0.3 * bm25) % 10
 
 Needs Java only if another part of the pipeline is Terrier's.
 """

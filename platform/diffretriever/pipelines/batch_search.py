@@ -18,7 +18,7 @@ from diffretriever.collections import Query, Run, open_collection, read_queries,
 from diffretriever.core.files import json_digest, write_text
 from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress, track
-from diffretriever.evaluation.conditions import settled_by_index
+from diffretriever.evaluation.exclusion import settled_by_index
 from diffretriever.index.filters import condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.parts import IndexPart, split_fragments
@@ -26,8 +26,8 @@ from diffretriever.index.table import PassageIndex
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK, Stage, pack, query_block, unpack
 from diffretriever.pipelines.executor import Executor, executor_for, few_queries
 from diffretriever.presets import system_name, with_weights
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, is_neural
 from diffretriever.schemas.search import BatchSearchJob, BatchSearchSummary
 from diffretriever.search.batch import kept_hits, list_depth, merge, searched_depth, to_hits, to_table

@@ -22,9 +22,10 @@ from diffretriever.pipelines.blocks import MAX_ROWS, PassageBlocks, rows_per_blo
 from diffretriever.pipelines.chunking import chunked
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages
 from diffretriever.pipelines.index_writer import IndexWriter
+from diffretriever.pipelines.language import in_language_of
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.encode import EncodeJob, EncodeSummary
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.retriever import RetrieverConfig
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ def encode_collection(
     collection = collection or open_collection(job.collection, job.fields)
     quarantine = _quarantine_file(job, collection)
     if retriever is None:
-        retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter).on(collection.name)
+        loaded = load_retriever(job.retriever, job.backbone, job.budget, job.adapter, job.protocol)
+        retriever = in_language_of(collection, loaded.on(collection.name), job.language, job.index)
     collection = chunked(collection, job.chunk, retriever)
     executor = executor or executor_for(job, small=few_passages(collection, job.rows_per_block or MAX_ROWS))
     with executor, IndexWriter(job, collection, smaller or {}) as writer:
@@ -100,7 +102,7 @@ def encode_collection(
 def _quarantine_file(job: EncodeJob, collection: Collection) -> Path | StorePath | None:
     if job.on_bad_input == "error":
         return None
-    path = as_place(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
+    path = parse_location(job.index) / ("quarantine.jsonl" if is_local(job.index) else "quarantine")
     quarantine = own_file(path, collection)
     refuse_other_files(quarantine, collection.inputs())
     return quarantine

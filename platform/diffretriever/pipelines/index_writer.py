@@ -13,7 +13,7 @@ from diffretriever.collections.keys import KeySet, PassageSelection
 from diffretriever.collections.metadata import WithMetadata
 from diffretriever.core.files import write_text
 from diffretriever.core.progress import Progress
-from diffretriever.index.collection_locations import record_location, refuse_other_locations
+from diffretriever.index.collection_records import record_location, record_progress, refuse_other_locations
 from diffretriever.index.damage import named
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
@@ -132,6 +132,8 @@ class IndexWriter:
             ValueError: A passage encodes to NaN or infinity, and the job rejects it; earlier blocks are committed.
             RuntimeError: Blocks were lost.
         """
+        for index in self.indexes:
+            record_progress(index.uri, self._collection, finished=False)
         due, pending = 0.0, list[Receipt]()
         committers = [Committer(index) for index in self.indexes]
         with Progress(f"{self._collection.name} → {self._job.index}", total) as progress:
@@ -204,6 +206,7 @@ class IndexWriter:
             compact_index(index)
             if self._job.accelerate:
                 accelerate_index(index)
+            record_progress(index.uri, self._collection, finished=True)
 
 
 def _with_budget(manifest: IndexManifest, passage_budget: int) -> IndexManifest:

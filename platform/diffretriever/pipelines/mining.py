@@ -30,8 +30,8 @@ from diffretriever.pipelines.batch_search import search_batch
 from diffretriever.pipelines.blocks import QUERIES_PER_BLOCK
 from diffretriever.pipelines.executor import LocalExecutor, executor_for, few_queries
 from diffretriever.pipelines.training_data import quarantine
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import Mode
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.search import BatchSearchJob
 from diffretriever.schemas.training_data import MinedNegatives, MineNegativesJob
 from diffretriever.search.bm25 import Bm25Search

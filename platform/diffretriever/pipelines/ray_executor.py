@@ -91,7 +91,13 @@ class RayExecutor(Executor):
             self._described = options.remote(retriever.model_dump_json(), self.pool.device)
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
-        return IndexManifest.model_validate_json(result_of(self._described))
+        from diffretriever.encoders.adapter_compatibility import report
+
+        manifest, notices = result_of(self._described)
+        # The log of Ray's workers is not shown.
+        for notice in notices:
+            report(notice)
+        return IndexManifest.model_validate_json(manifest)
 
     @property
     def device(self) -> str:
@@ -195,7 +201,9 @@ def staged(rows: Dataset, stage: Stage, pool: EncoderPool) -> Dataset:
     """
     if stage.workers == "encoders":
         at_once = (_AT_ONCE_GPU if pool.gpus else _AT_ONCE_CPU) if stage.overlaps else 1
-        return rows.map_batches(StageActor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
+        # Ray's dashboard and process titles show the name of the class.
+        actor = type(type(stage).__name__, (StageActor,), {})
+        return rows.map_batches(actor, fn_constructor_kwargs={"stage": stage}, **actor_options(pool, at_once))
     if stage.workers == "searchers":
         # A part is searched as a whole, so each task gets exactly one.
         compute = TaskPoolStrategy(size=pool.encoders)
@@ -240,12 +248,13 @@ def actor_options(pool: EncoderPool, at_once: int) -> dict[str, Any]:
 
 
 @ray.remote
-def _describe_there(retriever_json: str, device: str) -> str:
+def _describe_there(retriever_json: str, device: str) -> tuple[str, list[str]]:
     from diffretriever.encoders import load_encoder
     from diffretriever.index.manifest import manifest_of
 
     retriever = with_commits(retriever_from(retriever_json))
-    return manifest_of(load_encoder(retriever, device)).model_dump_json()
+    encoder = load_encoder(retriever, device)
+    return manifest_of(encoder).model_dump_json(), encoder.preparer.notices
 
 
 def dataset_of(rows: Sequence[pa.Table]) -> Dataset:

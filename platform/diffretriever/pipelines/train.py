@@ -21,11 +21,13 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from diffretriever.collections import open_collection
 from diffretriever.core.files import filesystem_of, is_file
 from diffretriever.core.full_disk import full_disk
+from diffretriever.encoders.words import in_language
 from diffretriever.pipelines.cluster import Share, on_this_node, ray_session, result_of, size_actors
 from diffretriever.pipelines.training_data import prepare_training
 from diffretriever.pipelines.validation import Validator
 from diffretriever.presets import load_retriever
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.protocols import under_protocol
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.retriever import BackboneRetriever
 from diffretriever.schemas.training import TrainingManifest, TrainJob
 from diffretriever.schemas.training_data import PrepareTrainingJob
@@ -41,6 +43,8 @@ _PUMP_SECONDS = 0.5
 _PATIENCE_SECONDS = 7200
 # Failures of workers after which training resumes from the last checkpoint.
 _MAX_FAILURES = 3
+# Examples that show the language of the texts.
+_SAMPLED_ROWS = 300
 # As in the authors' training.
 _CHECKPOINTS_KEPT = 3
 
@@ -53,6 +57,8 @@ def train(job: TrainJob) -> TrainingManifest:
     """
     folder = RunFolder(job.output)
     retriever = load_retriever(job.retriever, job.backbone, job.budget, job.adapter)
+    if job.protocol is not None:
+        retriever = under_protocol(retriever, job.protocol, "fine-tuned").config
     retriever = check_trainable(retriever, job.hyperparameters)
     with ray_session():
         job = job.model_copy(update={"train": str(_prepared(job))})
@@ -66,7 +72,7 @@ def train(job: TrainJob) -> TrainingManifest:
 
 
 def _prepared(job: TrainJob) -> Path | StorePath:
-    folder = as_place(job.train)
+    folder = parse_location(job.train)
     if is_file(folder / MANIFEST_FILE):
         return folder
     folder = job.output / "training-set"
@@ -78,11 +84,15 @@ def _prepared(job: TrainJob) -> Path | StorePath:
 def _describe(job: TrainJob, retriever: BackboneRetriever, device: str) -> TrainingManifest:
     if job.validation is not None:
         open_collection(job.validation)
-    return describe_training(retriever, job.hyperparameters, _open_training_set(job), job.workers, device)
+    data = _open_training_set(job)
+    rows = range(min(len(data), _SAMPLED_ROWS))
+    texts = (passage.text for row in rows for passage in data.example(row).positives)
+    retriever = in_language(retriever, job.language, texts)
+    return describe_training(retriever, job.hyperparameters, data, job.workers, device)
 
 
 def _open_training_set(job: TrainJob) -> TrainingSet:
-    if not is_file(as_place(job.train) / MANIFEST_FILE):
+    if not is_file(parse_location(job.train) / MANIFEST_FILE):
         raise _missing_here("train", job.train)
     return TrainingSet.open(job.train)
 

@@ -22,7 +22,7 @@ from diffretriever.core.progress import Progress
 from diffretriever.index.writer import WriterLock
 from diffretriever.pipelines.cluster import ray_session
 from diffretriever.pipelines.tasks import in_tasks
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.training_data import PrepareTrainingJob, TrainingCounts, TrainingSetManifest, TrainingSource
 from diffretriever.training.data.examples import keys_of
 from diffretriever.training.data.sources import ExampleSource, RawPiece, checked, open_source

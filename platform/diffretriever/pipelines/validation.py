@@ -8,8 +8,8 @@ from pathlib import Path
 from diffretriever.collections import open_collection
 from diffretriever.collections.records import BadRecord, Passage
 from diffretriever.encoders.base import BackboneEncoder
-from diffretriever.evaluation.conditions import settled_by_index
 from diffretriever.evaluation.evaluate import search_queries
+from diffretriever.evaluation.exclusion import settled_by_index
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.index.manifest import manifest_of
 from diffretriever.index.table import PassageIndex

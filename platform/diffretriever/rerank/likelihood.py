@@ -8,7 +8,6 @@ Legend: N passages, L query tokens, B passages of a batch, T padded length, V vo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,11 +16,11 @@ import torch
 
 from diffretriever.backbones.base import Backbone
 from diffretriever.backbones.inputs import pad_right
-from diffretriever.backbones.loader import load_backbone
 from diffretriever.collections import Passage
-from diffretriever.encoders.batching import token_batches, tokens_per_batch
+from diffretriever.encoders.batching import token_batches
 from diffretriever.encoders.preparer import Prompt, join_title, render_prompt
-from diffretriever.schemas.rerank import RerankerConfig
+from diffretriever.rerank.base import Reranker
+from diffretriever.schemas.rerank import QueryLikelihoodConfig
 from diffretriever.schemas.retriever import TextConfig
 
 PROMPT = Prompt(before='Passage: "', after='".\nWrite a search query that this passage answers.', assistant="")
@@ -40,16 +39,15 @@ class FramedQuery(NamedTuple):
     """int32, the end of the assistant's turn; may be empty."""
 
 
-class QueryLikelihood:
+class QueryLikelihood(Reranker):
     """Scores passages by log p(query | passage) / L, independently of the other passages."""
 
-    def __init__(self, config: RerankerConfig, backbone: Backbone) -> None:
+    config: QueryLikelihoodConfig
+
+    def __init__(self, config: QueryLikelihoodConfig, backbone: Backbone) -> None:
         """Raises `ValueError` for a backbone that has no mask token."""
+        super().__init__(config, backbone)
         vocabulary = backbone.vocabulary
-        if vocabulary.mask_token_id is None:
-            raise ValueError("this backbone has no mask token, so it cannot fill in a query: choose another one")
-        self.config, self.backbone = config, backbone
-        self.tokens_per_batch = tokens_per_batch(backbone.device)
         opening = vocabulary.tokenizer.cls_token or vocabulary.tokenizer.bos_token or ""
         # The two sides are tokenised apart from the passage, so that no subword crosses its borders.
         self._left, self._right = (
@@ -57,23 +55,6 @@ class QueryLikelihood:
             for text in render_prompt(PROMPT, vocabulary.tokenizer, opening)
         )
         self._tail = [] if vocabulary.turn_end_id is None else [vocabulary.turn_end_id]
-
-    @classmethod
-    def load(cls, config: RerankerConfig, device: str = "auto") -> QueryLikelihood:
-        """Load the backbone, its adapter if any, and its tokenizer.
-
-        Raises:
-            ValueError: The checkpoint is missing or damaged, or has no mask token.
-        """
-        backbone = load_backbone(**config.backbone.model_dump(), device=device)
-        backbone.freeze()
-        return cls(config, backbone)
-
-    @property
-    def identity(self) -> str:
-        """Config and digest of the weights as JSON, which identify the scores; without paths."""
-        settings = self.config.model_dump(mode="json", exclude={"backbone"})
-        return json.dumps([settings, self.backbone.weights_digest, self.backbone.precision], sort_keys=True)
 
     def score(self, query: str, passages: Sequence[Passage]) -> np.ndarray:
         """Return scores in nats per query token, float64 [N]; higher is better. 0 for an empty query.

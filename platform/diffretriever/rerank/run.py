@@ -22,9 +22,11 @@ from diffretriever.core.ledger import Ledger
 from diffretriever.core.progress import Progress
 from diffretriever.presets import in_tag
 from diffretriever.rerank import reranker_config
+from diffretriever.rerank.base import Reranker
+from diffretriever.rerank.diffurank import DiffuRank
 from diffretriever.rerank.likelihood import QueryLikelihood
-from diffretriever.schemas.places import StorePath, as_place
-from diffretriever.schemas.rerank import RerankJob, RerankSummary
+from diffretriever.schemas.locations import StorePath, parse_location
+from diffretriever.schemas.rerank import RerankerConfig, RerankJob, RerankSummary
 from diffretriever.vectors.hits import top_k
 
 
@@ -48,7 +50,8 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     """
     config = reranker_config(job.reranker, job.backbone)
     candidates = read_candidates(job, records)
-    reranker = QueryLikelihood.load(config, job.device)
+    method = QueryLikelihood if config.method == "query-likelihood" else DiffuRank
+    reranker: Reranker = method.load(config, job.device)
     ledger = Ledger(_sidecar_path(job, "partial"))
     # An entry is named after all that its scores depend on: a job with other settings never takes them.
     names = {c.query.id: _ledger_name(reranker, c) for c in candidates}
@@ -65,21 +68,26 @@ def rerank_run(job: RerankJob, records: Iterable[Passage | BadRecord]) -> Rerank
     seconds = time.monotonic() - started
     write_text(_sidecar_path(job, "yaml"), _description(job, reranker))
     run = Run.of_lists((c.query.id, reordered(c, np.array(scores[c.query.id]))) for c in candidates)
-    write_run(job.output, [run], f"{in_tag(as_place(job.reranker).name.removesuffix('.yaml'))}.query-likelihood")
+    write_run(job.output, [run], _tag(job, config))
     ledger.clear()
     return RerankSummary(queries=len(candidates), resumed=resumed, passages=n_passages, seconds=seconds)
+
+
+def _tag(job: RerankJob, config: RerankerConfig) -> str:
+    name = in_tag(parse_location(job.reranker).name.removesuffix(".yaml"))
+    return name if config.method in name else f"{name}.{config.method}"
 
 
 def _sidecar_path(job: RerankJob, end: str) -> Path | StorePath:
     return job.output.with_name(f"{job.output.name}.{end}")
 
 
-def _ledger_name(reranker: QueryLikelihood, candidates: Candidates) -> str:
+def _ledger_name(reranker: Reranker, candidates: Candidates) -> str:
     passages = [[passage.id, passage.digest.hex()] for passage in candidates.passages]
     return f"{json_digest([reranker.identity, candidates.query.text, passages])}.json"
 
 
-def _description(job: RerankJob, reranker: QueryLikelihood) -> str:
+def _description(job: RerankJob, reranker: Reranker) -> str:
     values = {
         "job": job.model_dump(mode="json", exclude={"config"}),
         "reranker": reranker.config.model_dump(mode="json"),

@@ -20,6 +20,12 @@ def open_searcher(index: str, options: SearchOptions | None = None, version: int
 
     Raises:
         ValueError: there is no index, or its manifest does not match the backbone.
+
+    Example:
+        >>> searcher = dr.open_searcher("indexes/garden")
+        >>> hits = searcher.search(["when do I cut roses?"], k=2, modes=["dense", "bm25"])
+        >>> [passage_id for passage_id, score in hits["dense"][0]]
+        ['roses', 'bread']
     """
     from diffretriever.index.table import PassageIndex
 

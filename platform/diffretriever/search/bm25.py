@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +27,11 @@ import Stemmer
 from diffretriever.core.full_disk import full_disk
 from diffretriever.core.progress import Progress
 from diffretriever.encoders.preparer import join_title
+from diffretriever.encoders.words import split_words, stemmer_of, stop_words, warn_of_script
 from diffretriever.index.derived import DamagedError, DerivedFolder, folders_in, unless_damaged
 from diffretriever.index.parts import IndexPart
 from diffretriever.index.table import PassageIndex
+from diffretriever.schemas.language import ENGLISH
 from diffretriever.schemas.retriever import Bm25Retriever
 from diffretriever.search.sparse.kernels import BLOCK_ROWS
 from diffretriever.search.sparse.segment import Impacts, PostingsSegment, search
@@ -52,6 +55,7 @@ _VOCABULARY = "vocabulary.json"
 _TEXTS_AT_ONCE = 1024
 _SEGMENT_BLOCKS = 4
 """Posting blocks per segment. A segment stores one number per term and block, and most terms are rare."""
+_WORD = re.compile(r"\w+")
 _POSSESSIVE = re.compile(r"['\u2019\uff07]s\b")
 
 
@@ -71,8 +75,8 @@ class Bm25Weights:
     def of_texts(cls, index: PassageIndex) -> Bm25Weights:
         """Compute the weights from all texts; needs 8 bytes of memory per distinct term of each passage."""
         retriever = index.manifest.retriever
-        config = retriever if isinstance(retriever, Bm25Retriever) else Bm25Retriever()
-        tokenizer, blocks, lengths = _tokenizer(), [], [np.empty(0, np.int64)]
+        config = retriever if isinstance(retriever, Bm25Retriever) else Bm25Retriever(language=retriever.language)
+        tokenizer, blocks, lengths = _tokenizer(config.language), [], [np.empty(0, np.int64)]
         tokenized = _tokenized(tokenizer, _texts(index, config))
         while batches := list(islice(tokenized, BLOCK_ROWS // _TEXTS_AT_ONCE)):
             terms_I = np.concatenate([terms for terms, _ in batches])
@@ -120,6 +124,7 @@ class Bm25Search:
         """Open the BM25 index in the folder of a version, or build it."""
         assert not isinstance(index, IndexPart), "words are counted in all passages"
         self._passages = index.order.passages
+        self._language = index.manifest.retriever.language
         self._weights = _open_or_none(index) or _build(index)
         ends = np.cumsum([segment.passages for segment in self._weights.segments], dtype=np.int64)
         # Segments number passages in the order of the table.
@@ -137,7 +142,11 @@ class Bm25Search:
     def search(self, queries: Sequence[str], k: int) -> Hits:
         """Return each query's best k passages, best first."""
         numbers = self._weights.terms
-        terms = [[numbers[word] for word in words if word in numbers] for words in analyse(queries)]
+        analysed = analyse(queries, self._language)
+        terms = [[numbers[word] for word in words if word in numbers] for words in analysed]
+        for query, known in zip(queries, terms, strict=True):
+            if not known:
+                warn_of_script(query, self._language)
         ids_T = np.array(list(chain.from_iterable(terms)), np.int64)
         weighted = ids_T, np.ones(len(ids_T), np.float32), np.cumsum([0, *map(len, terms)])
         hits = search(self._weights.segments, self._numbers, weighted, k)
@@ -179,10 +188,10 @@ def bm25_folder(index: PassageIndex) -> DerivedFolder:
     return DerivedFolder(index.uri, f"{_FOLDER}/version-{index.version}")
 
 
-def analyse(texts: Sequence[str]) -> list[list[str]]:
-    """Return the terms of each text like Lucene's EnglishAnalyzer, except for its rarer word boundaries."""
-    tokenizer = _tokenizer()
-    tokenized = list(tokenizer.streaming_tokenize(map(_plain, texts), update_vocab=True, allow_empty=False))
+def analyse(texts: Sequence[str], language: str = ENGLISH) -> list[list[str]]:
+    """Return the terms of each text; in English like Lucene's EnglishAnalyzer, except for its rarer word boundaries."""
+    tokenizer = _tokenizer(language)
+    tokenized = list(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
     terms = list(tokenizer.stem_to_sid)
     return [[terms[number] for number in numbers] for numbers in tokenized]
 
@@ -260,15 +269,19 @@ def _texts(index: PassageIndex, config: Bm25Retriever) -> Iterator[str]:
     with Progress("BM25 index", len(index), quiet=True) as progress:
         for batch in index.addressed_batches(["title", "text"], _TEXTS_AT_ONCE):
             for title, text in zip(batch.column("title").to_pylist(), batch.column("text").to_pylist(), strict=True):
-                yield _plain(join_title(title, text, config))
+                yield join_title(title, text, config)
             progress.update(len(batch))
 
 
-def _tokenizer() -> bm25s.tokenization.Tokenizer:
+def _tokenizer(language: str) -> bm25s.tokenization.Tokenizer:
     import bm25s
 
-    return bm25s.tokenization.Tokenizer(splitter=r"\w+", stopwords=LUCENE_STOP_WORDS, stemmer=Stemmer.Stemmer("porter"))
+    if language != ENGLISH:
+        words, stopped = partial(split_words, language=language), list(stop_words(language))
+        return bm25s.tokenization.Tokenizer(splitter=words, stopwords=stopped, stemmer=stemmer_of(language))
+    porter = Stemmer.Stemmer("porter")
+    return bm25s.tokenization.Tokenizer(splitter=_english_words, stopwords=LUCENE_STOP_WORDS, stemmer=porter)
 
 
-def _plain(text: str) -> str:
-    return _POSSESSIVE.sub("", text.lower())
+def _english_words(text: str) -> list[str]:
+    return _WORD.findall(_POSSESSIVE.sub("", text))

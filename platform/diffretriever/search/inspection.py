@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from diffretriever.collections import Passage
 from diffretriever.core.progress import track
+from diffretriever.index.collection_records import unfinished_collections
 from diffretriever.index.commits import table_uri
 from diffretriever.index.damage import lost_version, readable, row_checksums, wrong_data_files, wrong_deletions
 from diffretriever.index.derived import DamagedError, unless_damaged
@@ -69,6 +70,7 @@ def inspect(index: PassageIndex, *, check: bool) -> IndexReport:
             postings=_files(index, "postings") if "postings" in kinds else None,
             candidates=unless_damaged(partial(read_settings, index)),
             versions=history(index),
+            unfinished=unfinished_collections(index.uri),
             verification=verify(index, contents) if check else None,
             manifest=index.manifest,
         )

@@ -28,8 +28,8 @@ from diffretriever.schemas.serve import (
     SearchResponse,
 )
 from diffretriever.serving import description
-from diffretriever.serving.description import answer, body
-from diffretriever.serving.guard import Guard, Keys, SafeHeaders
+from diffretriever.serving.description import body
+from diffretriever.serving.guard import Guard, Keys, SecurityHeaders
 from diffretriever.serving.problems import (
     InvalidError,
     MalformedError,
@@ -67,13 +67,13 @@ def make_api(
         exception_handlers={RequestError: _problem, RequestValidationError: _invalid, HTTPException: _http},
     )
     api.add_middleware(Guard, config=service.config, keys=keys, load=service.load)
-    api.add_middleware(SafeHeaders)
+    api.add_middleware(SecurityHeaders)
     if service.config.cors_origins:
         api.add_middleware(
             CORSMiddleware,
             allow_origins=list(service.config.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "X-API-Key", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type"],
         )
     _add_routes(api, service)
     if page is not None:
@@ -91,58 +91,49 @@ def make_api(
 
 def _add_routes(api: FastAPI, service: Service) -> None:
     keyed: dict[str, Any] = {"security": description.SECURITY}
-    refused = description.refusals(*_ERRORS)
-    writing = description.refusals(*_ERRORS, 403)
+    read_problems = description.problem_responses(*_ERRORS)
+    write_problems = description.problem_responses(*_ERRORS, 403)
 
-    @api.post("/search", tags=["search"], responses={**answer(description.FOUND), **refused}, openapi_extra=keyed)
-    async def search(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
+    @api.post("/search", tags=["search"], responses=read_problems, openapi_extra=keyed)
+    async def search_passages(request: Annotated[SearchRequest, body(description.SEARCHING)]) -> SearchResponse:
         """Rank passages for one query or several."""
         return await service.search(request)
 
-    @api.post("/encode", tags=["search"], responses={**answer(description.ENCODED), **refused}, openapi_extra=keyed)
-    async def encode(
-        request: Annotated[EncodeRequest, body(description.ENCODING)],
-    ) -> EncodeResponse:
-        """Return the vectors and terms of queries."""
+    @api.post("/encode", tags=["search"], responses=read_problems, openapi_extra=keyed)
+    async def encode_queries(request: Annotated[EncodeRequest, body(description.ENCODING)]) -> EncodeResponse:
+        """Return the vectors and weighted words of queries."""
         return await service.encode(request)
 
-    @api.get(
-        "/index",
-        tags=["service"],
-        responses={**answer(description.DESCRIBED), **description.refusals(401, 421, 503)},
-        openapi_extra=keyed,
-    )
-    async def describe() -> IndexResponse:
-        """Describe the index: version, passages by collection, modes, search methods, limits."""
+    @api.get("/index", tags=["service"], responses=description.problem_responses(401, 421, 503), openapi_extra=keyed)
+    async def describe_index() -> IndexResponse:
+        """Describe the index: version, collections, modes, metadata columns, search methods, limits."""
         return await service.describe()
 
-    @api.post("/passages", tags=["passages"], responses={**answer(description.ADDED), **writing}, openapi_extra=keyed)
-    async def ingest(
-        request: Annotated[IngestRequest, body(description.ADDING)],
-    ) -> IngestResponse:
-        """Add passages, or replace those with their ids."""
+    @api.post("/passages", tags=["passages"], responses=write_problems, openapi_extra=keyed)
+    async def add_passages(request: Annotated[IngestRequest, body(description.ADDING)]) -> IngestResponse:
+        """Add passages, or replace those with the same ids."""
         return await service.ingest(request)
 
     @api.delete(
         "/passages/{passage_id:path}",
         tags=["passages"],
-        responses={**answer(description.DELETED), **writing, **description.refusals(404)},
+        responses=write_problems | description.problem_responses(404),
         openapi_extra=keyed,
     )
-    async def delete(
+    async def delete_passage(
         passage_id: Annotated[Name, PathParameter(description="Id of the passage.", examples=["note-1"])],
     ) -> DeleteResponse:
-        """Delete one passage."""
+        """Delete a passage."""
         return await service.delete(passage_id)
 
-    @api.get("/healthz", tags=["service"], responses=answer(description.WELL))
-    async def alive() -> Health:
-        """Return status 200 while the process is alive."""
+    @api.get("/healthz", tags=["service"])
+    async def check_liveness() -> Health:
+        """Return status 200 while the process runs."""
         return Health(status="ok")
 
-    @api.get("/readyz", tags=["service"], responses={**answer(description.WELL), **description.refusals(503)})
-    async def ready() -> Health:
-        """Return status 200 while the service can search."""
+    @api.get("/readyz", tags=["service"], responses=description.problem_responses(503))
+    async def check_readiness() -> Health:
+        """Return status 200 if the server can search, otherwise 503."""
         await service.check()
         return Health(status="ok")
 
@@ -193,6 +184,6 @@ async def _http(request: Request, error: Any) -> Response:
 
 def _field(error: dict[str, Any]) -> str | None:
     """Return the path of an error in the body, without the types of a union's alternatives."""
-    types = {"str", "int", "float", "bool", "Filter"}
+    types = {"str", "int", "float", "bool"}
     parts = [str(part) for part in error["loc"][1:]]
     return ".".join(part for part in parts if part.isdigit() or (part.isidentifier() and part not in types)) or None

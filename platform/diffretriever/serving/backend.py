@@ -24,7 +24,7 @@ from diffretriever.serving.snapshots import SearchSpec, Snapshots, Version
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
 
-Found: TypeAlias = Mapping[ListName, Hits]
+Lists: TypeAlias = Mapping[ListName, Hits]
 """Each query's best passages, by result list."""
 
 Item = TypeVar("Item")
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Backend(Protocol):
-    """Encodes and searches. `encode`, `find` and `read` block: call them in a thread.
+    """Encodes and searches. `encode`, `search` and `read` block: call them in a thread.
 
     All methods raise `UnavailableError` while a part that they need restarts or is overloaded.
 
@@ -47,7 +47,7 @@ class Backend(Protocol):
     def encode(self, requests: Sequence[list[PreparedText]]) -> list[Representations]:
         """Encode the texts of each request."""
 
-    def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
+    def search(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Lists, tuple[int, ...]]]:
         """Search for the queries of each request; return the lists, and the shards that did not respond."""
 
     def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
@@ -76,9 +76,9 @@ class LocalBackend:
         """See `Backend`."""
         return encode_together(self._encoder, requests)
 
-    def find(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Found, tuple[int, ...]]]:
+    def search(self, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[tuple[Lists, tuple[int, ...]]]:
         """See `Backend`."""
-        return [(found, ()) for found in find_together(self._snapshots, requests)]
+        return [(lists, ()) for lists in search_together(self._snapshots, requests)]
 
     def read(self, vectors_MH: np.ndarray, words: int) -> list[Reading]:
         """See `Backend`."""
@@ -104,7 +104,7 @@ def encode_together(encoder: Encoder, requests: Sequence[list[PreparedText]]) ->
     return [encoded.take(np.arange(end - len(texts), end)) for texts, end in zip(requests, ends, strict=True)]
 
 
-def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Found]:
+def search_together(snapshots: Snapshots, requests: Sequence[tuple[Representations, SearchSpec]]) -> list[Lists]:
     """Search for each request; requests that differ only in depth share a scan.
 
     The scan uses the largest depth: shorter lists are prefixes of it.
@@ -112,17 +112,17 @@ def find_together(snapshots: Snapshots, requests: Sequence[tuple[Representations
     groups: dict[SearchSpec, list[int]] = {}
     for number, (_, spec) in enumerate(requests):
         groups.setdefault(replace(spec, depth=0), []).append(number)
-    answers: dict[int, Found] = {}
+    results: dict[int, Lists] = {}
     for numbers in groups.values():
         deepest = max((requests[number][1] for number in numbers), key=lambda spec: spec.depth)
         merged = Representations.concatenate([requests[number][0] for number in numbers])
-        found = snapshots.get(deepest.version).find(merged, deepest)
+        lists = snapshots.get(deepest.version).search(merged, deepest)
         end = 0
         for number in numbers:
             queries, spec = requests[number]
             start, end = end, end + len(queries)
-            answers[number] = {name: hits[start:end].first(spec.depth) for name, hits in found.items()}
-    return [answers[number] for number in range(len(requests))]
+            results[number] = {name: hits[start:end].first(spec.depth) for name, hits in lists.items()}
+    return [results[number] for number in range(len(requests))]
 
 
 class Batcher(Generic[Item, Result]):

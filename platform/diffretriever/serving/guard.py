@@ -19,8 +19,8 @@ from starlette.websockets import WebSocketClose
 from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.serving.load import Load
 from diffretriever.serving.problems import (
+    CrossSiteError,
     ForbiddenError,
-    ForeignError,
     InternalError,
     MisdirectedError,
     RequestError,
@@ -37,11 +37,11 @@ HEADERS = {
     "referrer-policy": "same-origin",
 }
 """Headers of every response: forbid framing, guessing of content types, and queries in referrers."""
-OPEN = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
+OPEN_PATHS = ("/", "/compare", "/docs", "/healthz", "/readyz", "/openapi.json")
 """Paths that need no key, as the page's files: they reveal nothing about the index."""
-_PROBES = ("/healthz", "/readyz")
+_PROBE_PATHS = ("/healthz", "/readyz")
 """Paths that accept any host name: load balancers use their own."""
-_READING = ("/search", "/encode")
+_READ_PATHS = ("/search", "/encode")
 """POST paths that change nothing."""
 KEY_VARIABLES = ("DIFFRETRIEVER_API_KEY", "DIFFRETRIEVER_READ_KEY")
 """Environment variables of the write key and the read key."""
@@ -61,9 +61,7 @@ class Keys:
 
     @classmethod
     def of(cls, write: str | None = None, read: str | None = None) -> Self:
-        """Return the digests of keys; raise ValueError if they are equal or one is empty."""
-        if "" in (write, read):
-            raise ValueError("an API key is empty")
+        """Return the digests of keys; raise ValueError if they are equal."""
         if write and write == read:
             raise ValueError("the read key equals the write key: set another read key, or only the write key")
         return cls(*(hashlib.sha256(key.encode()).digest() if key else None for key in (write, read)))
@@ -79,13 +77,13 @@ class Keys:
         return cls.of(*keys)
 
     @property
-    def are_none(self) -> bool:
+    def are_unset(self) -> bool:
         """Whether requests need no key."""
         return self.write is None and self.read is None
 
     def check(self, key: bytes, *, writes: bool) -> None:
         """Raise a problem unless the key allows the request. Comparison takes constant time."""
-        if self.are_none:
+        if self.are_unset:
             return
         digest = hashlib.sha256(key).digest()
         may_write, may_read = (
@@ -96,7 +94,7 @@ class Keys:
         if not may_read:
             raise UnauthorizedError("the request has no valid API key", "send it as `Authorization: Bearer KEY`")
         if writes:
-            fix = "send the key for writing" if self.write else "ask the operator: the server has no key for writing"
+            fix = "send the write key" if self.write else "ask the operator: the server has no write key"
             raise ForbiddenError("this API key may search, but not change the index", fix)
 
 
@@ -109,10 +107,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, config: ServeConfig, keys: Keys, load: Load) -> None:
         self._app, self._keys, self._load = app, keys, load
-        self._limits, self._most = config.limits, config.max_ongoing
+        self._limits, self._max_ongoing = config.limits, config.max_ongoing
         self._names = frozenset(["localhost", *map(_name_in, config.hosts)])
         self._origins = config.cors_origins
-        self._checks_names = "*" not in config.hosts and (keys.are_none or bool(config.hosts))
+        self._checks_names = "*" not in config.hosts and (keys.are_unset or bool(config.hosts))
         self.ongoing = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -126,25 +124,25 @@ class Guard:
         try:
             headers = Headers(scope=scope)
             self._check_names(scope, headers)
-            if _path(scope) in OPEN or _path(scope).startswith("/static/"):
+            if _path(scope) in OPEN_PATHS or _path(scope).startswith("/static/"):
                 await self._app(scope, receive, send)
                 return
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
-            key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+            key = bearer.strip() if scheme.lower() == "bearer" else ""
             self._keys.check(key.encode("latin-1"), writes=_writes(scope))
-            most = self._limits.max_body_bytes
-            body = await read_body(receive, most, self._limits.body_s)
-            if len(body["body"]) > most:
-                raise TooLargeError("the body has more bytes than the server takes", f"send at most {most} bytes")
-            if self.ongoing >= self._most:
+            max_bytes = self._limits.max_body_bytes
+            body = await read_body(receive, max_bytes, self._limits.body_s)
+            if len(body["body"]) > max_bytes:
+                raise TooLargeError("the body exceeds the size limit", f"send at most {max_bytes} bytes")
+            if self.ongoing >= self._max_ongoing:
                 raise UnavailableError(f"{self.ongoing} requests are already in progress", _BUSY_S)
             self._count(1)
             try:
                 await self._within_time(scope, Replayed(body, receive), send)
             finally:
                 self._count(-1)
-        except RequestError as refused:
-            await refused.response(scope["path"])(scope, receive, send)
+        except RequestError as problem:
+            await problem.response(scope["path"])(scope, receive, send)
 
     def _check_names(self, scope: Scope, headers: Headers) -> None:
         """Reject requests from pages of other sites.
@@ -152,14 +150,14 @@ class Guard:
         With DNS rebinding, a page sends its own name as Host, never an IP address. Otherwise it sends its name as
         Origin.
         """
-        if not self._checks_names or _path(scope) in _PROBES:
+        if not self._checks_names or _path(scope) in _PROBE_PATHS:
             return
         name = _name_in(headers.get("host", ""))
         if name not in self._names and not is_address(name):
             raise MisdirectedError(name)
         origin = headers.get("origin", "")
         if origin and _writes(scope) and origin not in self._origins and _name_in(origin) not in {name, *self._names}:
-            raise ForeignError(origin)
+            raise CrossSiteError(origin)
 
     def _count(self, change: int) -> None:
         self.ongoing += change
@@ -179,16 +177,18 @@ class Guard:
         except TimeoutError:
             if has_begun:
                 raise
-            raise UnavailableError(f"no answer within {self._limits.timeout_s:g} seconds") from None
+            raise UnavailableError(f"no response within {self._limits.timeout_s:g} seconds") from None
         except Exception:
             # The message may quote the request, so it goes to the log only.
             _LOG.exception("a request to %s failed", scope["path"])
             if has_begun:
                 raise
-            raise InternalError("the request failed", "report it to the operator") from None
+            raise InternalError(
+                "the request failed in the server", "report it to the operator, whose log has the details"
+            ) from None
 
 
-class SafeHeaders:
+class SecurityHeaders:
     """ASGI middleware that adds `HEADERS`."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -216,19 +216,19 @@ class Replayed:
         return self._messages.pop() if self._messages else await self._receive()
 
 
-async def read_body(receive: Receive, most_bytes: int, seconds: float) -> Message:
-    """Return a body as one message; above `most_bytes`, return its first part."""
+async def read_body(receive: Receive, max_bytes: int, seconds: float) -> Message:
+    """Return a body as one message; above `max_bytes`, return its first part."""
     body, is_whole = bytearray(), False
     try:
         async with asyncio.timeout(seconds):
-            while len(body) <= most_bytes and not is_whole:
+            while len(body) <= max_bytes and not is_whole:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise TooSlowError("the connection was closed before its end", "send the whole body")
+                    raise TooSlowError("the connection was closed before the body ended", "send the whole body")
                 body += message.get("body", b"")
                 is_whole = not message.get("more_body")
     except TimeoutError:
-        raise TooSlowError(f"{len(body)} bytes have arrived", f"send it within {seconds:g} seconds") from None
+        raise TooSlowError(f"only {len(body)} bytes have arrived", f"send it within {seconds:g} seconds") from None
     return {"type": "http.request", "body": bytes(body), "more_body": not is_whole}
 
 
@@ -253,4 +253,4 @@ def _path(scope: Scope) -> str:
 
 
 def _writes(scope: Scope) -> bool:
-    return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READING
+    return scope["method"] not in {"GET", "HEAD"} and _path(scope) not in _READ_PATHS

@@ -38,11 +38,11 @@ class Caps:
     candidates: int | None = None
 
 
-ALL = Caps()
+NO_CAPS = Caps()
 """Caps without load."""
 
 
-def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
+def load_levels(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
     """Return the caps of each level, from level 0; level 0 alone if no bound is set.
 
     Args:
@@ -54,7 +54,7 @@ def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
     """
     slots, candidates = bounds.least_query_slots, bounds.least_candidates
     if slots is None and candidates is None:
-        return (ALL,)
+        return (NO_CAPS,)
     if slots is not None and own_budget is None:
         raise ValueError("load.least_query_slots: this index's retriever has no query budget: leave it out")
     if slots is not None and own_budget is not None and slots > own_budget:
@@ -64,7 +64,7 @@ def ladder(bounds: LoadBudget, own_budget: int | None) -> tuple[Caps, ...]:
             f"load.least_candidates is {candidates}: set less than {FUSION_DEPTH}, the number without load"
         )
     levels = range(1, len(RISES) + 1)
-    return ALL, *(Caps(n, _between(own_budget, slots, n), _between(FUSION_DEPTH, candidates, n)) for n in levels)
+    return NO_CAPS, *(Caps(n, _between(own_budget, slots, n), _between(FUSION_DEPTH, candidates, n)) for n in levels)
 
 
 def _between(most: int | None, least: int | None, level: int) -> int | None:
@@ -87,7 +87,7 @@ class Load:
 
         Args:
             most: maximum number of requests in progress.
-            levels: caps of each level, from `ladder`.
+            levels: caps of each level, from `load_levels`.
             clock: returns seconds.
         """
         self._most, self._levels, self._clock = most, levels, clock

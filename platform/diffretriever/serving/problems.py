@@ -65,17 +65,17 @@ class UnauthorizedError(RequestError):
 class ForbiddenError(RequestError):
     """The API key does not allow the request (RFC 6750, section 3.1)."""
 
-    status, kind, title = 403, "forbidden", "The API key is not enough"
+    status, kind, title = 403, "forbidden", "The API key does not allow this"
     headers = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}  # noqa: RUF012
 
 
-class ForeignError(RequestError):
+class CrossSiteError(RequestError):
     """A page of another site sent the request."""
 
-    status, kind, title = 403, "foreign", "Another site may not change the index"
+    status, kind, title = 403, "cross-site", "Pages of other sites cannot change the index"
 
     def __init__(self, origin: str) -> None:
-        super().__init__(f"a page of '{shortened(origin)}' may not change the index", _NAMES)
+        super().__init__(f"the request comes from a page of '{shortened(origin)}'", _NAMES)
 
 
 class NotFoundError(RequestError):
@@ -111,11 +111,11 @@ class TooLargeError(RequestError):
 class UnsupportedError(RequestError):
     """The content type of the body is not JSON."""
 
-    status, kind, title = 415, "content-type", "The body is not sent as JSON"
+    status, kind, title = 415, "content-type", "The content type is not JSON"
 
     def __init__(self, content_type: str) -> None:
-        sent = f"the body is sent as {shortened(content_type)}" if content_type else "the body has no content type"
-        super().__init__(sent, "send it with the header `content-type: application/json`", "content-type")
+        detail = f"the content type is {shortened(content_type)}" if content_type else "the request has no content type"
+        super().__init__(detail, "send JSON with the header `content-type: application/json`", "content-type")
 
 
 class MisdirectedError(RequestError):
@@ -124,7 +124,7 @@ class MisdirectedError(RequestError):
     status, kind, title = 421, "host", "The request is for another server"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"this server does not answer for '{shortened(name)}'", _NAMES)
+        super().__init__(f"the Host header names '{shortened(name)}', which is not a name of this server", _NAMES)
 
 
 class InternalError(RequestError):
@@ -136,8 +136,8 @@ class InternalError(RequestError):
 class UnavailableError(RequestError):
     """The server is overloaded or restarting, or another job writes to the index."""
 
-    status, kind, title = 503, "unavailable", "The server cannot answer now"
+    status, kind, title = 503, "unavailable", "The server cannot process the request now"
 
     def __init__(self, detail: str, retry_after: int = 2) -> None:
-        super().__init__(detail, f"send the same request again after {retry_after} seconds")
+        super().__init__(detail, f"retry after {retry_after} seconds")
         self.headers = {"Retry-After": str(retry_after)}

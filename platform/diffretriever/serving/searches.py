@@ -24,7 +24,7 @@ from diffretriever.schemas.serve import (
     SearchRequest,
 )
 from diffretriever.search.explain import NameWord, explain_each, parts_of_each, slot_words, terms
-from diffretriever.serving.backend import Found
+from diffretriever.serving.backend import Lists
 from diffretriever.serving.load import Caps
 from diffretriever.serving.snapshots import SearchSpec, Version, View
 from diffretriever.vectors.fusion import FUSION_DEPTH, depth_for, encoded_lists_for, lists_for
@@ -49,10 +49,10 @@ class Search:
     budgets: list[BudgetUsed] = field(init=False)
     prepared: list[PreparedText] = field(init=False)
     queries: Representations = field(init=False)
-    found: Found = field(init=False)
-    missing: tuple[int, ...] = ()
+    lists: Lists = field(init=False)
+    missing_shards: tuple[int, ...] = ()
     """Shards that did not respond."""
-    best: Hits = field(init=False)
+    ranking: Hits = field(init=False)
 
     @property
     def fusion_depth(self) -> int:
@@ -67,33 +67,35 @@ class Search:
         return SearchSpec(self.view.version, lists, depth, self.condition, self.caps.candidates)
 
 
-def with_bm25(search: Search, found: Found) -> Found:
+def with_bm25(search: Search, lists: Lists) -> Lists:
     """Add the BM25 list if the search's mode needs it."""
     if "bm25" not in lists_for([search.mode]):
-        return found
+        return lists
     order = search.view.index.order
     hits = search.view.bm25(search.condition).search(search.texts, search.spec.depth)
-    return {**{name: order.renumbered(encoded) for name, encoded in found.items()}, "bm25": hits}
+    return {**{name: order.renumbered(encoded) for name, encoded in lists.items()}, "bm25": hits}
 
 
-def shown_passages(searches: Sequence[Search]) -> dict[Version, dict[int, dict[str, Any]]]:
-    """Return the fields of all passages to show, by version and row; reads each version once."""
+def passages_of(searches: Sequence[Search]) -> dict[Version, dict[int, dict[str, Any]]]:
+    """Return the fields of the ranked passages, by version and row; reads each version once."""
     rows: dict[Version, list[np.ndarray]] = {}
     views = {search.view.version: search.view for search in searches}
     for search in searches:
-        rows.setdefault(search.view.version, []).append(search.best.rows())
-    return {version: views[version].shown(np.unique(np.concatenate(parts))) for version, parts in rows.items()}
+        rows.setdefault(search.view.version, []).append(search.ranking.rows())
+    return {version: views[version].passages(np.unique(np.concatenate(parts))) for version, parts in rows.items()}
 
 
 def query_results(
-    search: Search, shown: Mapping[int, dict[str, Any]], explained: list[Explanation] | None
+    search: Search, passages: Mapping[int, dict[str, Any]], explained: list[Explanation] | None
 ) -> list[QueryResult]:
-    """Return the ranking of each query, with the fields `shown` by row, and explanations."""
-    best = search.best
-    rows, names, values = best.rows().tolist(), best.names(), best.scores_F.tolist()
-    columns = {name: scores_in(found, best) for name, found in search.found.items()}
+    """Return the ranking of each query, with the fields of passages by row, and explanations."""
+    ranking = search.ranking
+    rows, names, values = ranking.rows().tolist(), ranking.names(), ranking.scores_F.tolist()
+    columns = {name: scores_in(hits, ranking) for name, hits in search.lists.items()}
     results = []
-    for text, budget, (start, end) in zip(search.texts, search.budgets, pairwise(best.offsets.tolist()), strict=True):
+    for text, budget, (start, end) in zip(
+        search.texts, search.budgets, pairwise(ranking.offsets.tolist()), strict=True
+    ):
         hits = [
             SearchHit(
                 rank=position - start + 1,
@@ -101,7 +103,7 @@ def query_results(
                 score=values[position],
                 scores={search.mode: values[position], **{name: column[position] for name, column in columns.items()}},
                 explanation=explained[position] if explained else None,
-                **shown[rows[position]],
+                **passages[rows[position]],
             )
             for position in range(start, end)
         ]
@@ -109,11 +111,11 @@ def query_results(
     return results
 
 
-def scores_in(found: Hits, best: Hits) -> list[float | None]:
-    """Return the score in the list `found` of every hit of `best`; None for missing hits."""
+def scores_in(result_list: Hits, ranking: Hits) -> list[float | None]:
+    """Return the score of every hit of a ranking in a result list; None for missing hits."""
     scores: list[float | None] = []
-    for query, numbers_F in enumerate(np.split(best.numbers_F, best.offsets[1:-1])):
-        hits = found[query : query + 1]
+    for query, numbers_F in enumerate(np.split(ranking.numbers_F, ranking.offsets[1:-1])):
+        hits = result_list[query : query + 1]
         positions = np.flatnonzero(np.isin(hits.numbers_F, numbers_F))
         known = dict(zip(hits.numbers_F[positions].tolist(), hits.scores_F[positions].tolist(), strict=True))
         scores += [known.get(number) for number in numbers_F.tolist()]
@@ -122,7 +124,7 @@ def scores_in(found: Hits, best: Hits) -> list[float | None]:
 
 def explanations(
     search: Search,
-    shown: Mapping[int, dict[str, Any]],
+    passages: Mapping[int, dict[str, Any]],
     preparer: Preparer,
     tokenizer: threading.Lock,
     read: Callable[[np.ndarray, int], list[Reading]],
@@ -131,23 +133,23 @@ def explanations(
 
     Args:
         search: search with its best passages.
-        shown: fields of each passage, by row.
+        passages: fields of each passage, by row.
         preparer: preparer of the encoder.
         tokenizer: lock of the preparer.
         read: returns the tokens that vectors predict.
     """
     words = search.request.words
     reads = (lambda vectors_MH: read(vectors_MH, words)) if words else None
-    rows, positions = np.unique(search.best.rows(), return_inverse=True)
+    rows, positions = np.unique(search.ranking.rows(), return_inverse=True)
     stored = search.view.index.representations(rows)
     explained: list[Explanation] = []
-    for number, (start, end) in enumerate(pairwise(search.best.offsets.tolist())):
+    for number, (start, end) in enumerate(pairwise(search.ranking.offsets.tolist())):
         if start < end:
-            query, passages = search.queries.take(np.array([number])), stored.take(positions[start:end])
-            texts = [shown[row] for row in rows[positions[start:end]].tolist()]
+            query, matches = search.queries.take(np.array([number])), stored.take(positions[start:end])
+            texts = [passages[row] for row in rows[positions[start:end]].tolist()]
             with tokenizer:
-                parts = parts_of_each(preparer, query, passages, search.texts[number], texts)
-            explained += explain_each(query, passages, preparer.vocabulary.word, reads, parts)
+                parts = parts_of_each(preparer, query, matches, search.texts[number], texts)
+            explained += explain_each(query, matches, preparer.vocabulary.word, reads, parts)
     return explained
 
 

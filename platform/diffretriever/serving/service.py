@@ -14,7 +14,7 @@ import numpy as np
 
 from diffretriever.collections.records import RefusedError, checked_query
 from diffretriever.encoders.preparer import PreparedText, Preparer
-from diffretriever.index.filters import FilterError, collection_filter, condition_of
+from diffretriever.index.filters import FilterError, condition_of
 from diffretriever.index.manifest import check_same
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import shortened, suggest
@@ -22,16 +22,15 @@ from diffretriever.schemas.mode import Mode, unweighted
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.serve import (
     MOST_READ_PASSAGES,
-    AskedBudget,
     BudgetUsed,
     DeleteResponse,
     EncodeRequest,
     EncodeResponse,
-    Filter,
     IndexResponse,
     IngestRequest,
     IngestResponse,
     Reduced,
+    RequestedBudget,
     SearchRequest,
     SearchResponse,
     SearchTimings,
@@ -40,15 +39,15 @@ from diffretriever.schemas.serve_config import ServeConfig
 from diffretriever.search.selecting import BudgetChooser
 from diffretriever.serving import ingest
 from diffretriever.serving.backend import Backend, Batcher
-from diffretriever.serving.load import Caps, Load, ladder
+from diffretriever.serving.load import Caps, Load, load_levels
 from diffretriever.serving.measure import Measure, unmeasured
 from diffretriever.serving.problems import InvalidError, RequestError, UnavailableError
 from diffretriever.serving.searches import (
     Search,
     encoded_query,
     explanations,
+    passages_of,
     query_results,
-    shown_passages,
     with_bm25,
 )
 from diffretriever.serving.snapshots import Version, View
@@ -56,7 +55,7 @@ from diffretriever.vectors.fusion import FUSION_DEPTH, lists_for, ranked
 from diffretriever.vectors.representations import Representations, not_finite
 
 Changed = TypeVar("Changed", IngestResponse, DeleteResponse)
-_LOST = "the index is missing: it is being replaced"
+_MISSING = "the index is missing, because it is being replaced"
 _CHARACTERS_PER_TOKEN = 4
 _PROMPT_TOKENS = 32
 """Approximate number of tokens of a query besides its text."""
@@ -91,7 +90,7 @@ class Service:
         self.limits = config.limits.model_copy(update={"max_budget": most})
         self.view = View(index)
         self.is_other_retriever = False
-        self._is_lost = False
+        self._is_missing = False
         self._retriever = index.manifest.retriever
         self._budget, self._chooser, levels = open_budgets(config, index, preparer)
         self.load = Load(config.max_ongoing, levels)
@@ -112,8 +111,8 @@ class Service:
             # If refreshing fails too, raise the request's own error.
             with suppress(Exception):
                 await self.refresh()
-            if self._is_lost or self.view.version.created != view.version.created:
-                raise UnavailableError(_LOST) from None
+            if self._is_missing or self.view.version.created != view.version.created:
+                raise UnavailableError(_MISSING) from None
             raise
 
     async def _checked(self, request: SearchRequest, view: View, caps: Caps) -> Search:
@@ -132,7 +131,7 @@ class Service:
         if unweighted(mode) not in self._retriever.offered_modes:
             fix = suggest(mode, self._retriever.offered_modes).strip()
             raise InvalidError(f"this index has no {shortened(mode)} scores", fix, "mode")
-        condition = await self._condition(view, request.filter)
+        condition = None if request.filter is None else _condition(view, request.filter)
         if "bm25" in lists_for([mode]):
             await asyncio.to_thread(view.bm25)
         if caps.candidates is not None:
@@ -152,21 +151,21 @@ class Service:
             search.queries = queries
         times.append(time.perf_counter())
 
-        lists = self._backend.find([(search.queries, search.spec) for search in searches])
-        for search, (found, missing) in zip(searches, lists, strict=True):
-            search.found, search.missing = with_bm25(search, found), missing
+        responses = self._backend.search([(search.queries, search.spec) for search in searches])
+        for search, (result_lists, missing_shards) in zip(searches, responses, strict=True):
+            search.lists, search.missing_shards = with_bm25(search, result_lists), missing_shards
         times.append(time.perf_counter())
 
         for search in searches:
-            search.best = ranked(search.mode, search.found, search.request.k, search.fusion_depth)
-        shown = shown_passages(searches)
-        return [self._response(search, shown[search.view.version], times) for search in searches]
+            search.ranking = ranked(search.mode, search.lists, search.request.k, search.fusion_depth)
+        passages = passages_of(searches)
+        return [self._response(search, passages[search.view.version], times) for search in searches]
 
-    def _response(self, search: Search, shown: dict[int, dict[str, Any]], times: list[float]) -> SearchResponse:
+    def _response(self, search: Search, passages: dict[int, dict[str, Any]], times: list[float]) -> SearchResponse:
         explained = None
         if search.request.explain:
-            explained = explanations(search, shown, self._preparer, self._tokenizer, self._backend.read)
-        results = query_results(search, shown, explained)
+            explained = explanations(search, passages, self._preparer, self._tokenizer, self._backend.read)
+        results = query_results(search, passages, explained)
         ends = [search.began, *times, time.perf_counter()]
         stages = dict(zip(("choose", "encode", "search", "passages"), np.diff(ends) * 1000, strict=True))
         timings = {name: round(float(value), 3) for name, value in [*stages.items(), ("total", sum(stages.values()))]}
@@ -178,14 +177,14 @@ class Service:
                 self._measure("query_slots", budget.slots)
         if reduced is not None:
             self._measure("reduced_requests", 1, str(search.caps.level))
-        if search.missing:
+        if search.missing_shards:
             self._measure("partial_answers", 1)
         return SearchResponse(
             index=search.view.state(),
             mode=search.mode,
             results=results,
             timings_ms=SearchTimings(**timings),
-            missing_shards=search.missing,
+            missing_shards=search.missing_shards,
             reduced=reduced,
         )
 
@@ -194,7 +193,7 @@ class Service:
         texts = self._checked_texts(request.query, request.budget)
         return await asyncio.to_thread(self._encode, texts, request.budget)
 
-    def _encode(self, texts: list[str], budget: AskedBudget) -> EncodeResponse:
+    def _encode(self, texts: list[str], budget: RequestedBudget) -> EncodeResponse:
         budgets, prepared = self._prepared(texts, budget)
         (encoded,) = self._backend.encode([prepared])
         word = self._preparer.vocabulary.word
@@ -209,7 +208,6 @@ class Service:
     async def describe(self) -> IndexResponse:
         """Handle `GET /index`."""
         view, retriever = self.view, self._retriever
-        parts = await self._backend.parts(view.version)
         return IndexResponse(
             index=view.state(),
             title=view.index.manifest.title,
@@ -223,15 +221,14 @@ class Service:
             adaptive=self._chooser.selector.name if self._chooser else None,
             collections=await asyncio.to_thread(lambda: view.collections),
             metadata=view.index.manifest.metadata,
-            found_by={name: sorted({part.found_by[name] for part in parts}) for name in parts[0].found_by},
-            parts=parts,
+            parts=await self._backend.parts(view.version),
             limits=self.limits,
         )
 
     async def check(self) -> None:
         """Handle `GET /readyz`; raise UnavailableError if the service cannot search."""
-        if self._is_lost:
-            raise UnavailableError(_LOST)
+        if self._is_missing:
+            raise UnavailableError(_MISSING)
         await self._backend.check()
 
     async def ingest(self, request: IngestRequest) -> IngestResponse:
@@ -274,7 +271,7 @@ class Service:
             self.is_other_retriever = latest.manifest.fingerprint != self.view.index.manifest.fingerprint
             check_same(latest.manifest, self.view.index.manifest, self.config.index)
         except ValueError:
-            self._is_lost = True
+            self._is_missing = True
             raise
         if Version.of(latest).follows(self.view.version):
             view = await asyncio.to_thread(View, latest)
@@ -285,10 +282,10 @@ class Service:
                     await asyncio.to_thread(view.bm25)
             if view.version.follows(self.view.version):
                 self.view = view
-        self._is_lost = False
+        self._is_missing = False
         self.view.checked = max(self.view.checked, started)
 
-    def _checked_texts(self, query: str | list[str], budget: AskedBudget) -> list[str]:
+    def _checked_texts(self, query: str | list[str], budget: RequestedBudget) -> list[str]:
         texts = [query] if isinstance(query, str) else query
         limits = self.limits
         if not 1 <= len(texts) <= limits.max_queries:
@@ -323,23 +320,6 @@ class Service:
             fix = f"request at most {MOST_READ_PASSAGES} passages for all queries together, or leave words out"
             raise InvalidError(f"{passages} passages are too many to read the slots of", fix, "words")
 
-    async def _condition(self, view: View, requested: str | Filter | None) -> str | None:
-        """Return the filter as a condition; None: all passages."""
-        if requested is None:
-            return None
-        metadata = view.index.manifest.metadata
-        if isinstance(requested, str):
-            try:
-                return condition_of(requested, metadata)
-            except FilterError as error:
-                fix = "write conditions such as year >= 2020 AND lang = 'en' on columns from `GET /index`"
-                raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
-        known = await asyncio.to_thread(lambda: view.collections)
-        if requested.collection not in known:
-            fix = suggest(requested.collection, known).strip()
-            raise InvalidError(f"there is no collection '{shortened(requested.collection)}'", fix, "filter.collection")
-        return None if len(known) == 1 else condition_of(collection_filter(requested.collection), metadata)
-
     async def _candidates(self, view: View, mode: Mode, most: int) -> int | None:
         """Return the cap on candidates; None if it has no effect."""
         lists = lists_for([mode])
@@ -350,7 +330,7 @@ class Service:
         return most if most < max(retrieved, FUSION_DEPTH if len(lists) > 1 else 0) else None
 
     def _prepared(
-        self, texts: list[str], budget: AskedBudget, most: int | None = None
+        self, texts: list[str], budget: RequestedBudget, most: int | None = None
     ) -> tuple[list[BudgetUsed], list[PreparedText]]:
         """Choose each query's K_q, at most `most` unless explicit, and prepare the queries."""
         with self._tokenizer:
@@ -366,7 +346,7 @@ class Service:
             elif budget is None:
                 budgets = [BudgetUsed(slots=self._budget, reason="retriever")] * len(texts)
             else:
-                budgets = [BudgetUsed(slots=budget, reason="asked")] * len(texts)
+                budgets = [BudgetUsed(slots=budget, reason="request")] * len(texts)
             if most is not None and not isinstance(budget, int):
                 budgets = [_lowered(used, most) for used in budgets]
             slots = [used.slots or self._preparer.default_slots("query") for used in budgets]
@@ -386,7 +366,16 @@ def open_budgets(
     chooser = None
     if has_slots(retriever):
         chooser = BudgetChooser(config.selector or retriever.default_selector, index, preparer)
-    return budget, chooser, ladder(config.load, budget)
+    return budget, chooser, load_levels(config.load, budget)
+
+
+def _condition(view: View, text: str) -> str:
+    """Return a filter as a condition in Lance's SQL."""
+    try:
+        return condition_of(text, view.index.manifest.metadata)
+    except FilterError as error:
+        fix = "write conditions such as year >= 2020 AND lang = 'en' on columns from `GET /index`"
+        raise InvalidError(str(error).removeprefix("filter: ").removesuffix("."), fix, "filter") from None
 
 
 def _tokens(search: Search) -> int:

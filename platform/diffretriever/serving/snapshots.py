@@ -88,7 +88,7 @@ class View:
         """Number of passages by collection; reads a column of the table."""
         return self.index.count_collections()
 
-    def shown(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
+    def passages(self, rows: np.ndarray) -> dict[int, dict[str, Any]]:
         """Return the fields of the passages in these rows (int64), by row; times are ISO 8601 texts."""
         passages = self.index.shown(rows)
         for passage in passages:
@@ -137,7 +137,7 @@ class Snapshot:
         self._unfiltered = self._open(self._index)
         self._filtered = lru_cache(FILTERS_KEPT)(self._admitting)
 
-    def find(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
+    def search(self, queries: Representations, spec: SearchSpec) -> dict[ListName, Hits]:
         """Return each query's best passages for each list of `spec`, best first."""
         dense, sparse = self._unfiltered if spec.condition is None else self._filtered(spec.condition)
         if spec.candidates is not None:
@@ -157,7 +157,7 @@ class Snapshot:
             passages=len(self._index),
             mapped_bytes=sum(sizes),
             candidates=dense.n_candidates,
-            found_by={name: way for name, way in ways.items() if name in offered},
+            search_methods={name: way for name, way in ways.items() if name in offered},
         )
 
     def _admitting(self, condition: str) -> tuple[EncodedSearch, EncodedSearch]:

@@ -91,7 +91,8 @@ _SECONDS = 0.5
 
 def retrievers(job: PlanJob) -> list[NeuralRetriever]:
     """Return the retriever with each of the budgets; raise `ValueError` for one without vectors."""
-    made = [load_retriever(job.retriever, job.backbone, budget) for budget in job.budget or (None,)]
+    budgets = job.budget or (None,)
+    made = [load_retriever(job.retriever, job.backbone, budget, protocol=job.protocol) for budget in budgets]
     neural = [retriever for retriever in made if is_neural(retriever)]
     if len(neural) < len(made):
         raise ValueError(f"--retriever {job.retriever} makes no vectors: there is nothing to plan for")

@@ -10,27 +10,27 @@ from diffretriever.schemas.settings import ModelOptions, PresetListing
 
 
 class PlanJob(ModelOptions, PresetListing):
-    """Estimate the cost of an index before you make it: hours, bytes, memory and time of a search, cost of storage."""
+    """Estimate the cost of an index before you create it: hours, bytes, memory and time of a search."""
 
     passages: PositiveInt | None = None
-    """How many passages; default: as many as --collection has."""
+    """Number of passages; default: that of --collection."""
     collection: str | None = None
-    """Collection to count, to take the length of texts from and to --measure on; see encode_beir.py."""
+    """Collection to count its passages and the length of their texts, and for --measure; see encode_beir.py."""
     retriever: str = "diffretriever-minilm"
-    """Name of a preset, a YAML file that describes a retriever, sentence-transformers/MODEL (a model of the hub, or a
-    folder such as sentence-transformers/./folder, used as its own files say), or PACKAGE:NAME of one installed."""
+    """Name of a preset, path of a YAML file, sentence-transformers/MODEL (a hub id, or a folder such as
+    sentence-transformers/./folder), or PACKAGE:NAME of an installed retriever."""
     backbone: str | None = None
-    """Folder, object-store URI or hub id to use in place of the retriever's own backbone."""
+    """Backbone that replaces the retriever's own: folder, object-store URI or hub id."""
     budget: tuple[Budget, ...] = ()
     """Budgets to compare, such as q4p4,q4p16; default: the retriever's own."""
     tokens: PositiveFloat | None = None
     """Average tokens of a passage's text; default: the collection's, or 75."""
     rate: PositiveFloat | None = None
-    """Passages that one device encodes in a second."""
+    """Passages per second that one device encodes."""
     measure: bool = False
-    """Load the encoder here and find the rate, vectors and impacts on 256 passages drawn from the collection."""
+    """Load the encoder, and measure rate, vectors and impacts on 256 random passages of the collection."""
     bandwidth: PositiveFloat | None = None
-    """GB/s at which a search reads 8-bit codes; default: measured on one core of this machine, in a short probe."""
+    """GB/s at which a search reads 8-bit codes; default: measured on one core of this node."""
     json_output: bool = False
     """Print JSON instead of text."""
 

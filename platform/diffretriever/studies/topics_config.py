@@ -12,16 +12,16 @@ from diffretriever.schemas.serve import MOST_READ_WORDS, READ_WORDS
 
 
 class DescribeJob(IndexOptions):
-    """Say what a collection is about, by the words that its passages' slots say: for each slot, and in topics."""
+    """Describe a collection by the tokens that its passages' slots predict, for each slot and by topic."""
 
     sample: PositiveInt = 2000
-    """Passages to read, drawn at random; all of them where there are fewer."""
+    """Passages to read, a random sample."""
     topics: PositiveInt = 12
-    """Groups to find among the passages."""
+    """Number of topics."""
     words: Annotated[int, Field(ge=1, le=MOST_READ_WORDS)] = READ_WORDS
-    """Words of the vocabulary that each slot is read as, and words shown of each slot and topic."""
+    """Predicted tokens to read per slot, and to show per slot and topic."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU if there is one."""
+    """Device: `cpu`, `cuda`, `cuda:1`, or `auto`, a GPU if available."""
     json_output: bool = False
     """Print JSON instead of text."""
 

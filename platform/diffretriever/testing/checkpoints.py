@@ -48,6 +48,11 @@ def build_tokenizer(published: Published) -> Tokenizer:
         ids = tokenizer.get_vocab()
         first, last = ((token, ids[token]) for token in (roles["cls_token"], roles["sep_token"]))
         tokenizer.post_processor = processors.BertProcessing(last, first)
+    if published.adds_bos:
+        bos = roles["bos_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+        )
     return tokenizer
 
 

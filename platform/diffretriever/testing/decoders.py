@@ -153,6 +153,7 @@ LLAMA3 = Published(
         "chat_template": _HEADER_TURNS + "{% if add_generation_prompt %}" + _ASSISTANT_HEADER + "{% endif %}",
         "tokenizer_class": "PreTrainedTokenizerFast",
     },
+    adds_bos=True,
     grouped_heads=True,
 )
 

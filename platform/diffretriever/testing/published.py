@@ -53,5 +53,7 @@ class Published:
     """Target modules of public adapters: the last part of their names in the checkpoint."""
     tokenizer_files: tuple[str, ...] = ("tokenizer.json",)
     """With vocab.txt, the vocabulary is WordPiece; otherwise byte-level BPE."""
+    adds_bos: bool = False
+    """Whether the tokenizer adds its `bos_token` before a text."""
     grouped_heads: bool = False
     """Whether keys and values have fewer heads than queries."""

@@ -18,7 +18,7 @@ import yaml
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
 from diffretriever.core.files import (
-    AnyPlace,
+    AnyLocation,
     is_file,
     put_file,
     put_folder,
@@ -29,7 +29,7 @@ from diffretriever.core.files import (
 )
 from diffretriever.core.ledger import refuse_another
 from diffretriever.schemas.base import counted
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.schemas.training import MANIFEST_FILE, TrainingManifest, TrainJob
 from diffretriever.training.adapters import ADAPTER
 from diffretriever.training.loop import Record
@@ -49,8 +49,8 @@ class RunFolder:
         adapter: folder of the trained adapter, which exists once the training has finished.
     """
 
-    def __init__(self, location: AnyPlace) -> None:
-        path = as_place(location)
+    def __init__(self, location: AnyLocation) -> None:
+        path = parse_location(location)
         self.location = path.absolute() if isinstance(path, Path) else path
         self.checkpoints = self.location / "checkpoints"
         self.adapter = self.location / ADAPTER
@@ -104,9 +104,9 @@ class RunFolder:
 class MetricsLog:
     """Writes metrics in step order. After a resume, later lines override earlier ones of the same step."""
 
-    def __init__(self, location: AnyPlace, label: str, total_steps: int, upload_every: int) -> None:
+    def __init__(self, location: AnyLocation, label: str, total_steps: int, upload_every: int) -> None:
         """Prefix printed lines by `label`; upload files to an object store every `upload_every` steps."""
-        self._location, self._label = as_place(location), label
+        self._location, self._label = parse_location(location), label
         self._total, self._upload_every = total_steps, upload_every
         self._logged = 0.0
         self._writer: SummaryWriter | None = None

@@ -61,7 +61,8 @@ def describe_training(
     start = describe_start(retriever.backbone, recipe)
     changes = {"dtype": str(dtype).removeprefix("torch."), "adapter": None, "adapter_revision": None}
     backbone = retriever.backbone.model_copy(update=changes)
-    batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, Workers(0, workers))
+    retriever = with_training_lengths(retriever, recipe)
+    batches = Batches(data, load_preparer(retriever), recipe, Workers(0, workers))
     return TrainingManifest(
         retriever=retriever.model_copy(update={"backbone": backbone}),
         weights=weights,
@@ -141,7 +142,7 @@ def open_session(data: TrainingSet, manifest: TrainingManifest, device: str, wor
     encoder = cast("BackboneEncoder", load_encoder(retriever, device, trainable=True))
     # Before `attach_lora`, which changes the names of modules.
     start = read_start(encoder.backbone, retriever.backbone, manifest.start)
-    batches = Batches(data, load_preparer(with_training_lengths(retriever, recipe)), recipe, workers)
+    batches = Batches(data, load_preparer(retriever), recipe, workers)
     readout = retriever.readout if has_slots(retriever) else "states"
     word_weights_V = _word_weights(batches, encoder, start) if recipe.slot_layers else None
     lora = attach_lora(encoder.backbone, recipe, readout, word_weights_V)

@@ -1,8 +1,8 @@
-// The service's HTTP interface, as far as the pages use it. Whatever goes wrong is a Problem with a fix.
+// Requests of the HTTP API that the pages use. Every error is a Problem with a fix.
 
 const KEY = "diffretriever-api-key";
 
-/** What the service refused, or why it could not be asked (RFC 9457). */
+/** A rejected or failed request (RFC 9457). */
 export class Problem extends Error {
   constructor({ title, status = 0, detail = "", field = null, fix = "" }) {
     super(detail || title);
@@ -10,12 +10,12 @@ export class Problem extends Error {
   }
 }
 
-/** Keep the key until this tab is closed. */
+/** Store the key until this tab is closed. */
 export function keepKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
-async function ask(path, body, signal) {
+async function send(path, body, signal) {
   const headers = { accept: "application/json, application/problem+json" };
   const key = sessionStorage.getItem(KEY);
   if (key) headers.authorization = `Bearer ${key}`;
@@ -27,34 +27,33 @@ async function ask(path, body, signal) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({
-      title: "The service does not answer",
-      detail: "Nothing came back from it.",
-      fix: "See that it is running and that you are online, then try again.",
+      title: "No response from the server",
+      detail: `The request failed: ${error.message}`,
+      fix: "Check that the server is running and that you are online, then try again.",
     });
   }
-  const answer = await response.json().catch((error) => {
+  const content = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
     return null;
   });
-  if (response.ok && answer) return answer;
-  if (answer && answer.title) throw new Problem({ ...answer, status: response.status });
+  if (response.ok && content) return content;
+  if (content && content.title) throw new Problem({ ...content, status: response.status });
   throw new Problem({
-    title: response.status === 503 || response.status === 429 ? "The service is busy" : "An answer that makes no sense",
+    title: response.status === 503 || response.status === 429 ? "The server is busy" : "Unexpected response",
     status: response.status,
-    detail: `Status ${response.status}, and no word of why.`,
-    fix: "Wait a moment and try again.",
+    detail: `The response has status ${response.status} and no readable JSON.`,
+    fix: "Wait a moment and try again. If that fails too, check the server's log.",
   });
 }
 
-/** Ask what is served. */
-export function askIndex() {
-  return ask("index");
+/** Return the description of the index. */
+export function fetchIndex() {
+  return send("index");
 }
 
 /** Rank passages for one query; `budget` is a number, "adaptive" or null. */
-export function askSearch({ q, mode, budget, collection, filter, k, explain, words = 0 }, signal) {
-  const body = { query: q, k, mode, budget, explain, words };
-  if (collection) body.filter = { collection };
-  if (filter) body.filter = collection ? `(${filter}) AND collection = '${collection.replaceAll("'", "''")}'` : filter;
-  return ask("search", body, signal);
+export function search({ q, mode, budget, collection, filter, k, explain, words = 0 }, signal) {
+  const within = collection ? `collection = '${collection.replaceAll("'", "''")}'` : null;
+  const condition = filter && within ? `(${filter}) AND ${within}` : filter || within;
+  return send("search", { query: q, k, mode, budget, filter: condition, explain, words }, signal);
 }

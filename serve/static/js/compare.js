@@ -1,7 +1,7 @@
-// The compare page: one query, two configurations, and what moved between their rankings.
+// The compare page: the rankings of one query by two configurations, and the differences in rank.
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
-import { askSearch } from "./api.js";
+import { search } from "./api.js";
 import { drawCollections, drawControls, drawFilter, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
 import { facts } from "./facts.js";
@@ -15,10 +15,10 @@ let readers = null;
 let readCollection = null;
 let readFilter = null;
 
-/** Return a line of a list. What moved is said once, on the right, as seen from the left. */
+/** Return an entry of a list. The right list shows changes of rank, compared with the left. */
 function entry(hit, others, onRight) {
-  const found = move(hit.rank, others.get(hit.id));
-  const { kind, text } = onRight || found.kind === "only" ? found : { kind: "", text: "" };
+  const change = move(hit.rank, others.get(hit.id));
+  const { kind, text } = onRight || change.kind === "only" ? change : { kind: "", text: "" };
   const heading = el("h3", {}, name(hit));
   const moved = text ? el("p", { class: `move ${kind}` }, text) : null;
   const item = el(
@@ -45,7 +45,7 @@ function show(answers, configurations) {
     byId(`list-${side}`).replaceChildren(...hits[at].map((hit) => entry(hit, others, at === 1)));
   });
   const [left, right] = answers.map((answer) => answer.index.version);
-  const mixed = left === right ? "" : ` The index moved on from version ${Math.min(left, right)} in between.`;
+  const mixed = left === right ? "" : ` The index changed in between: left version ${left}, right version ${right}.`;
   byId("agreement").textContent = agreement(...hits) + mixed;
   showServed(answers[1].index);
   byId("welcome").hidden = true;
@@ -74,12 +74,12 @@ function compare() {
     return;
   }
   writeAddress(addressOf(q, { "": { collection, filter }, "a.": configurations[0], "b.": configurations[1] }));
-  const ask = (signal) =>
-    Promise.all(configurations.map((each) => askSearch({ q, ...each, collection, filter, k: SHOWN, explain: false }, signal)));
-  showAnswer({ ask, show: (answers) => show(answers, configurations), blank, again: compare });
+  const request = (signal) =>
+    Promise.all(configurations.map((each) => search({ q, ...each, collection, filter, k: SHOWN, explain: false }, signal)));
+  showAnswer({ request, show: (answers) => show(answers, configurations), blank, retry: compare });
 }
 
-/** Return what a side starts with: what the address says of it, else of a search, else two ways worth comparing. */
+/** Return the first configuration of a side: from the URL, or a default. */
 function first(side, at) {
   const [own, shared] = [readAddress(`${side}.`), readAddress()];
   const usual = at === 0 ? { mode: served.default_mode, budget: "adaptive" } : { mode: served.modes[0], budget: served.query_budget };

@@ -1,20 +1,20 @@
-// The switches of one configuration, score and budget of query slots, and the choice of a collection.
+// The controls of a configuration (score, query slots), and those of collection and filter.
 
 import { el } from "./dom.js";
 import { count, modeName } from "./words.js";
 
 const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid" };
 const HINTS = {
-  dense: "Vectors: the mean of each query slot's best match",
-  sparse: "Words: the products of those that both share",
-  hybrid: "Vectors and words, added up",
+  dense: "MaxSim: the mean, over query slots, of the best match among passage slots",
+  sparse: "Sum over shared words of the products of their weights",
+  hybrid: "Fusion of the dense and the sparse score",
 };
 const WITH_BM25 = { dense: "dense+bm25", sparse: "sparse+bm25", hybrid: "dense+sparse+bm25" };
 const BM25 = { without: "Off", added: "Added", alone: "Alone" };
 const BM25_HINTS = {
-  without: "The score as it is",
-  added: "The sum with BM25 of the texts, with the index's own weights if it has any",
-  alone: "BM25 of the texts, without the retriever",
+  without: "Rank by the score alone",
+  added: "Fusion of the score and BM25",
+  alone: "Rank by BM25 alone",
 };
 
 function choice(group, value, text, title, checked) {
@@ -30,19 +30,19 @@ function usualMode(served) {
   return served.default_mode;
 }
 
-/** Return the sum of one of the retriever's own scores and BM25, with the weights of the usual one if it is that. */
+/** Return the mode that fuses a score with BM25: the default mode, with its weights, if it fuses these scores. */
 function withBm25(served, own) {
   const usual = usualMode(served);
   return usual.replaceAll(/(^|\+)[\d.]+/g, "$1") === WITH_BM25[own] ? usual : WITH_BM25[own];
 }
 
-/** Return the scores to choose from beside BM25: the retriever's own, and the usual one if it is no sum with BM25. */
+/** Return the scores without BM25: the retriever's, and the default mode unless it contains BM25. */
 function ownModes(served) {
   const usual = usualMode(served);
   return [...new Set(usual.includes("bm25") ? served.modes : [...served.modes, usual])];
 }
 
-/** Return the retriever's own score in a mode, and what BM25 is to it. */
+/** Return the score in a mode without BM25, and the state of the BM25 control. */
 function parted(served, mode) {
   if (mode === "bm25") return { own: served.modes.at(-1), bm25: "alone" };
   const own = served.modes.find((each) => withBm25(served, each) === mode);
@@ -53,7 +53,7 @@ function modes(prefix, served, mode) {
   const { own, bm25 } = parted(served, mode);
   const legend = el("legend", {}, "Score");
   const buttons = ownModes(served).map((each) =>
-    choice(`${prefix}mode`, each, MODES[each] ?? modeName(each), HINTS[each] ?? "The sum with these weights", each === own),
+    choice(`${prefix}mode`, each, MODES[each] ?? modeName(each), HINTS[each] ?? "Weighted sum of scores", each === own),
   );
   const scores = el("fieldset", { class: "switch" }, legend, el("div", { class: "choices" }, ...buttons));
   if (!offered(served).includes("bm25")) return [scores];
@@ -67,9 +67,9 @@ function modes(prefix, served, mode) {
   return [scores, sums];
 }
 
-function readMode(served, place, prefix) {
-  const own = place.querySelector(`[name="${prefix}mode"]:checked`).value;
-  const bm25 = place.querySelector(`[name="${prefix}bm25"]:checked`)?.value;
+function readMode(served, parent, prefix) {
+  const own = parent.querySelector(`[name="${prefix}mode"]:checked`).value;
+  const bm25 = parent.querySelector(`[name="${prefix}bm25"]:checked`)?.value;
   return { alone: "bm25", added: withBm25(served, own) }[bm25] ?? own;
 }
 
@@ -78,8 +78,8 @@ function budgets(prefix, served, budget) {
   const most = Math.max(served.limits.max_budget, served.query_budget);
   const value = adaptive ? served.query_budget : budget;
   const buttons = [
-    served.adaptive && choice(`${prefix}budget`, "adaptive", "Adaptive", `Chosen by “${served.adaptive}”`, adaptive),
-    choice(`${prefix}budget`, "fixed", "Fixed", "The same for every query", !adaptive),
+    served.adaptive && choice(`${prefix}budget`, "adaptive", "Adaptive", `Chosen for each query by the selector “${served.adaptive}”`, adaptive),
+    choice(`${prefix}budget`, "fixed", "Fixed", "The same number for every query", !adaptive),
   ].filter(Boolean);
   const output = el("output", { for: `${prefix}slots` }, count(value, "slot"));
   const slider = el("input", {
@@ -99,14 +99,14 @@ function budgets(prefix, served, budget) {
   return set;
 }
 
-/** Return a configuration that this service takes, nearest to what an address asked for. */
+/** Return the supported configuration that is nearest to the one of the URL. */
 export function possible(served, { mode, budget, collection, filter }) {
   const most = served.query_budget === null ? null : Math.max(served.limits.max_budget, served.query_budget);
   const usual = served.query_budget === null ? null : served.adaptive ? "adaptive" : served.query_budget;
-  const asked = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
+  const requested = budget === "adaptive" && served.adaptive ? budget : Math.min(Number.parseInt(budget, 10), most);
   return {
     mode: offered(served).includes(mode) ? mode : usualMode(served),
-    budget: most === null ? null : asked === "adaptive" || asked >= 1 ? asked : usual,
+    budget: most === null ? null : requested === "adaptive" || requested >= 1 ? requested : usual,
     collection: Object.hasOwn(served.collections, collection ?? "") ? collection : null,
     filter: columns(served).length ? filter || null : null,
   };
@@ -116,23 +116,23 @@ function columns(served) {
   return Object.entries(served.metadata ?? {});
 }
 
-/** Draw the switches into `place`, call `changed` when one moves, and return a function that reads them. */
-export function drawControls(place, prefix, served, configuration, changed) {
+/** Draw the controls into `parent`, call `changed` on each change, and return a function that reads them. */
+export function drawControls(parent, prefix, served, configuration, changed) {
   const parts = modes(prefix, served, configuration.mode);
   if (served.query_budget !== null) parts.push(budgets(prefix, served, configuration.budget));
-  place.replaceChildren(...parts);
-  place.onchange = () => changed();
+  parent.replaceChildren(...parts);
+  parent.onchange = () => changed();
   return () => {
-    const budget = place.querySelector(`[name="${prefix}budget"]:checked`)?.value ?? null;
+    const budget = parent.querySelector(`[name="${prefix}budget"]:checked`)?.value ?? null;
     return {
-      mode: readMode(served, place, prefix),
-      budget: budget === "fixed" ? place.querySelector("[type=range]").valueAsNumber : budget,
+      mode: readMode(served, parent, prefix),
+      budget: budget === "fixed" ? parent.querySelector("[type=range]").valueAsNumber : budget,
     };
   };
 }
 
-/** Draw the choice of a collection at the end of `place`, if there are several; return a function that reads it. */
-export function drawCollections(place, served, chosen) {
+/** Add the choice of a collection to `parent`, if there are several; return a function that reads it. */
+export function drawCollections(parent, served, chosen) {
   const every = Object.entries(served.collections);
   if (every.length < 2) return () => null;
   const options = every.map(([name, rows]) =>
@@ -140,12 +140,12 @@ export function drawCollections(place, served, chosen) {
   );
   const select = el("select", { id: "collection" }, el("option", { value: "" }, "All"), ...options);
   const label = el("label", { for: "collection", class: "legend" }, "Collection");
-  place.append(el("div", { class: "switch" }, label, select));
+  parent.append(el("div", { class: "switch" }, label, select));
   return () => select.value || null;
 }
 
-/** Draw the filter at the end of `place`, if there is metadata to filter by; return a function that reads it. */
-export function drawFilter(place, served, chosen) {
+/** Add the filter to `parent`, if the index has metadata; return a function that reads it. */
+export function drawFilter(parent, served, chosen) {
   const known = columns(served);
   if (!known.length) return () => null;
   const title = `Columns: ${known.map(([name, type]) => `${name} (${type})`).join(", ")}`;
@@ -153,6 +153,6 @@ export function drawFilter(place, served, chosen) {
     id: "filter", type: "text", value: chosen ?? "", title, placeholder: `${known[0][0]} IS NOT NULL`,
     autocomplete: "off", autocapitalize: "off", spellcheck: "false", maxlength: 4000,
   });
-  place.append(el("div", { class: "switch" }, el("label", { for: "filter", class: "legend" }, "Filter"), input));
+  parent.append(el("div", { class: "switch" }, el("label", { for: "filter", class: "legend" }, "Filter"), input));
   return () => input.value.trim() || null;
 }

@@ -1,4 +1,4 @@
-// The page of the HTTP interface, drawn from openapi.json: nothing is loaded from elsewhere.
+// The page of the HTTP API, made from openapi.json; it loads nothing from other sites.
 
 import { byId, el } from "./dom.js";
 
@@ -50,32 +50,50 @@ function curl(method, path, body) {
 }
 
 function requestOf(method, path, operation, document_) {
-  const place = (operation.parameters || []).reduce((text, each) => {
+  const url = (operation.parameters || []).reduce((text, each) => {
     const example = (each.schema.examples || each.examples || ["ID"])[0];
     return text.replace(`{${each.name}}`, example);
   }, path);
   const body = operation.requestBody && content(operation.requestBody);
-  if (!body) return [curl(method, place)];
-  const asked = examplesOf(body).flatMap((each) => [el("h4", {}, each.summary), curl(method, place, each.value)]);
-  return [...asked, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
+  if (!body) return [curl(method, url)];
+  const requests = examplesOf(body).flatMap((each) => [el("h4", {}, each.summary), curl(method, url, each.value)]);
+  return [...requests, el("h4", {}, "Fields of the body"), fields(resolved(body.schema, document_))];
 }
 
-function answersOf(operation) {
+/** Return the names of the schemas that a schema refers to, each once, itself first. */
+function schemaNames(schema, document_, names = new Set()) {
+  const references = JSON.stringify(schema).matchAll(/"#\/components\/schemas\/([^"]+)"/g);
+  for (const [, name] of references) {
+    if (!names.has(name)) schemaNames(document_.components.schemas[name], document_, names.add(name));
+  }
+  return names;
+}
+
+/** Return the fields of a response's schema and of those that it refers to. */
+function responseFields(schema, document_) {
+  return [...schemaNames(schema, document_)].flatMap((name) => {
+    const described = document_.components.schemas[name];
+    return described.properties ? [el("h5", {}, name), fields(described)] : [];
+  });
+}
+
+function responsesOf(operation, document_) {
   return Object.entries(operation.responses).flatMap(([status, described]) => {
     const body = content(described);
     const title = el("h4", {}, `${status}: ${described.description}`);
-    return body ? [title, ...examplesOf(body).map((each) => pretty(each.value))] : [title];
+    const examples = body ? examplesOf(body).map((each) => pretty(each.value)) : [];
+    return [title, ...examples, ...(body && !examples.length ? responseFields(body.schema, document_) : [])];
   });
 }
 
 function operationOf(method, path, operation, document_) {
   const title = el("code", {}, `${method.toUpperCase()} ${path}`);
-  const keys = operation.security ? [el("p", {}, "Needs a key where the server has keys: Authorization: Bearer KEY")] : [];
+  const keys = operation.security ? [el("p", {}, "If the server has API keys, send one in the header Authorization: Bearer KEY")] : [];
   return el(
     "details",
     { class: "operation" },
     el("summary", {}, title, ` ${operation.description.split("\n")[0]}`),
-    el("div", {}, ...keys, ...requestOf(method, path, operation, document_), ...answersOf(operation)),
+    el("div", {}, ...keys, ...requestOf(method, path, operation, document_), ...responsesOf(operation, document_)),
   );
 }
 
@@ -98,5 +116,5 @@ async function show() {
 }
 
 show().catch((error) => {
-  byId("status").textContent = `The description cannot be read (${error.message}). Reload the page in a moment.`;
+  byId("status").textContent = `openapi.json cannot be loaded (${error.message}). Reload the page in a moment.`;
 });

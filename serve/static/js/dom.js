@@ -1,4 +1,4 @@
-// Building elements. Text always goes in as text nodes, so that nothing a passage says is ever read as HTML.
+// Building elements. Texts become text nodes, so that a passage is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -21,7 +21,7 @@ export function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** Return the element with an id that the page is known to have. */
+/** Return the element with an id. */
 export function byId(id) {
   return document.getElementById(id);
 }

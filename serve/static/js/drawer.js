@@ -1,4 +1,4 @@
-// The drawer that explains one passage: slots and their matches, what they read and say, shared words, the whole text.
+// The drawer that explains one passage: matched slots, their texts and predicted words, shared words, the whole text.
 
 import { byId, el } from "./dom.js";
 import { contributions, legend, marked } from "./highlight.js";
@@ -18,18 +18,18 @@ function table(caption, heads, rows) {
 
 function slots(explanation, dense) {
   const idle = explanation.passage_slots.length - new Set(explanation.slots.map((slot) => slot.passage_slot)).size;
-  const heads = [["Query slot says"], ["Passage slot says"], ["product", "number"], ["share", "number"]];
+  const heads = [["Query slot predicts"], ["Passage slot predicts"], ["product", "number"], ["share", "number"]];
   const rows = explanation.slots.map((slot) => [
-    `${slot.slot + 1}. ${slotWords(slot.words)}`, `${slot.passage_slot + 1}. ${slotWords(slot.passage_words)}`,
+    `${slot.slot}: ${slotWords(slot.words)}`, `${slot.passage_slot}: ${slotWords(slot.passage_words)}`,
     short(slot.product), percent(slot.share),
   ]);
   const numbers = table("Slots and their matches", heads, rows);
-  const told = dense === null || dense === undefined ? "" : ` Their products' mean is the dense score, ${short(dense)}.`;
-  const unused = idle > 0 ? ` ${idle} of the passage's ${explanation.passage_slots.length} slots match none.` : "";
+  const score = dense === null || dense === undefined ? "" : ` The dense score, ${short(dense)}, is the mean of these products.`;
+  const unused = idle > 0 ? ` ${idle} of ${explanation.passage_slots.length} passage slots are unmatched.` : "";
   return el(
     "section", {}, el("h3", {}, "Slots"),
-    el("p", { class: "told" }, `Each query slot takes the passage slot nearest to it.${told}${unused}`),
-    el("div", { id: "picture" }), el("details", {}, el("summary", {}, "The same as a table"), numbers),
+    el("p", { class: "intro" }, `Each query slot matches the passage slot with the largest inner product.${score}${unused}`),
+    el("div", { id: "picture" }), el("details", {}, el("summary", {}, "Show as a table"), numbers),
   );
 }
 
@@ -46,7 +46,7 @@ function terms(explanation) {
     "section", {}, el("h3", {}, "Shared words"),
     rows.length
       ? table("Words that query and passage share", heads, rows)
-      : el("p", { class: "told" }, "Query and passage share no word that counts: this passage comes from its vectors."),
+      : el("p", { class: "intro" }, "Query and passage share no weighted words."),
   );
 }
 
@@ -56,11 +56,11 @@ function whole(hit) {
 }
 
 function draw(explanation) {
-  const place = byId("picture");
-  place?.replaceChildren(picture(explanation, Math.round(place.clientWidth)));
+  const parent = byId("picture");
+  parent?.replaceChildren(picture(explanation, Math.round(parent.clientWidth)));
 }
 
-/** Open the drawer on a passage; closing gives the focus back to where it was. */
+/** Open the drawer for a passage; closing it restores the focus. */
 export function openDrawer(hit, mode) {
   const drawer = byId("drawer");
   const close = el("button", { type: "button", class: "close", "aria-label": "Close" }, "×");

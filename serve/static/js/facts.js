@@ -1,4 +1,4 @@
-// How a query was answered: its slots and why, and where the time went.
+// Query slots, timing and missing shards of a response, and the line about the index.
 
 import { el } from "./dom.js";
 import { count, milliseconds, why } from "./words.js";
@@ -26,23 +26,23 @@ function times(timings) {
   const items = stages.map(({ key, title, value }) =>
     el("li", {}, el("i", { class: key, "aria-hidden": "true" }), `${title} ${milliseconds(value)}`),
   );
-  const total = el("li", { class: "total" }, `${milliseconds(timings.total)} in all`);
+  const total = el("li", { class: "total" }, `${milliseconds(timings.total)} in total`);
   return el("div", { class: "times" }, bar, el("ul", {}, total, ...items));
 }
 
 function missing(shards) {
   if (!shards?.length) return null;
   const one = shards.length === 1;
-  const which = `${one ? "Shard" : "Shards"} ${shards.join(", ")} of the index did not answer`;
-  return el("p", { class: "missing" }, `${which}: ${one ? "its" : "their"} passages are missing here.`);
+  const subject = `${one ? "Shard" : "Shards"} ${shards.join(", ")} of the index did not respond`;
+  return el("p", { class: "missing" }, `${subject}: the results lack ${one ? "its" : "their"} passages.`);
 }
 
-/** Return what to show above a ranking. */
+/** Return the elements above a ranking. */
 export function facts(answer) {
   return [missing(answer.missing_shards), slots(answer.results[0].budget), times(answer.timings_ms)].filter(Boolean);
 }
 
-/** Say what is served. */
+/** Return a line that describes the index. */
 export function servedLine(served) {
   const { name, rows, version, checked_seconds_ago: seconds, fingerprint } = served.index;
   const fresh = seconds < 1.5 ? "just now" : `${Math.round(seconds)} seconds ago`;

@@ -1,4 +1,4 @@
-// Which words of a passage brought it here, marked in its text.
+// The words of a passage that explain its score, marked in its text.
 
 import { el } from "./dom.js";
 
@@ -6,7 +6,7 @@ const WORD = /[\p{L}\p{N}]+/gu;
 
 /**
  * Return word → { kind, weight } for an explanation: words that query and passage share, by their share of the sparse
- * score, and words that only the matched passage slots say.
+ * score, and words that only the matched passage slots predict.
  */
 export function contributions(explanation) {
   const found = new Map();
@@ -31,13 +31,13 @@ function spot(text, words) {
   return spots;
 }
 
-/** Return where the words lie that begin at or after `start` and end within `length` of it. */
+/** Return start and end of the words within `length` characters from `start`. */
 function between(spots, start, length) {
   const words = spots.filter((each) => each.start >= start && each.end <= start + length);
   return words.length ? [start > 0 ? words[0].start : 0, words.at(-1).end] : [Math.round(start), Math.round(start + length)];
 }
 
-/** Return the part of a text, of about `length` characters, with most of its contributing words in the middle. */
+/** Return start and end of the part of a text, about `length` characters, with the highest weight of words. */
 function bestPart(text, spots, length) {
   if (text.length <= length * 1.25) return [0, text.length];
   let [best, from, sum, last] = [-1, 0, 0, 0];
@@ -57,10 +57,10 @@ function bestPart(text, spots, length) {
   return between(spots, start < length / 4 ? 0 : start, length);
 }
 
-/** Say what the marks mean. */
+/** Return the legend of the marks. */
 export function legend() {
-  const [shared, said] = [el("mark", { class: "term" }, "shared words"), el("mark", { class: "slot" }, "what matched slots say")];
-  return el("p", { class: "legend" }, "Marked: ", shared, " and ", said);
+  const [shared, predicted] = [el("mark", { class: "term" }, "shared words"), el("mark", { class: "slot" }, "words predicted by matched slots")];
+  return el("p", { class: "legend" }, "Marked: ", shared, " and ", predicted);
 }
 
 /** Return nodes for a text with its contributing words marked; with `length` only the best part of it. */

@@ -1,4 +1,4 @@
-// Getting about without a mouse.
+// Keyboard shortcuts.
 
 import { byId } from "./dom.js";
 
@@ -18,7 +18,7 @@ function move(event, buttons) {
   next.closest(".hit")?.scrollIntoView({ block: "nearest" });
 }
 
-/** `/` goes to the box, arrows go through the results, Escape comes back from them. */
+/** `/` focuses the search box, arrow keys move through the results, Escape returns to the box. */
 export function listenToKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;

@@ -1,8 +1,8 @@
-// What moved between two rankings: in words, and as lines between two lists.
+// Differences in rank between two lists: as text, and as lines between the lists.
 
 import { svg } from "./dom.js";
 
-/** Return how a passage at `rank` of one list stands in the other: { kind, text }; `other` is its rank there. */
+/** Return { kind, text } of the difference between two ranks of a passage; `other` is undefined if the other list lacks it. */
 export function move(rank, other) {
   if (other === undefined) return { kind: "only", text: "only here" };
   if (other === rank) return { kind: "same", text: "same rank" };
@@ -15,7 +15,7 @@ export function ranks(hits) {
   return new Map(hits.map((hit) => [hit.id, hit.rank]));
 }
 
-/** Say how far two rankings agree. */
+/** Return a sentence on the overlap of two rankings. */
 export function agreement(left, right) {
   const other = ranks(right);
   const both = left.filter((hit) => other.has(hit.id));
@@ -34,9 +34,9 @@ function middles(list, top) {
   }));
 }
 
-/** Draw a line for each passage in both lists, between where its entries stand on the screen. */
-export function drawMoves(place, left, right) {
-  const { top, width, height } = place.getBoundingClientRect();
+/** Draw a line for each passage in both lists, between its two entries. */
+export function drawMoves(parent, left, right) {
+  const { top, width, height } = parent.getBoundingClientRect();
   const [from, to] = [middles(left, top), middles(right, top)];
   const order = (list) => new Map([...list.children].map((item, at) => [item.dataset.id, at + 1]));
   const [before, after] = [order(left), order(right)];
@@ -46,5 +46,5 @@ export function drawMoves(place, left, right) {
     const path = `M2 ${y}C${width / 2} ${y} ${width / 2} ${end} ${width - 2} ${end}`;
     return svg("path", { d: path, class: kind, "data-id": id });
   });
-  place.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, fill: "none" }, ...lines));
+  parent.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, fill: "none" }, ...lines));
 }

@@ -1,54 +1,54 @@
-// What both pages do: learn what is served, then ask, and show what came back or what went wrong.
+// Shared by both pages: load the description of the index, send requests, show responses and problems.
 
-import { askIndex } from "./api.js";
+import { fetchIndex } from "./api.js";
 import { byId } from "./dom.js";
 import { servedLine } from "./facts.js";
 import { listenToKeys } from "./keys.js";
 import { clearProblem, showProblem } from "./problem.js";
 
-/** What the service says of itself; null until it has. */
+/** The response of `GET /index`; null until it has arrived. */
 export let served = null;
-let asking = null;
+let current = null;
 
 function busy(on) {
   document.body.classList.toggle("busy", on);
   byId("results")?.setAttribute("aria-busy", String(on));
 }
 
-/** Give up what is being asked, and forget the last problem. */
+/** Cancel the current request and clear the last problem. */
 export function stop() {
-  asking?.abort();
+  current?.abort();
   clearProblem();
   busy(false);
 }
 
-/** Show what `ask` returns, or `blank` the page and show the problem; `again` does once more what failed. */
-export async function showAnswer({ ask, show, blank, again }) {
-  const mine = new AbortController();
-  asking = mine;
+/** Show the response of `request`, or `blank` the page and show the problem with a button for `retry`. */
+export async function showAnswer({ request, show, blank, retry }) {
+  const controller = new AbortController();
+  current = controller;
   busy(true);
   try {
-    show(await ask(mine.signal));
+    show(await request(controller.signal));
   } catch (error) {
     if (error.name === "AbortError") return;
     blank();
     byId("welcome").hidden = true;
-    showProblem(error, again);
+    showProblem(error, retry);
   }
-  if (asking === mine) busy(false);
+  if (current === controller) busy(false);
 }
 
-/** Say what an answer, or the service itself, was served from. */
+/** Show the line about the index, for the version of a response. */
 export function showServed(index = served.index) {
   byId("served").textContent = servedLine({ ...served, index });
 }
 
-/** Start the page: `fromAddress` draws what the address asks for, `ask` asks what the form holds. */
-export function begin(fromAddress, ask) {
+/** Start the page: `fromAddress` runs the search of the URL, `submit` that of the form. */
+export function begin(fromAddress, submit) {
   async function start() {
     clearProblem();
     try {
-      served = await askIndex();
+      served = await fetchIndex();
     } catch (error) {
       showProblem(error, start);
       return;
@@ -58,7 +58,7 @@ export function begin(fromAddress, ask) {
   }
   byId("form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (served) ask();
+    if (served) submit();
     else start();
   });
   window.addEventListener("popstate", fromAddress);

@@ -37,14 +37,14 @@ function line(from, to, share, order) {
   });
 }
 
-/** Return the picture for a width in CSS pixels. It repeats what the table beside it says, and is named for that. */
+/** Return the picture for a width in CSS pixels. The table has the same data. */
 export function picture(explanation, width) {
   const right = shownSlots(explanation);
   const rows = Math.max(explanation.slots.length, right.length);
   const height = HEAD + rows * ROW;
   const [left, side] = [Math.round(Math.min(width * 0.36, 190)), Math.round(Math.max(width * 0.62, width - 230))];
   const level = (column, at) => HEAD + (rows * ROW * (at + 0.5)) / column.length;
-  const places = new Map(right.map(({ slot }, at) => [slot, { x: side, y: level(right, at) }]));
+  const positions = new Map(right.map(({ slot }, at) => [slot, { x: side, y: level(right, at) }]));
   const lines = svg("g", { class: "lines", fill: "none" });
   const labels = svg(
     "g", {}, svg("text", { x: left - 12, y: 12, "text-anchor": "end", class: "query head" }, "Query"),
@@ -52,18 +52,18 @@ export function picture(explanation, width) {
   );
   explanation.slots.forEach((slot, at) => {
     const from = { x: left, y: level(explanation.slots, at) };
-    lines.append(line(from, places.get(slot.passage_slot), slot.share, at));
+    lines.append(line(from, positions.get(slot.passage_slot), slot.share, at));
     labels.append(svg("circle", { cx: from.x, cy: from.y, r: DOT, class: "query dot" }));
     const text = slotWords(slot.words, 2);
-    const place = { x: from.x - 12, y: from.y, anchor: "end", width: left - 12 };
-    labels.append(label({ ...place, text, note: percent(slot.share), kind: "query" }));
+    const position = { x: from.x - 12, y: from.y, anchor: "end", width: left - 12 };
+    labels.append(label({ ...position, text, note: percent(slot.share), kind: "query" }));
   });
   for (const { slot, words, matched } of right) {
-    const { x, y } = places.get(slot);
+    const { x, y } = positions.get(slot);
     labels.append(svg("circle", { cx: x, cy: y, r: DOT, class: matched ? "passage dot" : "idle dot" }));
     const kind = matched ? "passage" : "idle";
     labels.append(label({ x: x + 12, y, anchor: "start", text: slotWords(words, 2), width: width - x - 12, kind }));
   }
-  const named = { role: "img", "aria-label": "Query slots joined to the passage slots that they match; the table says the same" };
+  const named = { role: "img", "aria-label": "Query slots joined to the passage slots that they match; the table has the same data" };
   return svg("svg", { class: "picture", width, height, viewBox: `0 0 ${width} ${height}`, ...named }, lines, labels);
 }

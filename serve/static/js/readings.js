@@ -1,4 +1,4 @@
-// What slots say in words of the whole vocabulary: those of the query, those that they met, and the others on demand.
+// Tokens of the whole vocabulary that slots predict: query slots, matched passage slots, and the others on demand.
 
 import { el } from "./dom.js";
 import { count, short } from "./words.js";
@@ -9,23 +9,23 @@ function words(reading) {
 }
 
 function list(label, kind, slots, readings) {
-  const rows = slots.flatMap((slot) => [el("dt", { class: kind }, `${label} ${slot + 1}`), words(readings[slot])]);
+  const rows = slots.flatMap((slot) => [el("dt", { class: kind }, `${label} ${slot}`), words(readings[slot])]);
   return el("dl", { class: "readings" }, ...rows);
 }
 
-/** Return the section, or null where the answer has no such words. */
-export function readings({ slots, query_readings: asked = [], passage_readings: held = [] }) {
-  if (!asked.length || !held.length) return null;
-  const met = new Set(slots.map((slot) => slot.passage_slot));
-  const [matched, idle] = [true, false].map((wanted) => [...held.keys()].filter((slot) => met.has(slot) === wanted));
+/** Return the section, or null if the response has no predicted tokens. */
+export function readings({ slots, query_readings: query = [], passage_readings: passage = [] }) {
+  if (!query.length || !passage.length) return null;
+  const matches = new Set(slots.map((slot) => slot.passage_slot));
+  const [matched, idle] = [true, false].map((isMatched) => [...passage.keys()].filter((slot) => matches.has(slot) === isMatched));
   const others = el(
-    "details", {}, el("summary", {}, `${count(idle.length, "passage slot")} besides, which match none`),
-    list("Passage", "passage", idle, held),
+    "details", {}, el("summary", {}, `${count(idle.length, "unmatched passage slot")}`),
+    list("Passage slot", "passage", idle, passage),
   );
   return el(
-    "section", {}, el("h3", {}, "In any words"),
-    el("p", { class: "told" }, "What the model would say at each slot, in all its vocabulary: the words need not be in the text."),
-    list("Query", "query", [...asked.keys()], asked), list("Passage", "passage", matched, held),
+    "section", {}, el("h3", {}, "Predicted words"),
+    el("p", { class: "intro" }, "The words that the model predicts at each slot, from its whole vocabulary. They need not occur in the text."),
+    list("Query slot", "query", [...query.keys()], query), list("Passage slot", "passage", matched, passage),
     idle.length ? others : null,
   );
 }

@@ -5,9 +5,9 @@ import { contributions, marked } from "./highlight.js";
 import { modeName, name, score, source } from "./words.js";
 
 const EXCERPT = 340;
-const ABSENT = "Not among the 1000 best by this score, which then counts 0";
+const ABSENT = "Not in the result list of this score (the best 1000, fewer under load)";
 
-/** Return the scores of a passage, that of the ranking first. */
+/** Return the scores of a passage, beginning with the one that ranks. */
 export function scores(hit, mode) {
   const order = [mode, ...["hybrid", "dense", "sparse", "bm25"].filter((each) => each !== mode && each in hit.scores)];
   const parts = order.map((each) => {

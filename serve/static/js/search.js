@@ -1,7 +1,7 @@
 // The search page.
 
 import { addressOf, readAddress, writeAddress } from "./address.js";
-import { askSearch } from "./api.js";
+import { search as fetchResults } from "./api.js";
 import { drawCollections, drawControls, drawFilter, possible } from "./controls.js";
 import { byId, el } from "./dom.js";
 import { openDrawer } from "./drawer.js";
@@ -30,8 +30,8 @@ function show(answer) {
 
 function nothing(mode, query) {
   const hint = mode === "sparse" || mode === "bm25"
-    ? "None has a word in common with it that counts. Dense and hybrid scores need no common word."
-    : "There is no passage in what is searched.";
+    ? "No passage shares a weighted word with the query. Dense and hybrid scores need no shared words."
+    : "No passage matches the collection and the filter.";
   return el("li", { class: "nothing" }, el("h2", {}, `No passage for “${query}”`), el("p", {}, hint));
 }
 
@@ -54,14 +54,14 @@ function search() {
     return;
   }
   writeAddress(query);
-  const ask = (signal) => askSearch({ q, ...configuration, k: SHOWN, explain: true, words: served.readable ? WORDS : 0 }, signal);
-  showAnswer({ ask, show, blank, again: search });
+  const request = { q, ...configuration, k: SHOWN, explain: true, words: served.readable ? WORDS : 0 };
+  showAnswer({ request: (signal) => fetchResults(request, signal), show, blank, retry: search });
 }
 
 function fromAddress() {
-  const asked = readAddress();
-  byId("q").value = asked.q;
-  const configuration = possible(served, asked);
+  const parameters = readAddress();
+  byId("q").value = parameters.q;
+  const configuration = possible(served, parameters);
   const read = drawControls(byId("controls"), "", served, configuration, search);
   const readCollection = drawCollections(byId("controls"), served, configuration.collection);
   const readFilter = drawFilter(byId("controls"), served, configuration.filter);

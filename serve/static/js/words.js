@@ -1,6 +1,6 @@
-// Numbers and facts in words.
+// Numbers, times and reasons as text.
 
-/** Return a remark as a sentence of its own. */
+/** Return a message as a sentence. */
 export function sentence(text) {
   const shown = text.trim();
   return shown && shown[0].toUpperCase() + shown.slice(1) + (/[.!?]$/.test(shown) ? "" : ".");
@@ -12,12 +12,12 @@ export function score(value) {
   return Math.abs(value) >= 10 ? value.toFixed(2) : value.toFixed(4);
 }
 
-/** Return the name of a score: of BM25 in capitals, of sums with room between their parts. */
+/** Return the name of a score, such as `dense + BM25`. */
 export function modeName(mode) {
   return mode.replaceAll("+", " + ").replace("bm25", "BM25");
 }
 
-/** Return a weight or product, shorter than a score; small ones keep two digits that say something. */
+/** Return a weight or product with two significant digits. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -29,7 +29,7 @@ export function percent(value) {
   return value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`;
 }
 
-/** Return a time with a digit after the point where it is short. */
+/** Return a time, below 10 ms with one decimal. */
 export function milliseconds(value) {
   return value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`;
 }
@@ -45,32 +45,31 @@ function feature(name, value) {
   return `${name.replaceAll("_", " ")} ${Number(value.toFixed(2))}`;
 }
 
-/** Say why a query had the slots that it had; empty where its retriever has none. */
+/** Return the reason for a query's number of slots; empty if the retriever has no slots. */
 export function why(budget) {
   if (budget.slots === null) return "";
-  if (budget.reason === "asked") return "as asked";
-  if (budget.reason === "retriever") return "the retriever's own budget";
-  if (budget.reason === "load") return "lowered while the server is busy";
-  const seen = Object.entries(budget.features).map(([name, value]) => feature(name, value));
+  if (budget.reason === "request") return "as requested";
+  if (budget.reason === "retriever") return "the retriever's default";
+  if (budget.reason === "load") return "lowered under load";
+  const features = Object.entries(budget.features).map(([name, value]) => feature(name, value));
   const from = budget.allowed.length > 1 ? ` out of ${budget.allowed.join(", ")}` : "";
-  return `chosen by “${budget.rule}”${from}${seen.length ? ` for ${seen.join(" and ")}` : ""}`;
+  return `chosen by “${budget.rule}”${from}${features.length ? ` for ${features.join(" and ")}` : ""}`;
 }
 
-/** Return the words of a slot, at most `most` of them, or a dash for a slot that says none. */
+/** Return at most `most` words of a slot, or a dash if it has none. */
 export function slotWords(words, most = 3) {
   if (!words.length) return "–";
   const shown = words.slice(0, most).map(({ word }) => word.trim());
   return shown.join(", ") + (words.length > most ? ` +${words.length - most}` : "");
 }
 
-/** Say where a passage comes from, with its id unless that is its name already, and what is known of it. */
+/** Return collection, id (unless it is the title) and metadata of a passage. */
 export function source(hit) {
-  const known = Object.entries(hit.metadata ?? {}).filter(([, value]) => value !== null);
-  const parts = known.map(([column, value]) => `${column} ${value}`);
+  const parts = Object.entries(hit.metadata ?? {}).filter(([, value]) => value !== null).map(([column, value]) => `${column} ${value}`);
   return [hit.collection, ...(name(hit) === hit.id ? [] : [hit.id]), ...parts].join(" · ");
 }
 
-/** Return a passage's title, or its id where it has none. */
+/** Return a passage's title, or else its id. */
 export function name(hit) {
   return hit.title.trim() || hit.id;
 }

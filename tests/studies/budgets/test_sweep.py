@@ -23,7 +23,7 @@ from diffretriever.studies.budgets.measuring import measure_sweep, select_budget
 from diffretriever.studies.budgets.sweep import sweep_budgets
 from diffretriever.studies.budgets.sweep_files import Outcomes, read_queries
 from diffretriever.vectors.hits import Hits
-from tests.places import local
+from tests.locations import local
 from tests.studies.budgets.sweep_cases import MODES, TEXTS, make_job, runs, stamps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

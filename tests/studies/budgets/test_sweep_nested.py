@@ -18,7 +18,7 @@ from diffretriever.schemas.sweep import SweepJob
 from diffretriever.studies.budgets import sweep
 from diffretriever.studies.budgets.sweep import sweep_budgets
 from diffretriever.vectors.representations import Representations
-from tests.places import local
+from tests.locations import local
 from tests.studies.budgets.sweep_cases import make_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from diffretriever.evaluation.measures import EvaluationResult
 from diffretriever.evaluation.report import evaluation_report, write_evaluation
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.studies.reproduction.config import ReproduceJob
 
 JobMaker = Callable[..., ReproduceJob]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from diffretriever.presets import load_retriever
+from diffretriever.protocols import Setup, protocols
 from diffretriever.schemas.evaluate import EvaluateJob
 from diffretriever.schemas.retriever import Bm25Retriever, ContentWordsConfig, TextConfig
 from diffretriever.studies.reproduction.plan import Task, make_plan
-from diffretriever.studies.reproduction.protocols import Setup, protocols, set_up
+from diffretriever.studies.reproduction.protocols import set_up
 from diffretriever.studies.reproduction.report import listing
 from diffretriever.studies.reproduction.tables import PAPER_TABLES, load_table
 from tests.studies.reproduction.cases import JobMaker

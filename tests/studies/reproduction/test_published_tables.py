@@ -7,9 +7,9 @@ import math
 import pytest
 
 from diffretriever.presets import list_presets, load_retriever
+from diffretriever.protocols import with_settings
 from diffretriever.schemas.retriever import Bm25Retriever, MaskedRetriever
 from diffretriever.studies.reproduction.config import PublishedRow
-from diffretriever.studies.reproduction.protocols import with_settings
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7, MINI, PAPER_TABLES, load_table, load_tables
 
 TABLES = (*PAPER_TABLES, "decomposition", MINI)

@@ -67,6 +67,11 @@ def test_reasons_say_what_is_missing(job: JobMaker) -> None:
         "needs an adapter: python jobs/train.py --recipe paper --train SET --retriever promptreps-llama3-tuned "
         "--output FOLDER, then --adapters promptreps-llama3-tuned=FOLDER/adapter"
     )
+    authors = make_plan(job("main-beir7", protocol="authors", dry_run=True))
+    assert (
+        'promptreps-llama3-single (as a YAML file with prompt.colon: true, stop: "cap", content_words.subwords: true)'
+        in row_of(authors, "fine-tuned-promptreps-llama3-single").status("scifact")
+    )
     assert row_of(plan, "dream-single").status("msmarco") == "this job measures retrieval only: nothing to run"
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from diffretriever.core.files import write_text
 from diffretriever.evaluation.formats.tables import signed
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 NO_VALUE = "\N{EM DASH}"
 """What the paper prints where a system has no such score."""

@@ -19,7 +19,7 @@ from diffretriever.evaluation.measures import official_measure
 from diffretriever.presets import read_selection
 from diffretriever.schemas.base import Model, suggest
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.sweep import SweepMode
 from diffretriever.studies.budgets.analysis_config import AnalyseBudgetsJob
 from diffretriever.studies.budgets.oracles import SIDES, Oracle, Side, oracle

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import model_validator
 
 from diffretriever.schemas.budget import BudgetChoice
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.settings import JobConfig
 from diffretriever.schemas.sweep import SweepMode
 
@@ -15,19 +15,19 @@ from diffretriever.schemas.sweep import SweepMode
 class AnalyseBudgetsJob(JobConfig):
     """Write the analysis of budget sweeps: grids, oracles with controls, query features, tests. Encodes nothing."""
 
-    sweeps: tuple[Place, ...]
+    sweeps: tuple[Location, ...]
     """Split folders of sweeps, such as sweeps/scifact/test, all of one retriever."""
     budget: BudgetChoice | None = None
-    """The fixed budget that all is measured against: q4p16, say, or the selection.json of a sweep."""
-    selection: Place | None = None
-    """In place of --budget: the split folder of a sweep on other queries, such as sweeps/scifact/train; the budget with
-    the best mean there is the fixed one."""
+    """Fixed budget to compare with, such as q4p16, or the selection.json of a sweep."""
+    selection: Location | None = None
+    """In place of --budget: split folder of a sweep on other queries, such as sweeps/scifact/train. The budget with the
+    best mean there is the fixed one."""
     mode: SweepMode = "hybrid"
     """Score that chooses the fixed budget, and comes first in the report."""
     measures: tuple[str, ...] = ()
     """Measure of the report, such as nDCG@10, or of one collection or split, such as msmarco/dev=nDCG@10. Default: the
     measure in which a collection's results are published: MRR@10 for MS MARCO's train and dev queries, else nDCG@10."""
-    output: Place
+    output: Location
     """Folder for report.md with its figures, report.json and per_query.parquet."""
 
     @model_validator(mode="after")

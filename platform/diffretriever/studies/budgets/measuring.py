@@ -13,7 +13,7 @@ from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import evaluate, official_measure
 from diffretriever.presets import RETRIEVERS
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.schemas.sweep import RETRIEVER_FILE, BudgetSelection, SweepJob, SweepManifest, SweepMode
 from diffretriever.studies.budgets.sweep_files import Outcomes, read_manifest, read_queries, write_outcomes

@@ -16,7 +16,7 @@ import torch
 
 from diffretriever.collections import Qrels, Run, open_collection
 from diffretriever.core.progress import track
-from diffretriever.evaluation.conditions import settled_by_index
+from diffretriever.evaluation.exclusion import settled_by_index
 from diffretriever.evaluation.formats.tables import Interval
 from diffretriever.evaluation.measures import evaluate
 from diffretriever.evaluation.statistics import bootstrap_interval, holm, t_test_p

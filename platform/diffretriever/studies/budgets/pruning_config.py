@@ -6,7 +6,7 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import PositiveInt, model_validator
 
-from diffretriever.schemas.places import IndexPlace, Place
+from diffretriever.schemas.locations import IndexLocation, Location
 from diffretriever.schemas.settings import SelfExclusion
 
 Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
@@ -14,34 +14,33 @@ Rule: TypeAlias = Literal["same number", "threshold", "first slots"]
 
 
 class PruneSlotsJob(SelfExclusion):
-    """Trace what an index's passages lose in dense search when their slots go one by one; changes no index.
+    """Measure dense search as slots of an index's passages are removed; the index does not change.
 
     With --pruned, also write an index of the passages with fewer slots.
     """
 
-    sweep: Place | None = None
+    sweep: Location | None = None
     """Split folder of a sweep, such as sweeps/scifact/test: its index of the largest K_p, encoded queries and runs;
     encodes nothing."""
-    index: IndexPlace | None = None
+    index: IndexLocation | None = None
     """In place of --sweep: folder or object-store URI of an index, for --collection and --split."""
     collection: str | None = None
-    """Collection with queries and judgements; with --sweep default: the one that was swept."""
+    """Collection with the queries and qrels; default: the sweep's."""
     split: str = "test"
     """Split of --collection, with --index."""
     query_budget: PositiveInt | None = None
-    """K_q of the queries; default: the retriever's own, with --sweep the largest that was swept."""
+    """K_q of all queries; default: the largest of the sweep, or the retriever's own."""
     keep: tuple[PositiveInt, ...] = ()
-    """Slots that passages keep on average, a point of the curve each; default: K_p halved again and again."""
+    """Average slots per passage, one for each point of the curve; default: K_p, K_p/2, K_p/4, …"""
     measure: str = "nDCG@10"
     """Measure of the curve."""
-    pruned: str | None = None
-    """Folder or object-store URI for an index of its own, whose passages have as many slots as the one value of --keep
-    says, by --rule."""
+    pruned: IndexLocation | None = None
+    """Folder or object-store URI of a new index, whose passages keep the one value of --keep by --rule."""
     rule: Rule = "threshold"
-    """For --pruned: `same number` keeps so many slots of every passage, `threshold` so many on average, those of least
-    redundancy. `first slots` keeps the first ones: with nested slots the vectors of a smaller budget. Sparse impacts
-    stay those of all slots in any case."""
-    output: Place
+    """Slots to keep for --pruned. `same number`: as many of every passage, the least redundant. `threshold`: the least
+    redundant of all passages. `first slots`: the first, which for nested slots are those of a smaller budget. Sparse
+    impacts stay those of all slots."""
+    output: Location
     """Folder for curve.md, curve.png and curve.json."""
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ from diffretriever.evaluation.formats.tables import (
 from diffretriever.evaluation.measures import parse_measures
 from diffretriever.evaluation.statistics import ALPHA
 from diffretriever.schemas.base import Model
-from diffretriever.schemas.places import IndexPlace
+from diffretriever.schemas.locations import IndexLocation
 from diffretriever.studies.budgets.pruned_index import write_pruned
 from diffretriever.studies.budgets.pruning import (
     PrunePoint,
@@ -65,7 +65,7 @@ _TESTS = (
 class PruneReport(Model):
     """The file `curve.json`."""
 
-    index: IndexPlace
+    index: IndexLocation
     """Where it lies."""
     retriever: str
     fingerprint: str

@@ -24,7 +24,7 @@ from diffretriever.core.files import is_file, json_digest, remove, write_text
 from diffretriever.core.ledger import Ledger, refuse_another
 from diffretriever.core.progress import track
 from diffretriever.encoders import load_preparer
-from diffretriever.evaluation.conditions import settled_by_passages
+from diffretriever.evaluation.exclusion import settled_by_passages
 from diffretriever.evaluation.measures import deepest_rank, parse_measures
 from diffretriever.index.table import PassageIndex
 from diffretriever.index.writer import WriterLock
@@ -32,13 +32,14 @@ from diffretriever.pipelines.blocks import MAX_ROWS, QUERIES_PER_BLOCK, query_bl
 from diffretriever.pipelines.encode import encode_collection
 from diffretriever.pipelines.encoder_start import as_begun
 from diffretriever.pipelines.executor import Executor, executor_for, few_passages
+from diffretriever.pipelines.language import in_language_of
 from diffretriever.presets import RETRIEVERS, load_retriever, system_name
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.index import IndexManifest
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.mode import ListName
-from diffretriever.schemas.places import StorePath
 from diffretriever.schemas.retriever import MaskedRetriever, has_slots
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import RayConfig
@@ -88,8 +89,9 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
     """
     started = time.monotonic()
     collection = open_collection(job.collection)
-    retriever = _retriever(job)
-    job = job.model_copy(update={"splits": _splits(job, collection), "modes": _modes(job, retriever)})
+    retriever = in_language_of(collection, _retriever(job), job.language)
+    settled = {"splits": _splits(job, collection), "modes": _modes(job, retriever), "language": retriever.language}
+    job = job.model_copy(update=settled)
     job = _settled(job, collection, log)
     queries = {split: drawn_queries(job, split, collection.queries(split)) for split in job.splits}
     with WriterLock(str(job.output)):
@@ -108,7 +110,7 @@ def sweep_budgets(job: SweepJob, command: str, log: Callable[[str], None]) -> Sw
 
 
 def _retriever(job: SweepJob) -> MaskedRetriever:
-    config = load_retriever(job.retriever, job.backbone, None, job.adapter)
+    config = load_retriever(job.retriever, job.backbone, None, job.adapter, job.protocol)
     if not has_slots(config):
         raise ValueError(f"{job.retriever}: the {config.method} method has no slots, so there are no budgets to sweep")
     begun = job.output / RETRIEVER_FILE
@@ -209,6 +211,7 @@ def _encode_indexes(
             # No stored vector depends on K_q.
             budget=Budget(1, largest),
             on_bad_input=job.on_bad_input,
+            language=job.language,
         )
         encode_collection(encoding, {budget: str(place) for budget, place in together.items() if budget < largest})
         for place in together.values():

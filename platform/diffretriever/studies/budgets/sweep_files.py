@@ -30,7 +30,7 @@ from diffretriever.evaluation.formats.tables import listed
 from diffretriever.index.table import PassageIndex
 from diffretriever.schemas.base import suggest
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.sweep import OUTCOMES_SCHEMA, QUERIES_SCHEMA, SweepJob, SweepManifest, SweepMode
 from diffretriever.search.selecting import document_frequencies
 from diffretriever.vectors.representations import Representations

@@ -6,15 +6,13 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import DirectoryPath, Field, model_validator
 
+from diffretriever.protocols import Regime
 from diffretriever.schemas.base import CommaSeparated, Model
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.schemas.settings import EncoderActors
 
 Scoring: TypeAlias = Literal["maxsim", "pooled-slots"]
-Regime: TypeAlias = Literal["zero-shot", "fine-tuned"]
 Measured: TypeAlias = Literal["maxsim", "pooled-slots", "compressed"]
-Method: TypeAlias = Literal["masked", "generated", "pooled", "library", "bm25"]
-Vectors: TypeAlias = Literal["one", "many"]
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 """Collection → mode → measure → value; None where the paper has no value and the job still measures one."""
 
@@ -28,66 +26,32 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 
 class ReproduceJob(EncoderActors):
-    """Run those rows of the paper's tables that can be run here, and print ours beside the paper's."""
+    """Run the rows of the paper's tables whose models and collections are available, and compare with the paper's."""
 
     tables: tuple[str, ...] = ()
     """Tables by name; default: all. `mini` is not the paper's: all methods on the embedded backbone."""
     protocol: CommaSeparated = ()
-    """What the paper's rows are run with: `authors`, the settings of the code that made the figures, `paper`, its text
-    taken literally, or `folded`, content words in both their forms. Default: authors and paper, one after the other."""
+    """Settings of the paper's rows: `authors`, of the authors' code; `paper`, of its text; `folded`, content words in
+    both forms. Default: authors and paper."""
     collections: dict[str, str] = Field(default_factory=dict)
-    """NAME=PATH, repeatable: where a collection lies. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; PATH is what
-    encode_beir.py takes, so `nq=nq` downloads NQ."""
+    """Collections as NAME=COLLECTION, repeatable. NAME is BEIR's, or msmarco, msmarco-dev, dl19, dl20; COLLECTION is as
+    in encode_beir.py, so `nq=nq` downloads NQ."""
     collections_root: DirectoryPath | None = None
     """Folder with a subfolder or BEIR's zip for each collection, named as BEIR names it; MS MARCO is `msmarco`."""
     backbones: dict[str, DirectoryPath] = Field(default_factory=dict)
-    """SOURCE=FOLDER, repeatable: weights in place of a backbone that the presets name. Other weights than the
-    published ones make other numbers; the report names every one."""
+    """SOURCE=FOLDER, repeatable: weights in place of a backbone of the presets. The report names each, because other
+    weights than the published ones change the results."""
     adapters: dict[str, DirectoryPath] = Field(default_factory=dict)
     """PRESET=FOLDER, repeatable: LoRA adapter for the fine-tuned rows of a preset."""
-    analyses: dict[str, Place] = Field(default_factory=dict)
+    analyses: dict[str, Location] = Field(default_factory=dict)
     """BACKBONE=FOLDER, repeatable: a report of analyse_budgets.py for the figures on budgets, such as
     Dream=analyses/dream; its sweeps may be of any of the paper's collections."""
-    latencies: Place | None = None
+    latencies: Location | None = None
     """Latencies measured by `python -m benchmarks.latency`, for the figures on latency."""
-    output: Place
+    output: Location
     """Folder or URI for indexes, evaluations and the report; the same command resumes."""
     dry_run: bool = False
     """List every row and its missing inputs, then stop: nothing is loaded and nothing is fetched."""
-
-
-class ProtocolRule(Model):
-    """Settings of the rows that it fits."""
-
-    methods: tuple[Method, ...] = ()
-    """Methods of the retriever; none: all."""
-    regime: Regime | None = None
-    """None: both."""
-    vectors: Vectors | None = None
-    """Whether a text has one vector, or may have more; None: both."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the retriever."""
-    search: dict[str, Any] = Field(default_factory=dict)
-    """Options of the search."""
-
-    def fits(self, method: str, regime: Regime, vectors: Vectors) -> bool:
-        """Return whether it applies to a row."""
-        return (
-            (not self.methods or method in self.methods)
-            and self.regime in (None, regime)
-            and self.vectors in (None, vectors)
-        )
-
-
-class Protocol(Model):
-    """What published rows are run with."""
-
-    id: str
-    about: str
-    """Part of a sentence, for people."""
-    extends: str | None = None
-    """Protocol whose rules come first."""
-    rules: tuple[ProtocolRule, ...]
 
 
 class PublishedRow(Model):

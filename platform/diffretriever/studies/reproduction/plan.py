@@ -19,11 +19,12 @@ from diffretriever.core.files import is_file
 from diffretriever.core.ledger import Ledger
 from diffretriever.encoders.adapter_compatibility import trained_fields
 from diffretriever.presets import load_retriever, with_weights
+from diffretriever.protocols import has_adapter
 from diffretriever.schemas.base import flat_fields, suggest
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import NeuralRetriever, RetrieverConfig, has_slots, is_neural, is_trainable
 from diffretriever.studies.reproduction.config import Measured, PublishedRow, PublishedTable, ReproduceJob
-from diffretriever.studies.reproduction.protocols import chosen, has_adapter, set_up, under
+from diffretriever.studies.reproduction.protocols import chosen, set_up, under
 from diffretriever.studies.reproduction.sizes import corpus_of
 from diffretriever.studies.reproduction.tables import AVERAGE, MINI, EvaluationSet, check_names, find_set, load_tables
 
@@ -242,10 +243,14 @@ def _training(preset: str, config: NeuralRetriever) -> str:
     assert is_trainable(own), "adapters are missing of what is trained here"
     assert is_trainable(config), "a protocol changes no method"
     passes = f" trained with S={config.steps}" if has_slots(config) and config.steps > 1 else ""
-    before = flat_fields(trained_fields(own))
-    changed = [
-        f"{name}: {json.dumps(v)}" for name, v in flat_fields(trained_fields(config)).items() if v != before[name]
-    ]
+    before, after = (
+        flat_fields(trained_fields(each) | each.model_dump(mode="json", include={"content_words"}))
+        for each in (own, config)
+    )
+    changed = [f"{name}: {json.dumps(value)}" for name, value in after.items() if value != before[name]]
+    if trained_fields(own) == trained_fields(config):
+        # One adapter serves both, as the released ones do, whatever words a protocol keeps of its scores.
+        changed = []
     where = f" (as a YAML file with {', '.join(changed)})" if changed else ""
     return (
         f"needs an adapter{passes}: python jobs/train.py --recipe paper --train SET --retriever {preset}{where} "

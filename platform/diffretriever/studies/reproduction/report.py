@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from pyarrow import parquet
 
+from diffretriever.collections.beir import PUBLISHED_PASSAGES
 from diffretriever.core.files import is_file, open_input, read_model, understood, write_text
 from diffretriever.evaluation.formats.tables import Cell, format_table
 from diffretriever.evaluation.measures import EvaluationResult
@@ -20,9 +21,10 @@ from diffretriever.evaluation.statistics import ALPHA, holm, paired_p
 from diffretriever.schemas.base import Model
 from diffretriever.schemas.encode import EncodeSummary
 from diffretriever.schemas.evaluate import EvaluationReport
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.studies.reproduction.config import STORAGE_FILE, IndexStorage, PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.plan import DONE, READY, Plan, PlannedRow, Task
+from diffretriever.studies.reproduction.sizes import corpus_of
 from diffretriever.studies.reproduction.tables import AVERAGE, BEIR7
 
 Column: TypeAlias = tuple[str, str, str]
@@ -58,7 +60,7 @@ class ReproducedCell(Model):
     ours: float | None
     """None where the row could not be run."""
     difference: float | None
-    """Ours less the paper's."""
+    """Ours less the paper's; None if the collection has another size here."""
     tests: tuple[PairedTest, ...]
 
 
@@ -153,7 +155,7 @@ def _row(
     failed: Mapping[Path | StorePath, str],
 ) -> ReproducedRow:
     row = planned.row
-    cells = []
+    cells, sizes = [], {name for name in planned.tasks if _other_size(planned, name)}
     for column in _columns(planned):
         collection, mode, measure = column
         published, sample = row.figures[collection][mode][measure], samples[row.id, column]
@@ -165,7 +167,7 @@ def _row(
                 measure=measure,
                 published=published,
                 ours=ours,
-                difference=None if ours is None or published is None else ours - published,
+                difference=None if ours is None or published is None or column[0] in sizes else ours - published,
                 tests=tuple(tests.get((row.id, column), [])),
             )
         )
@@ -238,7 +240,23 @@ def _notes(plan: Plan) -> list[str]:
             if summary.bad:
                 kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(summary.bad_reasons.items()))
                 notes[task.queries.name] = f"records left out of {task.queries.name}: {kinds}"
-    return [notes[name] for name in sorted(notes)]
+    sizes = {
+        f"NOT COMPARABLE with the paper: {text}; no differences are shown"
+        for row in plan.rows()
+        for collection in row.tasks
+        if (text := _other_size(row, collection))
+    }
+    return [*sorted(sizes), *(notes[name] for name in sorted(notes))]
+
+
+def _other_size(planned: PlannedRow, collection: str) -> str | None:
+    """Return how the passages of a finished row differ in number from the published ones; None if they do not."""
+    task, published = planned.tasks[collection], PUBLISHED_PASSAGES.get(corpus_of(collection))
+    if published is None or not isinstance(task, Task) or not (task.is_done and task.is_indexed):
+        return None
+    summary = read_model(task.summary, EncodeSummary, _AGAIN)
+    passages = summary.rows + summary.bad
+    return None if passages == published else f"{collection} has {passages:,} passages here, {published:,} as published"
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from diffretriever.presets import system_name
 from diffretriever.schemas.compress import CompressJob
 from diffretriever.schemas.encode import NO_METADATA, EncodeJob
 from diffretriever.schemas.evaluate import EvaluateJob
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 from diffretriever.schemas.retriever import is_neural
 from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.settings import RayConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from diffretriever.collections.beir import PUBLISHED_PASSAGES
 from diffretriever.presets import load_retriever
 from diffretriever.schemas.retriever import has_slots
 from diffretriever.studies.planning import HIDDEN_SIZES, ZSTD_SHARE
@@ -24,18 +25,6 @@ FAMILIES = {_DREAM: "dream", _LLADA: "llada", _LLAMA3: "llama3", _QWEN: "qwen2"}
 """What the presets name → its family in `diffretriever.testing`."""
 BF16 = 2
 """Bytes of a number."""
-PASSAGES = {
-    "msmarco": 8_841_823,
-    "nq": 2_681_468,
-    "hotpotqa": 5_233_329,
-    "scifact": 5_183,
-    "trec-covid": 171_332,
-    "fiqa": 57_638,
-    "arguana": 8_674,
-    "quora": 522_931,
-}
-"""Passages of each corpus: MS MARCO's own, the others as BEIR counts them."""
-
 _ON_MSMARCO = ("msmarco-dev", "dl19", "dl20")
 CODEC = "product2"
 """Of the compressed copies that are evaluated: ours, of nearly the size of the paper's."""
@@ -85,6 +74,7 @@ def index_size(row: PublishedRow, collection: str) -> IndexSize:
     config = None if row.preset is None else load_retriever(row.preset)
     if config is None or not has_slots(config) or config.backbone.source not in HIDDEN_SIZES:
         raise ValueError(f"row {row.id}: the size of its index is not known: it names no preset with slots")
-    hidden_size, count = HIDDEN_SIZES[config.backbone.source], PASSAGES[corpus_of(collection)] * config.budget.passage
+    hidden_size = HIDDEN_SIZES[config.backbone.source]
+    count = PUBLISHED_PASSAGES[corpus_of(collection)] * config.budget.passage
     raw = count * hidden_size * BF16
     return IndexSize(raw, raw * ZSTD_SHARE, count * (_CENTROID_BYTES + hidden_size // 4))

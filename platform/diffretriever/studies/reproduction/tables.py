@@ -14,7 +14,7 @@ from diffretriever.collections import irds, open_collection
 from diffretriever.collections.beir import FOLDERS
 from diffretriever.core.files import cache_dir
 from diffretriever.schemas.base import suggest
-from diffretriever.schemas.places import plain_place
+from diffretriever.schemas.locations import plain_location
 from diffretriever.studies.reproduction.config import PublishedTable, ReproduceJob
 from diffretriever.studies.reproduction.sizes import corpus_of
 
@@ -108,7 +108,7 @@ def _source(name: str, job: ReproduceJob) -> str:
     names = dict.fromkeys((name, corpus_of(name)))
     for given in names:
         if given in job.collections:
-            place = Path(plain_place(job.collections[given]))
+            place = Path(plain_location(job.collections[given]))
             return str(place.absolute()) if place.exists() else job.collections[given]
     root = job.collections_root
     places = [] if root is None else [root / f"{folder}{end}" for folder in names for end in ("", ".zip")]

@@ -19,7 +19,7 @@ from diffretriever.collections import BadRecord, Collection, Passage, Query, ope
 from diffretriever.collections.base import FileCollection
 from diffretriever.collections.records import Line, Lines, RefusedError, TextFile, decode, find_file
 from diffretriever.core.files import files_in, is_file, is_folder, open_input
-from diffretriever.schemas.places import StorePath, as_place
+from diffretriever.schemas.locations import StorePath, parse_location
 from diffretriever.training.data.examples import Checked, example_from_fields, example_from_json, example_from_tsv
 
 MAX_RECORD_BYTES = 16_000_000
@@ -41,7 +41,7 @@ def open_source(source: str, split: str) -> ExampleSource:
     Raises:
         ValueError: The source has an unknown format, or lacks the split.
     """
-    location = as_place(source)
+    location = parse_location(source)
     location = location.absolute() if isinstance(location, Path) else location
     if source and is_file(location) and location.suffix != ".zip":
         file = TextFile(location, source)

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from diffretriever.collections.records import Passage
-from diffretriever.core.files import AnyPlace, exists, fetched_folder, read_model
-from diffretriever.schemas.places import as_place
+from diffretriever.core.files import AnyLocation, exists, fetched_folder, read_model
+from diffretriever.schemas.locations import parse_location
 from diffretriever.schemas.training_data import TrainingSetManifest
 from diffretriever.training.data.examples import Example, Group, passage_key
 from diffretriever.training.data.seeds import draws, permutation
@@ -30,7 +30,7 @@ _ROWS_DRAWN = 64
 class TrainingSet:
     """Examples by row, and the candidates of a training step. Unpickling opens the set again."""
 
-    def __init__(self, location: AnyPlace, folder: Path, manifest: TrainingSetManifest) -> None:
+    def __init__(self, location: AnyLocation, folder: Path, manifest: TrainingSetManifest) -> None:
         """Map the files in `folder`, the local copy of `location`. Use `open` instead."""
         self.location, self.folder = location, folder
         self.manifest = manifest
@@ -44,14 +44,14 @@ class TrainingSet:
             ) from error
 
     @classmethod
-    def open(cls, location: AnyPlace) -> TrainingSet:
+    def open(cls, location: AnyLocation) -> TrainingSet:
         """Open a training set, local or on an object store.
 
         Raises:
             ValueError: The training set is missing, incomplete or damaged.
         """
         manifest = read_manifest(location)
-        path = as_place(location)
+        path = parse_location(location)
         folder = path if isinstance(path, Path) else fetched_folder(path, [EXAMPLES_FILE])
         file = folder / EXAMPLES_FILE
         if not file.is_file() or file.stat().st_size != manifest.size:
@@ -143,13 +143,13 @@ class _Row(NamedTuple):
         return Passage(**self.passages[number].as_py())
 
 
-def read_manifest(location: AnyPlace) -> TrainingSetManifest:
+def read_manifest(location: AnyLocation) -> TrainingSetManifest:
     """Return the manifest of a training set. Raises ValueError if it is missing or damaged."""
-    path = as_place(location) / MANIFEST_FILE
+    path = parse_location(location) / MANIFEST_FILE
     try:
         manifest = read_model(path, TrainingSetManifest, "prepare the training set again")
     except (FileNotFoundError, NotADirectoryError):
-        state = "incomplete" if exists(as_place(location) / EXAMPLES_FILE) else "no training set"
+        state = "incomplete" if exists(parse_location(location) / EXAMPLES_FILE) else "no training set"
         raise ValueError(
             f"{location}: {state}, {MANIFEST_FILE} is missing: run jobs/prepare_training.py to make it"
         ) from None

@@ -13,7 +13,7 @@ import numpy as np
 
 from diffretriever.core.files import is_file, read_model
 from diffretriever.schemas.budget import Budget
-from diffretriever.schemas.places import Place
+from diffretriever.schemas.locations import Location
 from diffretriever.studies.budgets.grids import GridMeans, GridSection
 from diffretriever.studies.budgets.oracle_gains import OracleGain, OracleSection
 from diffretriever.studies.budgets.report import AnalysisReport
@@ -38,7 +38,7 @@ class Analysis:
     """The report of analyse_budgets.py for one backbone."""
 
     name: str
-    folder: Place
+    folder: Location
     report: AnalysisReport
 
     def grid(self, collection: str, mode: str) -> GridMeans | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from diffretriever.collections.beir import PUBLISHED_PASSAGES
 from diffretriever.evaluation.figures import BLUE, MUTED, ORANGE, headed_figure, png, quiet
 from diffretriever.studies.reproduction.config import PublishedRow
 from diffretriever.studies.reproduction.exhibits.base import Exhibit, Findings, Shown
-from diffretriever.studies.reproduction.sizes import PASSAGES, corpus_of, index_size
+from diffretriever.studies.reproduction.sizes import corpus_of, index_size
 from diffretriever.studies.reproduction.tables import BEIR7, load_table
 
 _GIB = 1 << 30
@@ -35,21 +36,23 @@ def draw_storage() -> bytes:
         colour, marker, line = styles[row.backbone or ""]
         sizes = _published_sizes(row)
         many = "multi" in row.variant
-        xs = [PASSAGES[corpus] for corpus in sizes]
+        xs = [PUBLISHED_PASSAGES[corpus] for corpus in sizes]
         panel.plot(
             xs, list(sizes.values()), marker, color=colour, markerfacecolor=colour if many else "white", markersize=6,
             label=f"{row.backbone} {row.variant}", zorder=4,
         )  # fmt: skip
-        ours = sorted((PASSAGES[corpus_of(c)], index_size(row, c).zstd / _GIB) for c in row.figures)
+        ours = sorted((PUBLISHED_PASSAGES[corpus_of(c)], index_size(row, c).zstd / _GIB) for c in row.figures)
         panel.plot([x for x, _ in ours], [y for _, y in ours], line, color=colour, linewidth=1.2, alpha=0.8, zorder=3)
         on_msmarco = sizes["msmarco"]
         panel.axhline(on_msmarco, color=colour, linewidth=0.7, linestyle=(0, (5, 4)), alpha=0.6, zorder=2)
         panel.annotate(
-            f"{on_msmarco:g} GiB", (min(PASSAGES.values()), on_msmarco), (0, 2 if row.backbone == "LLaDA" else -10),
+            f"{on_msmarco:g} GiB",
+                (PUBLISHED_PASSAGES["scifact"], on_msmarco),
+                (0, 2 if row.backbone == "LLaDA" else -10),
             textcoords="offset points", fontsize=8, color=colour,
         )  # fmt: skip
-    mean = sum(PASSAGES[name] for name in BEIR7) / len(BEIR7)
-    for x, text in ((mean, "BEIR-7 mean"), (PASSAGES["msmarco"], "MS MARCO")):
+    mean = sum(PUBLISHED_PASSAGES[name] for name in BEIR7) / len(BEIR7)
+    for x, text in ((mean, "BEIR-7 mean"), (PUBLISHED_PASSAGES["msmarco"], "MS MARCO")):
         panel.axvline(x, color=MUTED, linewidth=1, linestyle=":", zorder=1)
         panel.annotate(text, (x, 0.03), (-3, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
                        rotation=90, ha="right", fontsize=8, color=MUTED)  # fmt: skip

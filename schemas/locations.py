@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 
-def plain_place(text: str) -> str:
+def plain_location(text: str) -> str:
     """Return the decoded path of a `file:` URI, or expand the `~` of any other text.
 
     Raises:
@@ -87,7 +87,7 @@ class StorePath:
         return self.uri
 
 
-def as_place(location: str | Path | StorePath) -> Path | StorePath:
+def parse_location(location: str | Path | StorePath) -> Path | StorePath:
     """Return a path, with `~` expanded, or an object-store URI.
 
     Raises:
@@ -95,21 +95,21 @@ def as_place(location: str | Path | StorePath) -> Path | StorePath:
     """
     if isinstance(location, StorePath):
         return location
-    plain = plain_place(str(location))
+    plain = plain_location(str(location))
     return StorePath(plain) if "://" in plain else Path(plain)
 
 
 def _validate_location(value: Any) -> Path | StorePath:
     if not isinstance(value, str | Path | StorePath):
         raise ValueError("give a path or the URI of an object store")
-    return as_place(value)
+    return parse_location(value)
 
 
-IS_PATH = AfterValidator(plain_place)
-IndexPlace: TypeAlias = Annotated[str, IS_PATH]
+IS_PATH = AfterValidator(plain_location)
+IndexLocation: TypeAlias = Annotated[str, IS_PATH]
 """Folder or object-store URI of an index."""
 
-Place: TypeAlias = Annotated[
+Location: TypeAlias = Annotated[
     Path | StorePath,
     PlainValidator(_validate_location),
     PlainSerializer(str, when_used="json"),

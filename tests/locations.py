@@ -1,13 +1,13 @@
-"""What tests do with places of jobs."""
+"""Paths of jobs in tests."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from diffretriever.schemas.places import StorePath
+from diffretriever.schemas.locations import StorePath
 
 
 def local(place: Path | StorePath) -> Path:
-    """Return a place that is known to be a path."""
+    """Return the path of a location that is not in an object store."""
     assert isinstance(place, Path)
     return place
