@@ -272,9 +272,9 @@ class ComparisonReport(Model):
     """Queries of the qrels, the same for all systems."""
     differences: dict[str, list[Difference]]
     """Measure → the difference of each pair of systems, largest first."""
-    ties: dict[str, dict[str, tuple[float, float, float]]] = Field(default_factory=dict)
+    ties: dict[str, dict[str, tuple[float, float, float]]] | None = None
     """System → measure → lowest, expected and highest mean over all orders of passages with equal scores. Only measures
-    that the order changes."""
+    that the order changes; None: not measured."""
     conditions: dict[str, Conditions] = Field(default_factory=dict)
     """Conditions of each system, with its mode if it has several; fused systems have none."""
     warnings: tuple[str, ...] = ()

@@ -144,7 +144,7 @@ def compared(
         differences=differences,
         test=test,
         queries=queries,
-        ties=dict(ties or {}),
+        ties=None if ties is None else dict(ties),
         conditions=conditions,
         warnings=tuple(warnings_of(conditions, queries)),
         notes=tuple(notes),

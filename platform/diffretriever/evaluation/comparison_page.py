@@ -120,13 +120,15 @@ def _conditions(report: ComparisonReport) -> list[Block]:
 
 
 def _ties(report: ComparisonReport) -> list[Block]:
+    if report.ties is None:
+        return []
     rows = [
         [system, measure, *map(points, values)]
         for system, ranges in report.ties.items()
         for measure, values in ranges.items()
     ]
     if not rows:
-        return ["The order of passages with equal scores changes none of these means."] if report.conditions else []
+        return ["The order of passages with equal scores changes none of these means."]
     caption = (
         "Means over all orders of passages with equal scores; tables order them by id. The expected value is the mean "
         "over 20 random orders."
