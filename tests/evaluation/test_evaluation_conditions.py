@@ -119,6 +119,9 @@ def test_an_index_that_lacks_passages_is_warned_of(tmp_path: Path, caplog: pytes
         assert (coverage.indexed, coverage.passages, coverage.relevant_indexed, coverage.relevant) == (indexed, 3, 2, 2)
         told = [missing in text for text in (caplog.text, str(report.warnings), repr(dr.evaluate(index, str(folder))))]
         assert any(told) == all(told) == (indexed < 3)
+        page = (tmp_path / "out" / "report.md").read_text("utf-8")
+        assert "| passages | 3 |\n" in page
+        assert f"| of the collection | {indexed} of 3 |" in page
     indexes = (f"whole={whole.location}", f"part={part.location}")
     compared = compare_runs(CompareJob(indexes=indexes, collection=str(folder), output=tmp_path / "compared"), "c")
     assert [told for told in compared.warnings if "passages of mine" in told] == [

@@ -159,10 +159,11 @@ def _facts(report: EvaluationReport) -> list[list[Cell]]:
     }
     rows: list[list[Cell]] = [[name, value] for name, value in facts.items() if value is not None]
     for name, texts in conditions_table(report.conditions).items():
-        if name in facts:
-            continue
         by_mode = ", ".join(f"{mode} {text}" for mode, text in zip(report.conditions, texts, strict=True))
-        rows.append([name, texts[0] if len({*texts}) == 1 else by_mode])
+        if name != "retriever":
+            # The index may hold passages of other collections too.
+            label = "of the collection" if name == "passages" else name
+            rows.append([label, texts[0] if len({*texts}) == 1 else by_mode])
     return rows
 
 
