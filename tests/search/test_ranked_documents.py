@@ -56,8 +56,7 @@ def test_documents_are_ranked_as_by_all_chunks(score: str, kind: str, k: int) ->
         rounds.append(each)
         return {"dense": everything[each.start : each.stop].first(each.depth)}
 
-    found = search_documents(search, Round(0, QUERIES, 2 * k), documents_of(order), score, k)  # type: ignore[arg-type]
-    ranked = [hits for _, results in found for hits in results["dense"]]
+    ranked = list(search_documents(search, QUERIES, documents_of(order), score, k)["dense"])  # type: ignore[arg-type]
     averaged = chunks_averaged(score)
     assert ranked == [brute_force(hits, counts, averaged, k) for hits in everything]
     assert max(each.depth for each in rounds) <= max(2 * k, len(order.passages) + 1)

@@ -6,7 +6,8 @@ depth, so memory stays the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -48,30 +49,28 @@ def documents_of(order: PassageOrder) -> Documents:
     return Documents.of(pc.replace_substring_regex(order.passages.ids, CHUNK_ID.pattern, ""))
 
 
-def first_depth(k: int, documents: DocumentScore | None) -> int:
-    """Return the depth of the first search for `k` passages or documents."""
-    return k if documents is None else _CHUNKS_PER_DOCUMENT * k
-
-
 def search_documents(
-    search: Callable[[Round], dict[Mode, Hits]], first: Round, documents: Documents, score: DocumentScore, k: int
-) -> Iterator[tuple[Round, dict[Mode, DocumentHits]]]:
-    """Yield rounds of queries, in order, with the best `k` documents of each query and mode.
+    search: Callable[[Round], dict[Mode, Hits]], queries: int, documents: Documents, score: DocumentScore, k: int
+) -> dict[Mode, Hits]:
+    """Return, per mode, the best `k` documents of each query.
 
     `search` returns passages, numbered as in `documents`.
     """
     averaged, everything = chunks_averaged(score), int(documents.counts_D.sum()) + 1
-    pending = [first]
+    pending, parts = [Round(0, queries, _CHUNKS_PER_DOCUMENT * k)], defaultdict[Mode, list[DocumentHits]](list)
     while pending:
-        each = pending.pop()
+        part = pending.pop()
         ranked = {
-            mode: rank_documents(hits, documents, averaged=averaged, k=k, depth=each.depth)
-            for mode, hits in search(each).items()
+            mode: rank_documents(hits, documents, averaged=averaged, k=k, depth=part.depth)
+            for mode, hits in search(part).items()
         }
         certain = {mode: hits for mode, hits in ranked.items() if hits is not None}
         if len(certain) == len(ranked):
-            yield each, certain
+            for mode, hits in certain.items():
+                parts[mode].append(hits)
             continue
-        depth, middle = min(2 * each.depth, everything), (each.start + each.stop) // 2
-        halves = [Round(middle, each.stop, depth), Round(each.start, middle, depth)]
+        depth, middle = min(2 * part.depth, everything), (part.start + part.stop) // 2
+        # The earlier half comes next, so parts are in the order of the queries.
+        halves = [Round(middle, part.stop, depth), Round(part.start, middle, depth)]
         pending += [half for half in halves if half.start < half.stop]
+    return {mode: DocumentHits.joined(joined) for mode, joined in parts.items()}

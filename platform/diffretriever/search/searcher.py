@@ -18,10 +18,10 @@ from diffretriever.schemas.search import SearchOptions
 from diffretriever.schemas.serve import Explanation
 from diffretriever.search.bm25 import Bm25Search
 from diffretriever.search.dense import open_dense
-from diffretriever.search.documents import Round, documents_of, first_depth, search_condition, search_documents
+from diffretriever.search.documents import Round, documents_of, search_condition, search_documents
 from diffretriever.search.explain import explain_each, parts_of_each
 from diffretriever.search.sparse import open_sparse
-from diffretriever.vectors.documents import DocumentHits, Documents
+from diffretriever.vectors.documents import Documents
 from diffretriever.vectors.fusion import depth_for, lists_for, ranked
 from diffretriever.vectors.hits import Hits
 from diffretriever.vectors.representations import Representations
@@ -105,14 +105,12 @@ class Searcher:
         if self.encoder is not None and lists_for(requested) != ("bm25",):
             encoded = self.encoder.encode_queries(queries, budgets)
         search = partial(self._ranked, queries, encoded, requested, condition)
-        whole = Round(0, len(queries), first_depth(k, documents))
         if documents is None:
-            return search(whole)
+            return search(Round(0, len(queries), k))
         searched = self._documents
         if condition is not None:
             searched = searched.among(self._filtered(condition).order.by_row)
-        found = [hits for _, hits in search_documents(search, whole, searched, documents, k)]
-        return {mode: DocumentHits.joined([hits[mode] for hits in found]) for mode in requested}
+        return search_documents(search, len(queries), searched, documents, k)
 
     def _ranked(
         self,
