@@ -15,6 +15,8 @@ from diffretriever.core.files import understood
 
 # Truncation before tokenising, so that huge passages are not slow.
 _CHARACTERS_PER_TOKEN = 64
+_ALL = 1 << 30
+"""Tokens: more than any text has."""
 
 
 class Vocabulary:
@@ -75,6 +77,10 @@ class Vocabulary:
             return []
         truncated = [text[: limit * _CHARACTERS_PER_TOKEN] for text, limit in zip(texts, limits, strict=True)]
         return list(self._encoded(truncated, max(limits), special=special)["input_ids"])
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of whole texts, without special tokens."""
+        return [len(ids) for ids in self.tokenise(texts, [_ALL] * len(texts))]
 
     def spans(self, text: str, limit: int) -> list[tuple[int, int]]:
         """Return start and end, in characters, of each token of `tokenise([text], [limit])`."""

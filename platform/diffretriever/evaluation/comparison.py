@@ -17,7 +17,7 @@ from diffretriever.collections import Collection, Qrels, Run, open_collection, r
 from diffretriever.core.files import write_text
 from diffretriever.evaluation.comparison_page import labelled, write_comparison
 from diffretriever.evaluation.conditions import conditions_of_run, warnings_of
-from diffretriever.evaluation.evaluate import checked_warnings, search_collection
+from diffretriever.evaluation.evaluate import refuse_warnings, search_collection
 from diffretriever.evaluation.exclusion import settled_by_runs
 from diffretriever.evaluation.fused import FinishedRuns, read_runs
 from diffretriever.evaluation.measures import EvaluationResult, evaluate, measures_of, overlap_of, parse_measures
@@ -80,7 +80,7 @@ def compare_runs(job: CompareJob, command: str) -> ComparisonReport:
         ties={name: ranges for name, ranges in ties.items() if ranges},
         notes=searched.notes or notes,
     )
-    checked_warnings(job, report.warnings)
+    refuse_warnings(job, report.warnings)
     write_comparison(job.output, report, systems)
     write_text(job.output / "compare.yaml", job.to_yaml())
     return report

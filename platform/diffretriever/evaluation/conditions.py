@@ -35,8 +35,6 @@ _TIMED = 20
 """Queries that are timed."""
 _SAMPLED = 1000
 """Passages that are tokenised to count the truncated ones."""
-_ALL = 1 << 30
-"""Tokens: more than a text has."""
 _COLUMNS = {"dense": ("reps", "codes"), "sparse": ("impact_ids", "impact_weights")}
 _VARIED = ("retriever", "judged@10", "relevant found", "K_q", "K_p", "bytes a passage", "ms a query")
 """Rows that a comparison varies on purpose, or measures."""
@@ -112,7 +110,7 @@ def truncation_of(searcher: Searcher) -> dict[str, float]:
     sampled = index.take(np.unique(np.linspace(0, len(index) - 1, _SAMPLED).astype(np.int64)), ["title", "text"])
     titles, texts = sampled.column("title").to_pylist(), sampled.column("text").to_pylist()
     joined = [join_title(title, text, preparer.text) for title, text in zip(titles, texts, strict=True)]
-    tokens_P = np.array([len(ids) for ids in preparer.vocabulary.tokenise(joined, [_ALL] * len(joined))])
+    tokens_P = np.array(preparer.vocabulary.count_tokens(joined))
     (empty,) = preparer.prepare_passages([""], [""])
     read_P = np.array([text.n_tokens - empty.n_tokens for text in preparer.prepare_passages(titles, texts)])
     lost_P = np.maximum(tokens_P - read_P, 0)

@@ -70,7 +70,8 @@ def _evaluate_index(job: EvaluateJob, command: str) -> dict[str, EvaluationResul
     choices = chooser.choose([query.text for query in queries]) if chooser else []
     searched = search_collection(searcher, collection, job, [choice.budget for choice in choices] or None)
     job = searched.job
-    warnings = checked_warnings(job, searched.warnings(job.index))
+    warnings = searched.warnings(job.index)
+    refuse_warnings(job, warnings)
     runs = track(searched.runs.items(), "measuring", "runs")
     results = {str(mode): evaluate(run, searched.qrels, job.measures) for mode, run in runs}
     system = system_name(searcher.index.manifest, chooser.selector.name if chooser else job.query_budget)
@@ -170,15 +171,10 @@ def _budgets(job: EvaluateJob, queries: Sequence[Query]) -> list[int] | None:
     return [job.query_budget] * len(queries) if job.query_budget else None
 
 
-def checked_warnings(job: Judgements, warnings: Sequence[str]) -> Sequence[str]:
-    """Return the warnings.
-
-    Raises:
-        ValueError: There are warnings, and the job is strict.
-    """
+def refuse_warnings(job: Judgements, warnings: Sequence[str]) -> None:
+    """Raise `ValueError` if there are warnings and the job is strict."""
     if job.strict and warnings:
         raise ValueError(f"--strict: {'; '.join(warnings)}")
-    return warnings
 
 
 def _chosen(chooser: BudgetChooser, choices: Sequence[Choice]) -> str:
@@ -204,7 +200,8 @@ def _evaluate_runs(job: EvaluateJob, command: str) -> dict[str, EvaluationResult
     measured = track([*single.items(), *fused.items()], "measuring", "runs")
     results = {str(name): evaluate(run, qrels, job.measures) for name, run in measured}
     conditions = {name: conditions_of_run(paths[name], overlap_of(run, qrels)) for name, run in single.items()}
-    warnings = checked_warnings(job, warnings_of(conditions, len(qrels)))
+    warnings = warnings_of(conditions, len(qrels))
+    refuse_warnings(job, warnings)
     for by, run in track(fused.items(), "writing runs", "runs"):
         write_run(job.output / f"{by}.trec", [run], f"{in_tag('+'.join(runs.names))}.{by}")
     facts = {

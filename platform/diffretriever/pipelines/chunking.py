@@ -10,15 +10,13 @@ from diffretriever.collections.chunks import ChunkedCollection
 from diffretriever.pipelines.encoder_start import preparer_of
 from diffretriever.schemas.retriever import RetrieverConfig, is_neural
 
-_ALL = 1 << 30
-"""Tokens: more than any text has."""
-
 log = logging.getLogger(__name__)
 
 
 def count_tokens(retriever_json: str, text: str) -> int:
     """Count tokens, without special ones; each process loads the retriever's tokenizer once."""
-    return len(preparer_of(retriever_json).vocabulary.tokenise([text], [_ALL])[0])
+    (count,) = preparer_of(retriever_json).vocabulary.count_tokens([text])
+    return count
 
 
 def count_words(text: str) -> int:
