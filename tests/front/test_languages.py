@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import diffretriever as dr
+from diffretriever.core.progress import warn_once
 from diffretriever.encoders import words
 from diffretriever.encoders.words import content_words, in_language, language_of
 from diffretriever.index.table import PassageIndex
@@ -33,9 +34,9 @@ BY_SCRIPT = {"zh", "ja", "th", "hi", "ru", "en"}
 
 @pytest.fixture(autouse=True)
 def _warnings_are_new() -> Iterator[None]:
-    words._warn.cache_clear()
+    warn_once.cache_clear()
     yield
-    words._warn.cache_clear()
+    warn_once.cache_clear()
 
 
 @pytest.mark.parametrize(("language", "passage", "word", "query", "stop_word"), SENTENCES)
@@ -102,13 +103,13 @@ def test_a_script_that_english_does_not_cover_is_reported_once(
     index = dr.Index.create(tmp_path / "i", [CHINESE], retriever="bm25", language="en")
     index.add(["上海很大。"])
     assert [record.getMessage().endswith("--language zh") for record in caplog.records] == [True]
-    words._warn.cache_clear()
+    warn_once.cache_clear()
     assert index.search(["首都", "上海"])[0].ids == []
     assert len(caplog.records) == 2
-    words._warn.cache_clear()
+    warn_once.cache_clear()
     dr.Retriever("diffretriever-minilm").encode_queries("齉龘")  # not in its vocabulary
     assert len(caplog.records) == 3
-    words._warn.cache_clear()
+    warn_once.cache_clear()
     dr.Index.create(tmp_path / "zh", [CHINESE], retriever="bm25").search("長崎")
     assert len(caplog.records) == 3, "Chinese words cover it"
 

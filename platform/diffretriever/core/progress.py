@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import cache
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from tqdm import tqdm
@@ -20,6 +22,12 @@ _QUIET_SECONDS = 2.0
 _shows = False
 # Without it, tqdm makes a semaphore that processes share.
 tqdm.set_lock(threading.RLock())
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has logged it before."""
+    logging.getLogger(__name__).warning("%s", text)
 
 
 def show_progress() -> None:

@@ -7,9 +7,7 @@ words are allowed, and reported. Our training writes a manifest to the adapter's
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from diffretriever.schemas.base import flat_fields
 from diffretriever.schemas.retriever import ASKED_BY, BackboneRetriever, MaskedRetriever, has_slots
 from diffretriever.schemas.training import MANIFEST_FILE
 
-_LOG = logging.getLogger(__name__)
 _REPORTED = frozenset({"content_words", "text"})
 """Fields that may differ from training, and are then reported."""
 _MAY_DIFFER = (ASKED_BY | _REPORTED) | frozenset(
@@ -47,12 +44,6 @@ _AUTHORS_FILES = {
     "repllama_config.json": "pooled",
 }
 """The authors' file in an adapter's folder → the method that it belongs to."""
-
-
-@cache
-def report(notice: str) -> None:
-    """Log a warning, once per process."""
-    _LOG.warning("warning: %s", notice)
 
 
 def check_adapter_fits(config: BackboneRetriever, preparer: Preparer, folder: Path) -> list[str]:

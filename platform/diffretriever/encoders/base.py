@@ -19,7 +19,7 @@ import torch
 
 from diffretriever.backbones.cpu_tuning import is_small_pass
 from diffretriever.backbones.device import DeviceQueue, Launched
-from diffretriever.core.progress import Progress
+from diffretriever.core.progress import Progress, warn_once
 from diffretriever.encoders.batching import token_batches, tokens_per_batch
 from diffretriever.encoders.preparer import PreparedText, Preparer
 from diffretriever.schemas.retriever import BackboneRetriever, NeuralRetriever
@@ -317,7 +317,7 @@ class BackboneEncoder(Encoder):
         from diffretriever.backbones.loader import load_vocabulary
         from diffretriever.backbones.slot_layers import read_max_slots
         from diffretriever.backbones.source import resolve_adapter
-        from diffretriever.encoders.adapter_compatibility import check_adapter_fits, report
+        from diffretriever.encoders.adapter_compatibility import check_adapter_fits
 
         backbone = config.backbone
         preparer = cls.preparer_class(load_vocabulary(backbone.source, revision=backbone.revision), config)
@@ -325,7 +325,7 @@ class BackboneEncoder(Encoder):
             folder = resolve_adapter(backbone.adapter, backbone.adapter_revision, weights=False)
             preparer.notices = check_adapter_fits(config, preparer, folder)
             for notice in preparer.notices:
-                report(notice)
+                warn_once(f"warning: {notice}")
             preparer.max_slots = read_max_slots(folder)
             slots = max(preparer.default_slots("query"), preparer.default_slots("passage"))
             if preparer.max_slots is not None and slots > preparer.max_slots:

@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 
 import Stemmer
 
+from diffretriever.core.progress import warn_once
 from diffretriever.schemas.language import AUTO, ENGLISH
 from diffretriever.schemas.retriever import RetrieverBase
 
@@ -155,13 +156,11 @@ def warn_of_script(text: str, language: str) -> None:
     _warn(language, language_of([text]))
 
 
-@cache
 def _warn(language: str, found: str) -> None:
     if language == ENGLISH and found != ENGLISH:
-        _LOG.warning(
+        warn_once(
             "English words do not fit the script of these texts, so BM25 and sparse scores miss many of them: encode "
-            "into a new index with --language %s",
-            found,
+            f"into a new index with --language {found}"
         )
 
 

@@ -17,6 +17,7 @@ from ray.data.block import BlockMetadata
 from diffretriever.collections import Collection
 from diffretriever.collections.scanning import PartScan, scan_part
 from diffretriever.core.files import is_local
+from diffretriever.core.progress import warn_once
 from diffretriever.index.commits import table_uri
 from diffretriever.index.compaction import CompactionTask, execute, is_current, plan
 from diffretriever.index.table import PassageIndex
@@ -91,12 +92,10 @@ class RayExecutor(Executor):
             self._described = options.remote(retriever.model_dump_json(), self.pool.device)
 
     def _describe(self, retriever: NeuralRetriever) -> IndexManifest:
-        from diffretriever.encoders.adapter_compatibility import report
-
         manifest, notices = result_of(self._described)
         # The log of Ray's workers is not shown.
         for notice in notices:
-            report(notice)
+            warn_once(f"warning: {notice}")
         return IndexManifest.model_validate_json(manifest)
 
     @property
