@@ -69,7 +69,7 @@ class RecipeOptions(Model):
     """Maximum tokens of a query, in training and as the limit of the trained retriever; `text.length_semantics` sets
     what it counts."""
     max_passage_tokens: PositiveInt = 156
-    """Maximum tokens of a passage, likewise."""
+    """Maximum tokens of a passage; trained and counted like `max_query_tokens`."""
     temperature: PositiveFloat = 0.01
     """Temperature τ that divides dense scores in the loss. Sparse scores are not divided."""
     query_budgets: tuple[PositiveInt, ...] = ()

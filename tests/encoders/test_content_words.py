@@ -52,7 +52,7 @@ def test_space_variants_fold_into_the_word() -> None:
 
 
 def test_a_word_that_is_a_fragment_too_keeps_its_variant() -> None:
-    """In either order: the order of a set differs between processes, so many sets are tried."""
+    """Sets have another order in each process, so many words are tried."""
     tokenizer = WordTokenizer(" b")
     config = ContentWordsConfig(fold_space_variants=True, subwords=True)
     for number in range(20):

@@ -1,4 +1,4 @@
-"""The conditions under which a system ranked: what it searched, with which settings, at what cost; and warnings.
+"""The conditions of a system's ranking: passages, settings and costs; and warnings about them.
 
 Differences between systems can come from the conditions instead of the retrievers, so reports begin with them.
 """

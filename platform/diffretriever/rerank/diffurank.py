@@ -1,4 +1,4 @@
-"""Reranks as DiffuRank: masks in the answer stand for the relevance of passages, or for the places of a ranking.
+"""Reranks as DiffuRank: masks in the answer stand for the relevance of passages, or for the ranks of a ranking.
 
 Prompts, windows and decoding are those of the published code (arXiv 2602.12528, github.com/liuqi6777/DiffusionRank).
 Its loop skips a query with `window - stride` passages; here each query is ranked.
@@ -39,7 +39,7 @@ _LEAST_PROBABILITY = 1e-12
 
 
 class DiffuRank(Reranker):
-    """Ranks passages by what a masked diffusion model fills into its answer."""
+    """Ranks passages by the tokens that a masked diffusion model predicts in its answer."""
 
     config: DiffuRankConfig
 

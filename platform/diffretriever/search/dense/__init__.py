@@ -24,7 +24,7 @@ def open_dense(index: PassageIndex, options: SearchOptions, device: torch.device
     """Return the fastest search that the index is ready for: candidates, the codes of all passages, or a stream.
 
     Raises:
-        ValueError: the index has no vectors, or the options set a number of candidates and there is no candidate index.
+        ValueError: the index has no vectors, or no candidate index for the number of candidates in the options.
     """
     stream = StreamingScan(index, options, device)
     if uses_authors_score(options):
